@@ -1,0 +1,155 @@
+"""The command line. Each command is a parser and a function from its arguments to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+
+from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, Parser
+from app.jobs.stdio import open_closed_streams
+from app.make_video import make_video
+from diffusers_helper import __version__
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.packing import MODES
+from diffusers_helper.registry import model_names
+from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION, RANGES, SAMPLERS, GenerationRequest
+
+_DEFAULTS = {field.name: field.default for field in fields(GenerationRequest)}
+_EXIT_CODES = """\
+exit codes: 0 done, 1 failed, 2 something in the command cannot be used, 130 cancelled.
+Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C quits at once.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: the arguments after the program's name; the process's own by default.
+
+    Returns: the process's exit code.
+    """
+    open_closed_streams()
+    logging.raiseExceptions = False  # a closed stderr is no reason for a traceback
+    try:
+        arguments = _parser().parse_args(argv)
+        level = logging.INFO if arguments.verbose else logging.WARNING
+        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=level)
+        return arguments.run(arguments)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_INPUT
+    except LongtakeError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read our output has left. What is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_CANCELLED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m app", description="Longtake: FramePack video on Radeon cards, that finishes."
+    )
+    parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
+    _add_generate(commands)
+    return parser
+
+
+def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = commands.add_parser(
+        "generate",
+        help="make a video from a picture and a sentence",
+        description="Make a video that starts with a picture and does what a sentence says.\n"
+        "The last line on standard output is the path of the video.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=make_video)
+    _add_content(parser.add_argument_group("what to make"))
+    _add_quality(parser.add_argument_group("how to make it"))
+    _add_place(parser.add_argument_group("where and with what"))
+
+
+def _add_content(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--image", required=True, metavar="FILE", help="picture to start from")
+    group.add_argument("--prompt", required=True, metavar="TEXT", help="what should happen")
+    group.add_argument("--negative", metavar="TEXT", help="what should not; used only with --cfg above 1")
+    _add_number(group, "seconds", "length of the video, rounded to whole sections of 1.2 s")
+    _add_number(group, "seed", "source of all randomness: the same command gives the same bytes")
+
+
+def _add_quality(group: argparse._ArgumentGroup) -> None:
+    _add_number(group, "steps", "denoising steps per section")
+    group.add_argument(
+        "--mode",
+        metavar="|".join(MODES),
+        help="which end is made first: inverted the last, forward the first (default: the model's own)",
+    )
+    group.add_argument(
+        "--resolution",
+        type=_number,
+        metavar="PIXELS",
+        help=f"side of a square video of the same area; {MIN_RESOLUTION} to {MAX_RESOLUTION} "
+        "(default: the model's own)",
+    )
+    _add_number(group, "guidance", "distilled guidance: how closely to follow the prompt")
+    _add_number(group, "cfg", "classifier-free guidance; above 1 each step takes twice as long")
+    _add_number(group, "cfg_rescale", "keeps strong --cfg from burning the colours")
+    _add_number(group, "crf", "compression of the MP4: lower is better and larger")
+    group.add_argument(
+        "--sampler", metavar="|".join(SAMPLERS), help=f"solver (default: {_DEFAULTS['sampler']})"
+    )
+
+
+def _add_place(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--out", default="outputs", metavar="DIR", help="the job's folder is made in it (default: outputs)"
+    )
+    group.add_argument(
+        "--model",
+        default=_DEFAULTS["model"],
+        metavar="NAME|DIR",
+        help=f"{', '.join(model_names())}, or a folder with a model's parts (default: {_DEFAULTS['model']})",
+    )
+    group.add_argument(
+        "--preserved-gb",
+        type=_number,
+        metavar="GB",
+        help="GPU memory that weights leave free; "
+        f"{RANGES['preserved_gb'].low:g} to {RANGES['preserved_gb'].high:g} (default: by the card's size)",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="standard output is one JSON event a line and nothing else"
+    )
+    group.add_argument("--verbose", action="store_true", help="log to standard error what is done")
+    group.add_argument(
+        "--in-process", action="store_true", help="without the engine process, for looking for faults"
+    )
+
+
+def _add_number(group: argparse._ArgumentGroup, name: str, text: str) -> None:
+    low, high = f"{RANGES[name].low:g}", f"{RANGES[name].high:g}" if name != "seed" else "2^63 - 1"
+    group.add_argument(
+        f"--{name.replace('_', '-')}",
+        type=_number,
+        metavar="N",
+        help=f"{text}; {low} to {high} (default: {_DEFAULTS[name]:g})",
+    )
+
+
+def _number(text: str) -> int | float | str:
+    """What is no number stays text, which the request refuses by name."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

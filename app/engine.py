@@ -1,0 +1,139 @@
+"""The engine, a process of its own: `python -m app.engine LOG_LEVEL`, started by `app.jobs.engine_client`.
+
+Commands come as JSON lines on stdin, events go as JSON lines to stdout. It ends when stdin does, so it never
+outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from app.jobs.stdio import take_stdin, take_stdout
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.events import Cancelled, Event, to_dict
+from diffusers_helper.failures import failed_event
+from diffusers_helper.request import GenerationRequest
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One job to do, as it was received, with a token of its own."""
+
+    job: str
+    folder: Path
+    request: str
+    cancel: CancelToken
+
+
+class Orders:
+    """What the parent wants: filled by the listening thread, emptied by the working one."""
+
+    def __init__(self, send: Callable[[Event], None]) -> None:
+        self._send = send
+        self._changed = threading.Condition()
+        self._waiting: deque[Order] = deque()
+        self._current: Order | None = None
+
+    def listen(self, commands: IO[bytes]) -> None:
+        """Takes commands until their pipe ends, as it does with the parent; then the process ends at once.
+
+        At once is safe: files get their names only when they are whole.
+        """
+        with contextlib.suppress(OSError):
+            for line in commands:
+                command = json.loads(line)
+                if command["do"] == "run":
+                    self._add(
+                        Order(command["job"], Path(command["folder"]), command["request"], CancelToken())
+                    )
+                elif command["do"] == "cancel":
+                    self._cancel(command["job"])
+        os._exit(0)
+
+    def take(self) -> Order:
+        """The next order; waits for one."""
+        with self._changed:
+            self._current = None
+            self._changed.wait_for(lambda: self._waiting)
+            self._current = self._waiting.popleft()
+            return self._current
+
+    def _add(self, order: Order) -> None:
+        with self._changed:
+            self._waiting.append(order)
+            self._changed.notify()
+
+    def _cancel(self, job: str) -> None:
+        with self._changed:
+            if self._current is not None and self._current.job == job:
+                self._current.cancel.cancel()
+            for order in [order for order in self._waiting if order.job == job]:
+                # The working thread may be busy for seconds with loading its libraries.
+                self._waiting.remove(order)
+                self._send(Cancelled(job=job, time=0.0, video=None, frames=0))
+
+
+class EventPipe:
+    """The way back to the parent."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self._lock = pipe, threading.Lock()
+
+    def send(self, event: Event) -> None:
+        line = json.dumps(to_dict(event), allow_nan=False).encode() + b"\n"
+        try:
+            with self._lock:
+                while line:  # the pipe is unbuffered: a write may take only a part
+                    line = line[self._pipe.write(line) :]
+        except BrokenPipeError:
+            os._exit(1)
+
+
+def _end_with_parent() -> None:
+    """For when the listening thread cannot run, as while native code holds the interpreter lock."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _leave_interrupts_to_parent() -> None:
+    """Ctrl-C reaches the whole process group; the parent decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def main() -> None:
+    _leave_interrupts_to_parent()
+    _end_with_parent()
+    events = EventPipe(take_stdout())
+    orders = Orders(events.send)
+    threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=sys.argv[1])
+    try:
+        from diffusers_helper.runner import Runner
+    except Exception as error:  # noqa: BLE001 - an installation that cannot work: every job gets to hear why
+        while True:
+            order = orders.take()
+            events.send(failed_event(error, order.job, 0.0, None, 0))
+    runner = Runner()
+    while True:
+        order = orders.take()
+        request = GenerationRequest.from_json(order.request)
+        runner.run(request, order.folder, events.send, order.cancel)
+
+
+if __name__ == "__main__":
+    main()

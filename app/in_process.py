@@ -1,0 +1,60 @@
+"""The engine without a process: the same runner in a thread, for looking for faults with a debugger."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from app.jobs.engine_client import EngineDied
+from app.jobs.job import Job
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.events import Event
+from diffusers_helper.failures import failed_event
+
+if TYPE_CHECKING:
+    from diffusers_helper.runner import Runner
+
+
+class InProcessEngine:
+    """An `Engine` that lives here. Its thread can be asked to end, not be made to: `kill` leaves it alone."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, CancelToken] = {}
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._runner: Runner | None = None
+
+    def start(self) -> None:
+        """Nothing to get ready: the libraries load with the first job."""
+
+    def run(self, job: Job) -> Iterator[Event]:
+        events = self._events = queue.SimpleQueue()
+        token = self._tokens.setdefault(job.id, CancelToken())
+        threading.Thread(target=self._make, args=(job, token, events), name="engine", daemon=True).start()
+        while True:
+            event = events.get()
+            if event is None:
+                raise EngineDied
+            yield event
+            if event.is_final:
+                return
+
+    def cancel(self, job_id: str) -> None:
+        self._tokens.setdefault(job_id, CancelToken()).cancel()
+
+    def kill(self) -> None:
+        self._events.put(None)
+
+    def close(self) -> None:
+        """Nothing is left behind but the loaded model, which goes with the object."""
+
+    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
+        try:
+            from diffusers_helper.runner import Runner  # torch: seconds, and only where this engine is chosen
+        except Exception as error:  # noqa: BLE001 - the end of this thread: the job gets to hear why
+            events.put(failed_event(error, job.id, 0.0, None, 0))
+            return
+        if self._runner is None:
+            self._runner = Runner()
+        self._runner.run(job.request, job.folder, events.put, token)

@@ -1,0 +1,195 @@
+"""The near end of the engine: starts the child process, gives it jobs, reads its events, ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from app.jobs.job import Job
+from diffusers_helper.events import Event, from_dict
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+_CLOSE_SECONDS = 1.0
+# -P: a folder named `app` where the program was started must not be taken for ours.
+_COMMAND = (sys.executable, "-P", "-m", "app.engine")
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+class EngineDied(Exception):
+    """The engine ended before the job did. `exit_code` as `Popen.returncode`, None where there is none."""
+
+    def __init__(self, exit_code: int | None = None) -> None:
+        super().__init__(f"exit code {exit_code}")
+        self.exit_code = exit_code
+
+
+class Engine(Protocol):
+    """What makes the videos, one at a time."""
+
+    def start(self) -> None:
+        """Gets ready in the background. Only to be called, like `run`, from the thread that runs the jobs."""
+        ...
+
+    def run(self, job: Job) -> Iterator[Event]:
+        """Makes one video; ends after the job's final event.
+
+        Raises:
+            EngineDied: if that never comes.
+        """
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """Asks a job, also one that is only about to run, to end within a step. From any thread."""
+        ...
+
+    def kill(self) -> None:
+        """Ends `run` at once, with EngineDied. From any thread."""
+        ...
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+        ...
+
+
+class EngineProcess:
+    """An engine in a child process, started when first needed and again after a death.
+
+    JSON lines go both ways: commands to its stdin, events from its stdout. Its end of stdin closes with this
+    process, which is how it learns that it is alone. It also dies with the *thread* that started it.
+    """
+
+    def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
+        self._command = command
+        self._lock = threading.Lock()  # of what is below and of writing to stdin
+        self._process: subprocess.Popen[bytes] | None = None
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._cancelled: set[str] = set()
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return None if process is None else process.pid
+
+    def start(self) -> None:
+        """Starts the child if none is alive. It loads its libraries at once, models with the first job."""
+        with self._lock:
+            self._start()
+
+    def run(self, job: Job) -> Iterator[Event]:
+        command = {"do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json()}
+        with self._lock:
+            process = self._start()
+            events = self._events
+            self._send(command)
+            if job.id in self._cancelled:
+                self._send({"do": "cancel", "job": job.id})
+        try:
+            yield from self._follow(job.id, process, events)
+        finally:
+            self._cancelled.discard(job.id)
+
+    def cancel(self, job_id: str) -> None:
+        with self._lock:
+            self._cancelled.add(job_id)
+            self._send({"do": "cancel", "job": job_id})
+
+    def kill(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            with contextlib.suppress(OSError):
+                _pipe(process.stdin).close()
+            try:
+                process.wait(_CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        # In our process group, environment and log level: what is done to this process reaches both.
+        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
+        self._process = subprocess.Popen(
+            (*self._command, level),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        self._events = queue.SimpleQueue()
+        _log.info("engine started, process %d", self._process.pid)
+        threading.Thread(
+            target=_pump,
+            args=(_pipe(self._process.stdout), self._events),
+            name="engine-events",
+            daemon=True,
+        ).start()
+        return self._process
+
+    def _send(self, command: dict[str, Any]) -> None:
+        """A dead child is noticed where its events are read, not here."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                pipe = _pipe(self._process.stdin)
+                pipe.write(json.dumps(command).encode() + b"\n")
+                pipe.flush()
+
+    def _follow(
+        self, job_id: str, process: subprocess.Popen[bytes], events: queue.SimpleQueue[Event | None]
+    ) -> Iterator[Event]:
+        while True:
+            try:
+                event = events.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                # Something that the engine started may hold the pipe open after the engine is gone.
+                event = None
+                if process.poll() is None:
+                    continue
+            if event is None:
+                raise EngineDied(_exit_code(process))
+            if event.job == job_id:
+                yield event
+                if event.is_final:
+                    return
+
+
+def _pump(pipe: IO[bytes], events: queue.SimpleQueue[Event | None]) -> None:
+    """Reads events until the pipe ends, then puts None."""
+    for line in pipe:
+        try:
+            events.put(from_dict(json.loads(line)))
+        except (ValueError, AttributeError):
+            _log.warning("not an event from the engine: %r", line[:200])
+    pipe.close()
+    events.put(None)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(_CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:  # it closed its pipe and lives on: of no more use
+        process.kill()
+        return process.wait()
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise ValueError("the engine was started without a pipe")
+    return pipe

@@ -1,0 +1,54 @@
+"""`events.jsonl`: everything a job said, one event a line. A sequence number is the number of a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusers_helper.events import Event, from_dict, to_dict
+
+
+def append_event(path: Path, event: Event) -> None:
+    """Adds one line with a single write. A torn last line, as a full disk leaves it, is cut off first."""
+    line = json.dumps(to_dict(event), allow_nan=False).encode() + b"\n"
+    with path.open("a+b") as file:
+        _cut_torn_line(file.fileno())
+        file.write(line)
+        file.flush()
+        if event.is_final:
+            os.fsync(file.fileno())
+
+
+def _cut_torn_line(descriptor: int) -> None:
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
+
+
+@dataclass(slots=True)
+class EventReader:
+    """Reads a log that may still grow, each event once. `sequence` is the number of the last line read."""
+
+    path: Path
+    sequence: int = 0
+    _offset: int = 0
+
+    def read(self) -> Iterator[tuple[int, Event]]:
+        """(sequence number, event) of every whole line that has come since the last call."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._offset += len(line)
+            self.sequence += 1
+            try:
+                event = from_dict(json.loads(line))
+            except (ValueError, AttributeError):  # a line of another version: keeps its number, says nothing
+                continue
+            yield self.sequence, event

@@ -1,0 +1,42 @@
+"""Standard input and output for one reader and one writer alone, whatever a library prints or reads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import IO
+
+
+def open_closed_streams() -> None:
+    """Gives a process that was started with closed standard streams (`>&-`) empty ones.
+
+    Otherwise the next file that is opened gets the stream's number, and what is printed goes into that file.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def take_stdout() -> IO[bytes]:
+    """The process's stdout, unbuffered, for the caller only: all other output to it goes to stderr from now.
+
+    Child processes do not get it either.
+    """
+    sys.stdout.flush()
+    private = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(private, "wb", buffering=0)
+
+
+def take_stdin() -> IO[bytes]:
+    """The process's stdin for the caller only: everyone else finds it empty from now."""
+    private = os.fdopen(os.dup(0), "rb")
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return private

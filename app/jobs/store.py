@@ -1,0 +1,213 @@
+"""The jobs of one outputs folder: the folders are the truth, SQLite is an index that can be made anew."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from app.jobs.event_log import EventReader, append_event
+from app.jobs.index import changes_by, insert, job_from_row, open_index, relative
+from app.jobs.job import Job
+from app.jobs.owner import Owner, is_alive
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Cancelled, Event, SectionFinished
+from diffusers_helper.failures import interrupted_event
+from diffusers_helper.job_folder import JobFolder, write_atomic
+
+_log = logging.getLogger(__name__)
+INDEX_FOLDER = ".longtake"
+
+
+class JobStore:
+    """Safe from any thread. Several processes may open the same folder; each runs only jobs it owns.
+
+    Args:
+        outputs: the folder that holds one folder per job; made if it is missing.
+
+    Raises:
+        InputError: if nothing can be written there.
+    """
+
+    def __init__(self, outputs: Path) -> None:
+        self.outputs = outputs.expanduser().absolute()
+        self._lock = threading.RLock()
+        self._owners = self.outputs / INDEX_FOLDER / "owners"
+        try:
+            self._owners.mkdir(parents=True, exist_ok=True)
+            self._database = open_index(self.outputs / INDEX_FOLDER / "jobs.sqlite3")
+            with self._transaction():
+                self._owner = Owner(self._owners)
+        except (OSError, sqlite3.OperationalError) as error:
+            raise unwritable(outputs, error) from error
+
+    def release(self) -> None:
+        """Gives up this process's jobs; queued ones wait for the next process that adopts them."""
+        with self._lock:
+            self._owner.release()
+
+    def add(self, job: Job) -> None:
+        """Puts a job, whose folder exists, at the end of this process's queue, and writes its request."""
+        with self._transaction() as database:
+            insert(database, job, self._owner.name)
+            write_atomic(JobFolder(job.folder).request, job.request.to_json().encode() + b"\n")
+
+    def claim(self) -> Job | None:
+        """The oldest queued job of this process, now running; None if there is none."""
+        with self._transaction() as database:
+            row = database.execute(
+                "UPDATE jobs SET state = 'running', started = ? WHERE number = (SELECT number FROM jobs "
+                "WHERE state = 'queued' AND owner = ? ORDER BY number LIMIT 1) RETURNING *",
+                (time.time(), self._owner.name),
+            ).fetchone()
+        return None if row is None else job_from_row(self.outputs, row)
+
+    def cancel_queued(self, job_id: str) -> bool:
+        """Ends a job that has not begun; False if it has, or is unknown."""
+        with self._lock:
+            with self._transaction() as database:
+                changed = database.execute(
+                    "UPDATE jobs SET state = 'cancelled', ended = ? WHERE id = ? AND state = 'queued'",
+                    (time.time(), job_id),
+                ).rowcount
+            if changed:
+                self._append(Cancelled(job=job_id, time=0.0, video=None, frames=0))
+        return bool(changed)
+
+    def record(self, event: Event) -> None:
+        """Writes an event to its job's log, and what it changes to the index.
+
+        The index goes first: who reads a final event from the log then finds the job ended.
+        """
+        with self._lock:
+            self._index(event)
+            self._append(event)
+
+    def job(self, job_id: str) -> Job:
+        """Raises InputError if there is no such job."""
+        with self._lock:
+            row = self._database.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        if row is None:
+            raise InputError(f"job is {job_id!r}; expected the id of a job here.", "Choose one of the list.")
+        return job_from_row(self.outputs, row)
+
+    def jobs(self, limit: int = 50) -> list[Job]:
+        """Newest first."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT * FROM jobs ORDER BY number DESC LIMIT ?", (limit,)
+            ).fetchall()
+        found: list[Job] = []
+        for row in rows:
+            try:
+                found.append(job_from_row(self.outputs, row))
+            except InputError as error:  # of another version, whose settings were others
+                _log.warning("Job %s is left out: %s", row["id"], error)
+        return found
+
+    def jobs_before(self, job_id: str) -> int:
+        """How many jobs its process has to end before it begins this one; 0 if it does not wait."""
+        with self._lock:
+            (count,) = self._database.execute(
+                "SELECT count(*) FROM jobs AS other JOIN jobs AS this USING (owner) "
+                "WHERE this.id = ? AND this.state = 'queued' "
+                "AND other.state IN ('queued', 'running') AND other.number < this.number",
+                (job_id,),
+            ).fetchone()
+        return count
+
+    def events(self, job_id: str) -> EventReader:
+        """A reader of the job's log, from its beginning."""
+        return EventReader(JobFolder(self.outputs / job_id).events)
+
+    def recover(self, *, adopt: bool) -> None:
+        """Ends what dead processes left running; with `adopt`, takes over what they left queued."""
+        with self._transaction() as database:
+            rows = database.execute("SELECT * FROM jobs WHERE state IN ('queued', 'running')").fetchall()
+            dead = {name for name in {row["owner"] for row in rows} if not is_alive(self._owners, name)}
+            for row in rows:
+                if row["owner"] not in dead:
+                    continue
+                if row["state"] == "running":
+                    self._bury(row["id"])
+                elif adopt:
+                    database.execute("UPDATE jobs SET owner = ? WHERE id = ?", (self._owner.name, row["id"]))
+
+    def salvage(self, job_id: str, shown: SectionFinished | None) -> tuple[str | None, int]:
+        """Leaves the folder of a job whose engine died as if it had ended in order.
+
+        Removes what was not yet whole and puts the last video shown where the finished one would be.
+
+        Returns: that video and its number of frames.
+        """
+        folder = JobFolder(self.outputs / job_id)
+        for leftover in folder.path.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+        if shown is None:
+            return None, 0
+        if not folder.video.exists() and Path(shown.video).exists():
+            temporary = folder.video.with_name(f".{folder.video.name}.tmp")
+            with contextlib.suppress(OSError):  # on a full disk it stays where it is
+                shutil.copyfile(shown.video, temporary)
+                temporary.replace(folder.video)
+            temporary.unlink(missing_ok=True)
+        return str(folder.video if folder.video.exists() else shown.video), shown.frames
+
+    def _bury(self, job_id: str) -> None:
+        """Ends a job whose process is gone: by its logged final event, else as interrupted."""
+        last, shown = None, None
+        for _, last in self.events(job_id).read():
+            shown = last if isinstance(last, SectionFinished) else shown
+        if last is not None and last.is_final:
+            self._index(last)
+            return
+        video, frames = self.salvage(job_id, shown)
+        end = interrupted_event(job_id, last.time if last else 0.0, video, frames)
+        self._index(end)
+        try:
+            self._append(end)
+        except OSError as error:  # a folder that was removed by hand
+            _log.warning("The end of job %s cannot be written: %s", job_id, error)
+
+    def _index(self, event: Event) -> None:
+        changes = changes_by(event)
+        if not changes:
+            return
+        if changes["video"] is not None:
+            changes["video"] = relative(self.outputs / event.job, changes["video"])
+        if event.is_final:
+            changes["ended"] = time.time()
+        assignments = ", ".join(f"{column} = ?" for column in changes)
+        with self._lock:
+            self._database.execute(
+                f"UPDATE jobs SET {assignments} WHERE id = ?", (*changes.values(), event.job)
+            )
+
+    def _append(self, event: Event) -> None:
+        append_event(JobFolder(self.outputs / event.job).events, event)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
+        """Alone against other threads and processes, all or nothing."""
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+
+def unwritable(outputs: Path, error: Exception) -> InputError:
+    """What a person reads when the outputs folder takes no files."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return InputError(
+        f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",
+        "Choose another one with --out or --outputs.",
+    )

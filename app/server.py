@@ -1,0 +1,278 @@
+"""The page as a program: its arguments, its server, and an orderly end."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platformdirs import user_cache_path
+
+from app.arguments import EXIT_BAD_INPUT, EXIT_FAILED, Parser
+from app.jobs.service import JobService
+from app.jobs.stdio import open_closed_streams
+from diffusers_helper import __version__
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.picture import MAX_BYTES
+from diffusers_helper.registry import DEFAULT_MODEL, model_names
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+DEFAULT_PORT = 7860
+AUTH_VARIABLE = "LONGTAKE_AUTH"
+_UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit, so that the refusal is our own sentence in most cases
+_SUBSCRIBERS = 200  # each open page holds one thread of the server's
+_ENGINE_SECONDS, _SERVER_SECONDS, _END_SECONDS = 3.0, 0.5, 4.5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serves the page until Ctrl-C or SIGTERM.
+
+    Args:
+        argv: the arguments after the program's name; the process's own by default.
+
+    Returns: the process's exit code.
+    """
+    open_closed_streams()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    arguments = _parser().parse_args(argv)
+    try:
+        auth = _auth(arguments)
+        port = _free_port(arguments.server, arguments.port)
+        return _serve(arguments, auth, port)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_INPUT
+    except LongtakeError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_FAILED
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="demo_gradio.py",
+        description="Longtake's page: FramePack video on Radeon cards, that finishes.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
+    parser.add_argument(
+        "--server", default="127.0.0.1", metavar="ADDRESS",
+        help="address to listen on; any but this machine's own needs --auth (default: 127.0.0.1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, metavar="N",
+        help=f"port to listen on; 0 for any that is free (default: {DEFAULT_PORT})",
+    )  # fmt: skip
+    parser.add_argument("--share", action="store_true", help="a public address by gradio; needs --auth")
+    parser.add_argument("--inbrowser", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--outputs", default="outputs", metavar="DIR",
+        help="folder that holds one folder per job; the only one that the page serves (default: outputs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
+        help=f"preselected model: {', '.join(model_names())}, or a folder with a model's parts",
+    )  # fmt: skip
+    parser.add_argument(
+        "--auth", metavar="USER:PASSWORD",
+        help=f"ask for a password; better set {AUTH_VARIABLE} in the environment, where no list of "
+        "processes shows it",
+    )  # fmt: skip
+    return parser
+
+
+def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    """User and password.
+
+    Raises:
+        InputError: if they are of no use, or lacking where other machines can reach the page.
+    """
+    given = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
+    if given is not None:
+        user, _, password = given.partition(":")
+        if not user or not password:
+            raise InputError(
+                "auth is not of the form USER:PASSWORD; expected both, neither empty.",
+                f"Set --auth or {AUTH_VARIABLE} that way.",
+            )
+        return user, password
+    if arguments.share or not _is_local(arguments.server):
+        reach = "--share makes" if arguments.share else f"--server {arguments.server} makes"
+        raise InputError(
+            f"{reach} the page reachable from other machines; expected a password for that.",
+            f"Set --auth USER:PASSWORD or {AUTH_VARIABLE}.",
+        )
+    return None
+
+
+def _is_local(server: str) -> bool:
+    if server == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(server).is_loopback
+    except ValueError:
+        return False
+
+
+def _free_port(server: str, port: int) -> int:
+    """The port to listen on; for 0 any that is free.
+
+    Raises:
+        InputError: if the address is none, or the port cannot be had.
+    """
+    if not 0 <= port <= 65535:
+        raise InputError(f"port is {port}; expected a number from 0 to 65535.", "Choose another --port.")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(server, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise InputError(
+            f"server is {server!r}; expected an address of this machine.",
+            "Leave --server out, or set 0.0.0.0 for all.",
+        ) from error
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise InputError(
+                f"Port {port} on {server} cannot be used ({error.strerror}).",
+                f"Choose another one, such as --port {port + 1 if port < 65535 else 8000}, "
+                "or end the program that holds it.",
+            ) from error
+        return probe.getsockname()[1]
+
+
+def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
+    outputs = Path(arguments.outputs)
+    service = JobService(outputs)
+    service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
+    signals = _StopSignals()
+    page = None
+    try:
+        page, url = open_page(
+            service,
+            outputs,
+            model=arguments.model,
+            server=arguments.server,
+            port=port,
+            share=arguments.share,
+            inbrowser=arguments.inbrowser,
+            auth=auth,
+        )
+        # Only now: the engine's start would slow down the page's.
+        service.start(warm=True)
+        sys.stdout.write(f"Longtake is on {url}\nCtrl-C ends it.\n")
+        sys.stdout.flush()
+        signals.wait()
+        _end_within(_END_SECONDS)
+    finally:
+        service.stop(_ENGINE_SECONDS)
+        if page is not None:
+            close_page(page)
+    return 0
+
+
+def open_page(
+    service: JobService,
+    outputs: Path,
+    *,
+    model: str = DEFAULT_MODEL,
+    server: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    share: bool = False,
+    inbrowser: bool = False,
+    auth: tuple[str, str] | None = None,
+) -> tuple[gr.Blocks, str]:
+    """Serves the page in a thread.
+
+    Args:
+        outputs: the service's folder; the page serves its files and no others.
+        model: preselected; a registered name, or a folder.
+        auth: user and password.
+
+    Returns: the page, for `close_page`, and its address.
+
+    Raises:
+        InputError: if there is no such model.
+    """
+    os.environ.setdefault("GRADIO_TEMP_DIR", str(user_cache_path("longtake") / "page"))
+    from app.ui.catalogue import Catalogue
+    from app.ui.page import build_page
+
+    page = build_page(service, Catalogue.starting_with(model))
+    outputs = outputs.expanduser().absolute()
+    _, url, public_url = page.launch(
+        prevent_thread_lock=True,
+        server_name=server,
+        server_port=port,
+        share=share,
+        inbrowser=inbrowser,
+        auth=auth,
+        allowed_paths=[str(outputs)],
+        blocked_paths=[str(outputs / ".longtake")],
+        max_file_size=_UPLOAD_BYTES,
+        max_threads=_SUBSCRIBERS,
+        quiet=True,
+        ssr_mode=False,
+        run_history=False,
+        footer_links=["api"],
+        **_appearance(),
+    )
+    return page, public_url or url
+
+
+def close_page(page: gr.Blocks) -> None:
+    """Closes the server, without waiting long for browsers that hold a connection open."""
+    from gradio.tunneling import CURRENT_TUNNELS
+
+    for tunnel in CURRENT_TUNNELS:
+        tunnel.kill()
+    closing = threading.Thread(target=page.close, kwargs={"verbose": False}, daemon=True)
+    closing.start()
+    closing.join(_SERVER_SECONDS)
+
+
+def _appearance() -> dict[str, Any]:
+    from app.ui.theme import CSS_FILE, ICON_FILE, theme
+
+    return {"theme": theme(), "css_paths": [CSS_FILE], "favicon_path": ICON_FILE}
+
+
+class _StopSignals:
+    """Ctrl-C, SIGTERM and the end of the terminal. A second one ends the process at once."""
+
+    def __init__(self) -> None:
+        # Written by the interpreter's own handler, so that a signal that comes just before a wait, or in
+        # another thread, ends that wait too. Locks and events promise neither.
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._seen = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+                signal.signal(number, self._handle)
+
+    def wait(self) -> None:
+        """Returns after the first signal, at once if there was one."""
+        self._reader.recv(1)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self._seen:
+            os._exit(128 + number)  # the engine ends with us
+        self._seen = True
+
+
+def _end_within(seconds: float) -> None:
+    """Whatever an orderly end may wait for, it does not wait longer."""
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,62 @@
+"""The models that the page and the API offer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from diffusers_helper.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
+from diffusers_helper.request import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The registered models, and one folder if whoever started the program named it.
+
+    Attributes:
+        preselected: the name that a new page shows.
+        folder: facts of that folder's model, listed as `preselected`.
+    """
+
+    preselected: str = DEFAULT_MODEL
+    folder: ModelInfo | None = None
+
+    @classmethod
+    def starting_with(cls, model: str) -> Catalogue:
+        """From a registered name or a folder.
+
+        Raises:
+            InputError: if it is neither.
+        """
+        info = find_model(model, allow_folder=True)
+        if model in model_names():
+            return cls(model)
+        name = (info.folder or Path(model)).name
+        return cls(f"{name} (folder)" if name in model_names() else name, info)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, the folder's last."""
+        return model_names() if self.folder is None else (*model_names(), self.preselected)
+
+    def info(self, name: str) -> ModelInfo:
+        """Raises InputError for any other name, a path included."""
+        if self.folder is not None and name == self.preselected:
+            return self.folder
+        return find_model(name)
+
+    def submit(self, service: JobService, settings: dict[str, object]) -> Job:
+        """Queues one job made of what a person set; `mode` None stands for the model's own.
+
+        Raises:
+            InputError: for anything that cannot be used.
+        """
+        settings = dict(settings)
+        model = settings.get("model", self.preselected)
+        if settings.get("mode") is None and isinstance(model, str):
+            settings["mode"] = self.info(model).modes[0]
+        folder = self.folder.folder if self.folder and model == self.preselected else None
+        settings["model"] = str(folder) if folder else model
+        return service.submit(GenerationRequest.from_dict(settings), allow_folder=folder is not None)

@@ -1,0 +1,150 @@
+"""Wall time of `generate` against diffusers' own pipeline on the same work, in one process.
+
+    python benchmarks/overhead.py [--model demo] [--seconds 5] [--steps 10] [--repeat 5] [--json]
+
+Both use the same loaded parts, Euler steps, picture, prompt and length, and both end with an MP4 of the same
+frames: `generate` writes its growing video, previews and latents; diffusers' frames are encoded once, at the
+end, with the same encoder settings. The runs alternate, after one of each that does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipeline
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+
+from diffusers_helper.buckets import nearest_bucket  # noqa: E402
+from diffusers_helper.cancel import CancelToken  # noqa: E402
+from diffusers_helper.loaders import Models, load_models  # noqa: E402
+from diffusers_helper.packing import plan_sections  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.registry import PARTS, find_model  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.video import GrowingVideo  # noqa: E402
+
+SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
+
+
+def write_picture(path: Path, height: int, width: int) -> None:
+    """A red disc on a slope of greys."""
+    y, x = np.mgrid[0:height, 0:width]
+    pixels = np.repeat((60 + 120 * x // width)[..., None], 3, -1)
+    pixels[(x - width / 2) ** 2 + (y - height / 2) ** 2 < (height / 6) ** 2] = (220, 30, 30)
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+def diffusers_run(models: Models, request: GenerationRequest, folder: Path) -> int:
+    """Makes the video with diffusers' pipeline; returns its frames."""
+    parts: dict[str, Any] = {name: models.part(name) for name in PARTS}
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    pipeline = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler)
+    pipeline.set_progress_bar_config(disable=True)
+    picture = Image.open(request.image)
+    frames = pipeline(
+        image=picture,
+        prompt=request.prompt,
+        height=picture.height,
+        width=picture.width,
+        num_frames=33 * len(plan_sections(request.seconds)),
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance,
+        generator=torch.Generator("cpu").manual_seed(request.seed),
+        sampling_type=SAMPLING_TYPES[request.mode],
+        output_type="np",
+    ).frames[0]
+    video = GrowingVideo(
+        folder, width=picture.width, height=picture.height, mode=request.mode, crf=request.crf
+    )
+    video.add_section((frames * 255).round().astype(np.uint8), None)
+    video.finish()
+    return len(frames)
+
+
+def our_run(models: Models, request: GenerationRequest, folder: Path) -> int:
+    """Makes the video with `generate`; returns its frames."""
+    return generate(request, models, folder=folder).frames
+
+
+def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
+    """Seconds of each run of both, alternating, the first of each left out."""
+    runs: dict[str, Callable[[Models, GenerationRequest, Path], int]] = {
+        "longtake": our_run, "diffusers": diffusers_run,
+    }  # fmt: skip
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(repeat + 1):
+        names = list(runs) if number % 2 else list(runs)[::-1]
+        for name in names:
+            start = time.perf_counter()
+            frames = runs[name](models, request, scratch / f"{name}-{request.mode}-{number}")
+            seconds[name].append(time.perf_counter() - start)
+            assert frames == plan_sections(request.seconds).total_frames
+    counted = {name: values[1:] for name, values in seconds.items()}
+    medians = {name: statistics.median(values) for name, values in counted.items()}
+    return {
+        "mode": request.mode,
+        "frames": plan_sections(request.seconds).total_frames,
+        "steps": request.steps,
+        "seconds": counted,
+        "median": medians,
+        "fastest": {name: min(values) for name, values in counted.items()},
+        "ratio": medians["longtake"] / medians["diffusers"],
+        "ratio_of_fastest": min(counted["longtake"]) / min(counted["diffusers"]),
+    }
+
+
+def line(result: dict[str, Any]) -> str:
+    ours, theirs = result["median"]["longtake"], result["median"]["diffusers"]
+    return (
+        f"{result['mode']:>8}: {result['frames']} frames, {result['steps']} steps: longtake {ours:.2f} s, "
+        f"diffusers {theirs:.2f} s, ratio {result['ratio']:.3f} "
+        f"(of the fastest runs {result['ratio_of_fastest']:.3f})\n"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--threads", type=int, help="of torch; its own choice if not given")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    models = load_models(find_model(arguments.model, allow_folder=True))
+    models.load(CancelToken())
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        picture = Path(scratch, "picture.png")
+        write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
+        for mode in models.info.modes:
+            request = GenerationRequest(
+                image=str(picture), prompt="the red ball moves right", model=arguments.model, mode=mode,
+                seconds=arguments.seconds, steps=arguments.steps, sampler="euler",
+            )  # fmt: skip
+            results.append(measure(models, request, arguments.repeat, Path(scratch)))
+    if arguments.json:
+        report = {"model": arguments.model, "torch": torch.__version__, "threads": torch.get_num_threads()}
+        sys.stdout.write(json.dumps({**report, "results": results}, indent=2) + "\n")
+    else:
+        sys.stdout.write("".join(line(result) for result in results))
+    return 0 if all(result["ratio"] <= 1 for result in results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""What learns from this machine and remembers: convolution routes, step caches, encodings."""

@@ -1,0 +1,39 @@
+"""Picture shapes the model was made for. Integers only."""
+
+from __future__ import annotations
+
+REFERENCE_SIDE = 640
+# FramePack's shapes at side 640, height first.
+REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
+    (416, 960), (448, 864), (480, 832), (512, 768), (544, 704), (576, 672), (608, 640),
+    (640, 608), (672, 576), (704, 544), (768, 512), (832, 480), (864, 448), (960, 416),
+)  # fmt: skip
+
+
+def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, int], ...]:
+    """The reference shapes scaled to `side` pixels, each edge rounded to the nearest `multiple`, none twice.
+
+    Returns: (height, width) pairs in the reference order.
+    """
+    if multiple < 1 or side < multiple:
+        raise ValueError(f"side {side} with multiple {multiple}; expected side >= multiple >= 1.")
+
+    def scaled(edge: int) -> int:
+        unit = REFERENCE_SIDE * multiple
+        return max(multiple, (2 * edge * side + unit) // (2 * unit) * multiple)
+
+    return tuple(dict.fromkeys((scaled(h), scaled(w)) for h, w in REFERENCE_BUCKETS))
+
+
+def nearest_bucket(
+    height: int, width: int, side: int = REFERENCE_SIDE, multiple: int = 32
+) -> tuple[int, int]:
+    """The shape whose aspect is nearest: least |h bw - w bh|, the later one on a tie, as FramePack."""
+    if height < 1 or width < 1:
+        raise ValueError(f"picture of {width}x{height}; expected at least one pixel each way.")
+    candidates = buckets(side, multiple)
+    best = min(
+        range(len(candidates)),
+        key=lambda i: (abs(height * candidates[i][1] - width * candidates[i][0]), -i),
+    )
+    return candidates[best]

@@ -1,0 +1,97 @@
+"""From an exception, or a dead engine, to the `Failed` event: what happened and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import traceback
+
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.events import Failed, FailureCode
+
+MAX_DETAIL = 8000  # characters: a deep traceback, still small enough for one line of the event log
+
+_DOWNLOAD_ERRORS = {
+    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "HfHubHTTPError", "RepositoryNotFoundError",
+    "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
+}  # fmt: skip
+_SHORTER = "Choose a smaller resolution, or close other programs that use memory, and start again."
+_KEPT = "What was finished until then is kept; start again."
+
+
+def failed_event(error: BaseException, job: str, time: float, video: str | None, frames: int) -> Failed:
+    """What a person should read about an exception that ended a job.
+
+    `video` and `frames` are what there was by then. Errors of libraries are told apart by their names, so
+    that no library is imported for it.
+    """
+    code: FailureCode = "error"
+    if isinstance(error, LongtakeError):
+        message, remedy = error.message, error.remedy
+        code = "bad_input" if isinstance(error, InputError) else "error"
+    else:
+        message, remedy = _sentences(error)
+    detail = "".join(traceback.format_exception(error))[-MAX_DETAIL:]
+    return Failed(
+        job=job,
+        time=time,
+        message=message,
+        remedy=remedy,
+        detail=detail,
+        code=code,
+        video=video,
+        frames=frames,
+    )
+
+
+def engine_died_event(exit_code: int | None, job: str, time: float, video: str | None, frames: int) -> Failed:
+    """What a person should read when the engine process is gone. `exit_code` as `Popen.returncode`."""
+    if exit_code is not None and exit_code < 0:
+        cause = f"was ended by {_signal_name(-exit_code)}"
+    else:
+        cause = "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
+    remedy = _KEPT
+    if exit_code == -signal.SIGKILL:
+        remedy = f"Often the system's memory was full. {_KEPT}"
+    return Failed(
+        job=job, time=time, message=f"The engine, the process that makes the video, {cause}.", remedy=remedy,
+        detail=f"engine exit code {exit_code}", code="engine_died", video=video, frames=frames,
+    )  # fmt: skip
+
+
+def interrupted_event(job: str, time: float, video: str | None, frames: int) -> Failed:
+    """For a job that was running when its whole program ended without a word, as by a power cut."""
+    return Failed(
+        job=job, time=time, message="Longtake was ended while it made this video.", remedy=_KEPT,
+        code="engine_died", video=video, frames=frames,
+    )  # fmt: skip
+
+
+def _sentences(error: BaseException) -> tuple[str, str]:
+    name, text = type(error).__name__, str(error)
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError" or "out of memory" in text.lower():
+        return "There was not enough memory to go on.", _SHORTER
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "The disk is full; the video cannot be written.", "Free some space and start again."
+    if any(kind.__name__ in _DOWNLOAD_ERRORS for kind in type(error).__mro__):
+        return (
+            "The model could not be downloaded from huggingface.co.",
+            "Check the network connection and start again; what was loaded so far is kept.",
+        )
+    if isinstance(error, ImportError):
+        return (
+            f"A package that Longtake needs cannot be loaded ({text}).",
+            "Run ./webui.sh --setup-only to complete the installation.",
+        )
+    first_line = text.strip().splitlines()[0][:200] if text.strip() else "no further text"
+    return (
+        f"An unexpected error ended the job ({name}: {first_line}).",
+        "Start again; if it returns, report it.",
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

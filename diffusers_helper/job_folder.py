@@ -1,0 +1,91 @@
+"""The layout of `outputs/<job>/`, which is the whole truth of a job, and how files get there in one piece."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusers_helper.errors import InputError
+
+
+def new_job_id() -> str:
+    """An id that sorts by time and is safe as a file name: `20261121-081530-3f9a`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Writes a file so that a reader, or a crash, sees the old content or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """Paths inside one job's folder. Creating the object touches nothing."""
+
+    path: Path
+
+    @property
+    def job(self) -> str:
+        return self.path.name
+
+    @property
+    def input(self) -> Path:
+        """The start picture as it was understood: RGB PNG, upright, opaque."""
+        return self.path / "input.png"
+
+    @property
+    def request(self) -> Path:
+        return self.path / "request.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def sections(self) -> Path:
+        """Latents per section, `0001.safetensors` and on, in order of making."""
+        return self.path / "sections"
+
+    @property
+    def segments(self) -> Path:
+        return self.path / "segments"
+
+    @property
+    def preview(self) -> Path:
+        return self.path / "preview"
+
+    @property
+    def video(self) -> Path:
+        """The finished video, or what there was when the job ended early."""
+        return self.path / "video.mp4"
+
+    @classmethod
+    def create(cls, outputs: Path, job: str | None = None) -> JobFolder:
+        """Makes a new folder below `outputs`.
+
+        Raises:
+            InputError: if nothing can be written there.
+        """
+        try:
+            folder = cls(outputs.expanduser().absolute() / (new_job_id() if job is None else job))
+            while job is None and folder.path.exists():  # two jobs of one second that drew the same number
+                folder = cls(folder.path.with_name(new_job_id()))
+            folder.path.mkdir(parents=True)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a home directory that does not exist
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InputError(
+                f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",
+                "Choose another one with --out or --outputs.",
+            ) from error
+        return folder

@@ -1,0 +1,211 @@
+"""The parts of a model: found on disk or on the hub, checked, and loaded by their own classes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+from diffusers.utils import logging as diffusers_logging
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    CLIPTextModel,
+    CLIPTokenizer,
+    LlamaModel,
+    PreTrainedTokenizerFast,
+    SiglipImageProcessorPil,
+    SiglipVisionModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.part_files import find_part, stored_dtype
+from diffusers_helper.registry import PARTS, ModelInfo
+
+_log = logging.getLogger(__name__)
+
+_CLASSES: dict[str, Any] = {
+    "transformer": HunyuanVideoFramepackTransformer3DModel,
+    "vae": AutoencoderKLHunyuanVideo,
+    "text_encoder": LlamaModel,
+    "text_encoder_2": CLIPTextModel,
+    "image_encoder": SiglipVisionModel,
+}
+# What the libraries raise for files that are missing, damaged or of another kind.
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+
+
+class Models:
+    """The parts of one model. Each is loaded when it is first asked for, and stays loaded.
+
+    Attributes:
+        info: which model.
+        device: where its parts compute. They wait in main memory.
+    """
+
+    def __init__(self, info: ModelInfo, device: torch.device) -> None:
+        self.info, self.device = info, device
+        self._parts: dict[str, Any] = {}
+
+    @property
+    def is_loaded(self) -> bool:
+        return len(self._parts) == len(PARTS)
+
+    def load(self, cancel: CancelToken) -> None:
+        """Loads what is not loaded yet.
+
+        Raises:
+            GenerationCancelled: between two parts, or within a download.
+            LongtakeError: if a part cannot be had, lacks a file, or does not fit the others.
+        """
+        for name in PARTS:
+            self.part(name, cancel)
+        _check_fit(self.info, {name: self._parts[name] for name in _CLASSES})
+
+    @contextmanager
+    def on_device(self, name: str) -> Iterator[Any]:
+        """The named network, on the device while entered and in main memory after."""
+        module: nn.Module = self.part(name)
+        if self.device.type == "cpu":
+            yield module
+            return
+        try:
+            yield module.to(self.device)
+        finally:
+            module.to("cpu")
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def part(self, name: str, cancel: CancelToken | None = None) -> Any:
+        """One of `registry.PARTS` where it waits: what has no weights needs no device.
+
+        Raises: as `load`.
+        """
+        if name not in self._parts:
+            cancel = cancel or CancelToken()
+            cancel.check()
+            folder = find_part(self.info.parts[name], cancel)
+            _log.info("loading %s from %s", name, folder)
+            try:
+                self._parts[name] = _load(name, folder, self.device)
+            except _LOAD_ERRORS as error:
+                reason = (
+                    str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+                )
+                raise LongtakeError(
+                    f"{name} of model {self.info.name} cannot be loaded from {folder} ({reason}).",
+                    "Check that the folder is complete, or get the model's files anew.",
+                ) from error
+        return self._parts[name]
+
+
+def load_models(info: ModelInfo, *, device: str | None = None, cancel: CancelToken | None = None) -> Models:
+    """The parts of a model, none of them loaded yet; `Models.load` or their first use does that.
+
+    Args:
+        info: which model.
+        device: where it computes; None for the first GPU, or the CPU where there is none.
+        cancel: ends the call if it is set already.
+    """
+    if cancel is not None:
+        cancel.check()
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Models(info, torch.device(name))
+
+
+def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """What a part computes in: as stored, but for fp16 on a CPU.
+
+    CPUs are slow at fp16 where they can do it at all. There the large text encoder becomes bf16, which takes
+    no more memory, and the small parts fp32.
+    """
+    if device.type != "cpu" or stored != torch.float16:
+        return stored
+    return torch.bfloat16 if name == "text_encoder" else torch.float32
+
+
+def _load(name: str, folder: Path, device: torch.device) -> Any:
+    if name == "feature_extractor":
+        return SiglipImageProcessorPil.from_pretrained(folder)
+    if name.startswith("tokenizer"):
+        # The file's own tokenizer: transformers' LlamaTokenizer puts another pre-tokenizer in its place.
+        if (folder / "tokenizer.json").is_file():
+            return PreTrainedTokenizerFast.from_pretrained(folder)
+        if not (folder / "vocab.json").is_file():
+            raise FileNotFoundError("it has neither tokenizer.json nor vocab.json")
+        return CLIPTokenizer.from_pretrained(folder)
+    kind = _CLASSES[name]
+    _check_class(folder, kind)
+    with _no_progress_bars():
+        module, report = kind.from_pretrained(
+            folder,
+            dtype=dtype_for(name, stored_dtype(folder), device),
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    lacking = sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])])
+    if lacking:
+        raise ValueError(f"{len(lacking)} weights are missing or of another shape, {lacking[0]} the first")
+    module = cast(nn.Module, module).eval().requires_grad_(False)
+    if name == "vae":
+        # Only frames with a side above 256 pixels are cut into tiles, on any device.
+        cast(AutoencoderKLHunyuanVideo, module).enable_tiling()
+    return module
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Events tell what is going on; a bar per part would break into the log."""
+    libraries = [
+        library for library in (diffusers_logging, transformers_logging) if library.is_progress_bar_enabled()
+    ]
+    for library in libraries:
+        library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library in libraries:
+            library.enable_progress_bar()
+
+
+def _check_class(folder: Path, kind: Any) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    found = config.get("_class_name") or next(iter(config.get("architectures") or ()), kind.__name__)
+    if found != kind.__name__:
+        raise ValueError(f"its config is for {found}; expected {kind.__name__}")
+
+
+def _check_fit(info: ModelInfo, parts: dict[str, Any]) -> None:
+    """The sizes at which the parts meet."""
+    transformer = parts["transformer"].config
+    expected = {
+        "transformer takes latents of %s channels": (transformer.in_channels, 16),
+        "transformer takes history (has_clean_x_embedder %s)": (bool(transformer.has_clean_x_embedder), True),
+        "transformer takes the picture (has_image_proj %s)": (bool(transformer.has_image_proj), True),
+        "vae gives latents of %s channels": (parts["vae"].config.latent_channels, transformer.in_channels),
+        "vae shrinks pictures by %s": (parts["vae"].spatial_compression_ratio, 8),
+        "vae shrinks time by %s": (parts["vae"].temporal_compression_ratio, 4),
+        "text_encoder gives %s values a token": (
+            parts["text_encoder"].config.hidden_size, transformer.text_embed_dim,
+        ),
+        "text_encoder_2 gives %s values": (
+            parts["text_encoder_2"].config.hidden_size, transformer.pooled_projection_dim,
+        ),
+        "image_encoder gives %s values a token": (
+            parts["image_encoder"].config.hidden_size, transformer.image_proj_dim,
+        ),
+    }  # fmt: skip
+    for fact, (found, wanted) in expected.items():
+        if found != wanted:
+            raise LongtakeError(
+                f"Model {info.name} does not fit together: {fact % found}; expected {wanted}.",
+                "Use parts that were made for each other.",
+            )

@@ -1,0 +1,195 @@
+"""Section arithmetic of FramePack, for both modes, as pure integers.
+
+A video is made in *sections* of `window` latent frames. *Inverted* (anti-drifting) makes the last section
+first and works back to the picture; *forward* (F1) starts at the picture. n latent frames decode to 4n - 3
+frames. Formulas: FramePack's paper, figure 2, and its published demos.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["inverted", "forward"]
+MODES: tuple[Mode, ...] = ("inverted", "forward")
+
+FPS = 30
+WINDOW = 9
+MIN_SECONDS = 1.0
+MAX_SECONDS = 120.0
+# Latent frames of history that a section sees at full, half and quarter resolution.
+HISTORY_1X, HISTORY_2X, HISTORY_4X = 1, 2, 16
+HISTORY = HISTORY_1X + HISTORY_2X + HISTORY_4X
+
+
+def frames_of(num_latent_frames: int) -> int:
+    """Frames that `num_latent_frames` decode to: the first gives one, each further one four."""
+    if num_latent_frames < 1:
+        raise ValueError(f"num_latent_frames is {num_latent_frames}; expected at least 1.")
+    return 4 * num_latent_frames - 3
+
+
+def count_sections(seconds: float, window: int = WINDOW) -> int:
+    """Sections for a wished length: max(1, round(30 s / 4W)), halves to even as FramePack rounds them."""
+    if not math.isfinite(seconds) or seconds < MIN_SECONDS:
+        raise ValueError(f"seconds is {seconds}; expected a number of at least {MIN_SECONDS:g}.")
+    if window < 1:
+        raise ValueError(f"window is {window}; expected at least 1.")
+    return max(1, round(seconds * FPS / (4 * window)))
+
+
+def paddings(num_sections: int) -> tuple[int, ...]:
+    """Distance, in windows, of each inverted section from the picture, in order of making.
+
+    Up to four sections it counts down to 0. Longer videos use 3, 2, 2, …, 1, 0, which FramePack's authors
+    found to look better than the full ramp.
+    """
+    if num_sections < 1:
+        raise ValueError(f"num_sections is {num_sections}; expected at least 1.")
+    if num_sections <= 4:
+        return tuple(range(num_sections - 1, -1, -1))
+    return (3, *([2] * (num_sections - 3)), 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIndices:
+    """Temporal positions (RoPE) of each part of the packed sequence, in latent frames."""
+
+    start: tuple[int, ...]
+    noisy: tuple[int, ...]
+    history_1x: tuple[int, ...]
+    history_2x: tuple[int, ...]
+    history_4x: tuple[int, ...]
+
+    @property
+    def clean(self) -> tuple[int, ...]:
+        """Positions of the clean latents: the picture, then the nearest latent frame of history."""
+        return self.start + self.history_1x
+
+
+def frame_indices(mode: Mode, window: int = WINDOW, padding: int = 0) -> FrameIndices:
+    """Positions for one section; `padding` (in windows) moves an inverted section away from the picture."""
+    if mode == "inverted":
+        layout = {"start": 1, "blank": padding * window, "noisy": window}
+        layout |= {"history_1x": HISTORY_1X, "history_2x": HISTORY_2X, "history_4x": HISTORY_4X}
+    else:
+        layout = {"start": 1, "history_4x": HISTORY_4X, "history_2x": HISTORY_2X, "history_1x": HISTORY_1X}
+        layout |= {"noisy": window}
+    ranges: dict[str, tuple[int, ...]] = {}
+    begin = 0
+    for name, length in layout.items():
+        ranges[name] = tuple(range(begin, begin + length))
+        begin += length
+    ranges.pop("blank", None)
+    return FrameIndices(**ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section, in order of making.
+
+    Attributes:
+        number: counts from 1 in order of making.
+        padding: distance from the picture in windows (inverted), 0 in forward mode.
+        is_last: nothing is made after it.
+        indices: temporal positions of the packed sequence.
+        decode_latents: latent frames to decode, taken from the side of the history where this section lies.
+        decoded_frames: frames that this decode gives.
+        overlap_frames: how many of them are blended with frames decoded before (0 for the first section).
+        final_frames: frames that cannot change any more after this section and were not final before it.
+        pending_frames: frames that face the next section and will still be blended with it.
+        total_frames: length of the video so far, pending frames included.
+        video_position: place of this section in the video, counting from 0.
+    """
+
+    number: int
+    padding: int
+    is_last: bool
+    indices: FrameIndices
+    decode_latents: int
+    decoded_frames: int
+    overlap_frames: int
+    final_frames: int
+    pending_frames: int
+    total_frames: int
+    video_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPlan:
+    """All sections of one video; iterates in order of making."""
+
+    mode: Mode
+    window: int
+    sections: tuple[Section, ...]
+
+    def __iter__(self) -> Iterator[Section]:
+        return iter(self.sections)
+
+    def __len__(self) -> int:
+        return len(self.sections)
+
+    def __getitem__(self, index: int) -> Section:
+        return self.sections[index]
+
+    @property
+    def total_frames(self) -> int:
+        """Frames of the finished video: 4 W N + 1."""
+        return 4 * self.window * len(self) + 1
+
+    @property
+    def total_latents(self) -> int:
+        """Latent frames of the finished video, the picture's included: W N + 1."""
+        return self.window * len(self) + 1
+
+    @property
+    def seconds(self) -> float:
+        """Real length of the finished video."""
+        return self.total_frames / FPS
+
+
+def _section(mode: Mode, window: int, number: int, count: int, padding: int) -> Section:
+    is_first, is_last = number == 1, number == count
+    # The picture's own latent frame is decoded with the section that touches it.
+    touches_picture = is_last if mode == "inverted" else is_first
+    decode_latents = (window if is_first else 2 * window) + touches_picture
+    overlap = 0 if is_first else frames_of(window)
+    decoded = frames_of(decode_latents)
+    pending = 0 if is_last else frames_of(window)
+    return Section(
+        number=number,
+        padding=padding,
+        is_last=is_last,
+        indices=frame_indices(mode, window, padding),
+        decode_latents=decode_latents,
+        decoded_frames=decoded,
+        overlap_frames=overlap,
+        final_frames=decoded - pending,
+        pending_frames=pending,
+        total_frames=_total_frames(mode, window, number, count),
+        video_position=count - number if mode == "inverted" else number - 1,
+    )
+
+
+def _total_frames(mode: Mode, window: int, number: int, count: int) -> int:
+    with_picture = mode == "forward" or number == count
+    return frames_of(window * number + with_picture)
+
+
+def plan_sections(seconds: float, window: int = WINDOW, mode: Mode = "inverted") -> SectionPlan:
+    """The sections that make a video of about `seconds`.
+
+    Raises:
+        ValueError: for a length below one second or not finite, a window below 1, or an unknown mode.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.")
+    count = count_sections(seconds, window)
+    steps_back = paddings(count) if mode == "inverted" else (0,) * count
+    return SectionPlan(
+        mode=mode,
+        window=window,
+        sections=tuple(_section(mode, window, k + 1, count, steps_back[k]) for k in range(count)),
+    )

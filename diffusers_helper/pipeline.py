@@ -1,0 +1,234 @@
+"""From a picture and a prompt to a video: FramePack's loop.
+
+Zhang and Agrawala 2025, "Packing Input Frame Context in Next-Frame Prediction Models for Video Generation"
+(arXiv 2504.12626). The picture and the prompt are encoded once. Then the video is made in sections, in an
+order that `packing` plans: each section is sampled with the picture and the history, packed the more the
+farther it is away, and decoded together with its neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.cancel_hooks import cancellable
+from diffusers_helper.errors import GenerationCancelled, InputError
+from diffusers_helper.events import Event
+from diffusers_helper.guidance import Condition, GuidedDenoiser
+from diffusers_helper.history import History, load_sections, save_section
+from diffusers_helper.job_folder import JobFolder, write_atomic
+from diffusers_helper.loaders import Models
+from diffusers_helper.packing import WINDOW, Section, plan_sections
+from diffusers_helper.picture import fit_picture, load_picture
+from diffusers_helper.preview import LatentColours, Preview
+from diffusers_helper.prompts import check_prompt
+from diffusers_helper.report import Report
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling import StepInfo, flow_sigmas, sample_euler, sample_unipc, shift_of
+from diffusers_helper.seeds import noise_for
+from diffusers_helper.text import TextCondition, encode_pooled, encode_states
+from diffusers_helper.tiles import TileDecoder
+from diffusers_helper.vae import FrameBlender, decode_latents, encode_picture
+from diffusers_helper.video import GrowingVideo
+from diffusers_helper.vision import encode_vision
+
+_SAMPLERS = {"unipc": sample_unipc, "euler": sample_euler}
+# Latents: channels, pixels per side.
+_CHANNELS, _SHRINK = 16, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished video.
+
+    Attributes:
+        video: the file.
+        frames: its length.
+        latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), fp32 on the CPU.
+    """
+
+    video: Path
+    frames: int
+    latents: Tensor
+
+
+def generate(
+    request: GenerationRequest,
+    models: Models,
+    *,
+    on_event: Callable[[Event], None] = lambda event: None,
+    cancel: CancelToken | None = None,
+    resume_from: Path | None = None,
+    folder: Path | None = None,
+) -> Result:
+    """Makes one video.
+
+    The same request with the same model gives the same bytes, on the CPU.
+
+    Args:
+        on_event: told what happens, from JobStarted to Finished or Cancelled; called in this thread.
+        cancel: ends the job between two blocks of a network.
+        resume_from: the folder of a job that did not come to its end; its finished sections are taken over.
+        folder: where the job's files go; `resume_from`, or a new one in `outputs/`, if None.
+
+    Raises:
+        InputError: for a picture, prompt, mode or folder that cannot be used; then nothing was loaded.
+        GenerationCancelled: after the Cancelled event; the video so far is in the folder.
+        LongtakeError: if a part of the model cannot be loaded.
+    """
+    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder)
+    try:
+        with torch.inference_mode():
+            job.load()
+            condition, history = job.encode()
+            for section in job.plan:
+                history.add(job.latents(section, condition, history), section)
+                job.show(section, history)
+        return Result(job.report.finished(), job.video.frames, history.latents)
+    except GenerationCancelled:
+        job.report.cancelled()
+        raise
+
+
+class _Job:
+    """One run of `generate`: the work of each stage, and what the stages share."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        models: Models,
+        on_event: Callable[[Event], None],
+        cancel: CancelToken,
+        resume_from: Path | None,
+        folder: Path | None,
+    ) -> None:
+        """Checks everything that can be checked without a model, and says that the job has started."""
+        self.request, self.models, self.cancel = request, models, cancel
+        self.picture = load_picture(Path(request.image).expanduser())
+        models.info.check_mode(request.mode)
+        check_prompt(request, models.info)
+        side = request.resolution or models.info.side
+        self.height, self.width = nearest_bucket(
+            self.picture.height, self.picture.width, side, models.info.multiple
+        )
+        self.plan = plan_sections(request.seconds, mode=request.mode)
+        self.saved = load_sections(JobFolder(resume_from).sections, self.shape(WINDOW)) if resume_from else {}
+        self.folder = _open_folder(request, self.picture, resume_from, folder)
+        self.video = GrowingVideo(
+            self.folder.path, width=self.width, height=self.height, mode=request.mode, crf=request.crf
+        )
+        self.decoder, self.blender = TileDecoder(), FrameBlender(request.mode)
+        self.report = Report(self.folder.job, self.plan, self.video, on_event)
+        self.report.started(self.width, self.height)
+        if unknown := models.info.unknown_words(request.prompt):
+            self.report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
+
+    def shape(self, num_latent_frames: int) -> tuple[int, ...]:
+        """Of so many latent frames."""
+        return 1, _CHANNELS, num_latent_frames, self.height // _SHRINK, self.width // _SHRINK
+
+    @contextmanager
+    def on_device(self, name: str) -> Iterator[Any]:
+        """A network, which a cancel ends between its blocks."""
+        with self.models.on_device(name) as network, cancellable(network, self.cancel):
+            yield network
+
+    def load(self) -> None:
+        """The parts of the model that are not loaded yet."""
+        if not self.models.is_loaded:
+            self.report.stage("load")
+            self.models.load(self.cancel)
+
+    def encode(self) -> tuple[Condition, History]:
+        """Prompt and picture as the transformer takes them, and the history that begins with the picture."""
+        request = self.request
+        self.report.stage("text")
+        positive, negative = self._encode_text()
+        self.report.stage("image")
+        picture = fit_picture(self.picture, self.height, self.width)
+        self.report.stage("vae_encode")
+        with self.on_device("vae") as vae:
+            noise = noise_for(request.seed, "start_latent", 0, self.shape(1))
+            start = encode_picture(vae, picture, noise)
+        self.report.stage("vision")
+        with self.on_device("image_encoder") as encoder:
+            vision = encode_vision(encoder, self.models.part("feature_extractor"), picture)
+        self.preview = Preview(self.folder.preview, LatentColours(picture, start))
+        condition = Condition(positive, negative, vision, request.guidance, request.cfg, request.cfg_rescale)
+        return condition, History(request.mode, start)
+
+    def _encode_text(self) -> tuple[TextCondition, TextCondition | None]:
+        request, models = self.request, self.models
+        prompts = [request.prompt, request.negative] if request.cfg > 1 else [request.prompt]
+        with self.on_device("text_encoder") as encoder:
+            states = [encode_states(encoder, models.part("tokenizer"), prompt) for prompt in prompts]
+        with self.on_device("text_encoder_2") as encoder:
+            pooled = [encode_pooled(encoder, models.part("tokenizer_2"), prompt) for prompt in prompts]
+        positive, *rest = map(TextCondition, states, pooled)
+        return positive, next(iter(rest), None)
+
+    def latents(self, section: Section, condition: Condition, history: History) -> Tensor:
+        """A section's latents (1, 16, W, h, w), fp32 on the CPU: sampled, or taken from an earlier run."""
+        if section.number in self.saved:
+            window = self.saved[section.number]
+        else:
+            self.report.stage("sample", section)
+            window = self._sample(section, condition, history)
+        save_section(self.folder.sections, section.number, window)
+        return window
+
+    def _sample(self, section: Section, condition: Condition, history: History) -> Tensor:
+        def on_step(info: StepInfo) -> None:
+            self.cancel.check()
+            picture = self.preview.show(info.x0, section.number, info.step)
+            self.report.step(section, info.step, info.steps, picture)
+
+        noise = noise_for(self.request.seed, "noise", section.number, self.shape(WINDOW))
+        num_tokens = WINDOW * (noise.shape[-2] // 2) * (noise.shape[-1] // 2)
+        sigmas = flow_sigmas(self.request.steps, shift_of(num_tokens))
+        with self.on_device("transformer") as transformer:
+            denoise = GuidedDenoiser(transformer, condition, history.context(section))
+            sample = _SAMPLERS[self.request.sampler]
+            return sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step).cpu()
+
+    def show(self, section: Section, history: History) -> None:
+        """Decodes a section and puts its frames into the video, unless a run before has done so."""
+        shown = self.video.sections
+        if section.number < shown:
+            return
+        self.report.stage("decode", section)
+        with self.on_device("vae") as vae:
+            frames = decode_latents(vae, *history.to_decode(section), self.decoder)
+        # Of the last section that is in the video already, only the frames that face the next are needed.
+        final, pending = self.blender.add(frames, section)
+        if section.number > shown:
+            self.report.stage("write", section)
+            self.video.add_section(final, pending)
+        self.report.section(section)
+
+
+def _open_folder(
+    request: GenerationRequest, picture: Image.Image, resume_from: Path | None, folder: Path | None
+) -> JobFolder:
+    """The job's folder, with the picture and the request in it."""
+    path = folder or resume_from
+    opened = JobFolder.create(Path("outputs")) if path is None else JobFolder(path.absolute())
+    if opened.segments.exists() and (resume_from is None or resume_from.absolute() != opened.path):
+        raise InputError(
+            f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
+        )
+    opened.path.mkdir(parents=True, exist_ok=True)
+    if not opened.input.exists():
+        picture.save(opened.input)
+    if not opened.request.exists():
+        write_atomic(opened.request, request.to_json().encode())
+    return opened

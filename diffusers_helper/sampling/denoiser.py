@@ -1,0 +1,75 @@
+"""What all samplers share: the checked noise levels, and the one call of the model per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffusers_helper.sampling.schedule import check_sigmas
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One finished model call, for progress and previews.
+
+    Attributes:
+        step: counts from 1.
+        steps: how many there will be.
+        sigma: noise level of the call.
+        x0: what the model returned, in the shape of the latents. Samplers work on a copy.
+    """
+
+    step: int
+    steps: int
+    sigma: float
+    x0: Tensor
+
+
+# denoise(x, sigma): noisy latents and their noise level, a float64 scalar tensor -> clean latents.
+Denoise = Callable[[Tensor, Tensor], Tensor]
+# What it returns is ignored; what it raises ends the run.
+OnStep = Callable[[StepInfo], object]
+
+
+class Denoiser:
+    """Calls the model with the latents' own dtype and keeps everything else in at least float32.
+
+    Attributes:
+        sigmas: the noise levels of the model calls, without the 0 at the end.
+        dtype: what a sampler computes in.
+    """
+
+    def __init__(
+        self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], on_step: OnStep | None
+    ) -> None:
+        if not x.is_floating_point():
+            raise ValueError(f"x is {x.dtype}; expected floating-point latents.")
+        self.sigmas = check_sigmas(sigmas)[:-1]
+        self.dtype = torch.promote_types(x.dtype, torch.float32)
+        self._latents_dtype = x.dtype
+        self._denoise = denoise
+        self._on_step = on_step
+
+    def predict(self, x: Tensor, index: int) -> Tensor:
+        """The model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
+
+        Raises:
+            ValueError: if they have another shape than `x`.
+        """
+        sigma = self.sigmas[index]
+        level = torch.tensor(sigma, dtype=torch.float64, device=x.device)
+        x0 = self._denoise(x.to(self._latents_dtype), level)
+        if x0.shape != x.shape:
+            raise ValueError(f"denoise returned {tuple(x0.shape)}; expected {tuple(x.shape)}.")
+        # A copy, as the model may reuse its output buffer and the callback may write to what it sees.
+        kept = x0.to(self.dtype, copy=True)
+        if self._on_step is not None:
+            self._on_step(StepInfo(index + 1, len(self.sigmas), sigma, x0))
+        return kept
+
+    def result(self, x0: Tensor) -> Tensor:
+        """The last prediction in the latents' own dtype."""
+        return x0.to(self._latents_dtype)

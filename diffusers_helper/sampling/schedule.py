@@ -1,0 +1,78 @@
+"""The noise levels of a run: flow-matching sigmas, shifted towards noise as the token count asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# mu grows linearly with the number of tokens (Flux's rule, its constants) up to a shift of 7 (FramePack).
+_FEW_TOKENS, _FEW_MU = 256, 0.5
+_MANY_TOKENS, _MANY_MU = 4096, 1.15
+MAX_SHIFT = 7.0
+
+
+def shift_of(num_tokens: int) -> float:
+    """Shift of the schedule, e^mu, for `num_tokens` noisy tokens (latent T * H * W / 4 of one section).
+
+    From 8798 tokens on, and so at every shape of side 640, it is exactly 7.
+
+    Raises:
+        ValueError: if there is not at least one token.
+    """
+    if num_tokens < 1:
+        raise ValueError(f"num_tokens is {num_tokens}; expected at least 1.")
+    slope = (_MANY_MU - _FEW_MU) / (_MANY_TOKENS - _FEW_TOKENS)
+    mu = _FEW_MU + slope * (num_tokens - _FEW_TOKENS)
+    return min(MAX_SHIFT, math.exp(min(mu, MAX_SHIFT)))
+
+
+def mu_of(num_tokens: int) -> float:
+    """The logarithm of `shift_of`: linear in the tokens, at most ln 7."""
+    return math.log(shift_of(num_tokens))
+
+
+def flow_sigmas(steps: int, shift: float) -> Tensor:
+    """Noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps.
+
+    Returns: float64 tensor (steps + 1,) that descends from 1 to 0.
+
+    Raises:
+        ValueError: for less than one step, or a shift that is not a positive number.
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; expected at least 1.")
+    if not (math.isfinite(shift) and shift > 0):
+        raise ValueError(f"shift is {shift}; expected a positive number.")
+    # In this form of the formula both ends come out exactly.
+    done = torch.arange(steps + 1, dtype=torch.float64)
+    signal, noise = done, shift * (steps - done)
+    return noise / (noise + signal)
+
+
+def check_sigmas(sigmas: Tensor | Sequence[float]) -> list[float]:
+    """The levels as plain numbers.
+
+    Raises:
+        ValueError: unless they are steps + 1 >= 2 finite, strictly descending numbers, the last one 0.
+    """
+    if isinstance(sigmas, Tensor):
+        if sigmas.ndim != 1:
+            raise ValueError(f"sigmas has shape {tuple(sigmas.shape)}; expected one dimension.")
+        levels: list[float] = sigmas.detach().to("cpu", torch.float64).tolist()
+    else:
+        levels = [float(sigma) for sigma in sigmas]
+    if len(levels) < 2:
+        raise ValueError(f"sigmas has {len(levels)} values; expected steps + 1, at least 2.")
+    for index, sigma in enumerate(levels):
+        if not math.isfinite(sigma):
+            raise ValueError(f"sigmas[{index}] is {sigma}; expected a finite number.")
+        if index and sigma >= levels[index - 1]:
+            raise ValueError(
+                f"sigmas[{index}] is {sigma} after {levels[index - 1]}; expected strictly descending values."
+            )
+    if levels[-1] != 0:
+        raise ValueError(f"sigmas ends in {levels[-1]}; expected 0.")
+    return levels

@@ -1,0 +1,105 @@
+"""UniPC, data prediction, order 3, B(h) = h ("bh1"), in lambda = -ln sigma, as FramePack samples.
+
+Method: Zhao et al. 2023, "UniPC: A Unified Predictor-Corrector Framework" (arXiv 2302.04867). With data
+prediction and alpha = 1, the exact step from sigma_0 to sigma with h = ln(sigma_0 / sigma) is
+
+    x = (sigma / sigma_0) x_0 + integral over l from 0 to h of exp(l - h) m(l) dl,
+
+where m is the model's clean prediction along the path. The method puts a polynomial through the predictions
+it has for m. Its moments are b_i = integral over u from 0 to 1 of exp((u - 1) h) u^i du = i! phi_{i+1}(-h).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from diffusers_helper.sampling.denoiser import Denoise, Denoiser, OnStep
+
+MAX_ORDER = 3
+
+
+def _phi(k: int, z: float) -> float:
+    """phi_k(z) = sum over j >= 0 of z^j / (j + k)!, for z <= 0."""
+    if z < -1:
+        value = math.exp(z)
+        for i in range(k):
+            value = (value - 1 / math.factorial(i)) / z
+        return value
+    # Near 0 the recurrence above cancels; 20 terms of the series are exact to float64.
+    return math.fsum(z**j / math.factorial(j + k) for j in range(20))
+
+
+def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
+    """Weights rho with sum over j of rho_j nodes_j^(i-1) = moments_i."""
+    if len(nodes) == 1:
+        # The first-order rule of UniPC in place of the exact moment: one half.
+        return [0.5]
+    powers = torch.tensor(
+        [[node**i for node in nodes] for i in range(len(nodes))], dtype=torch.float64, device="cpu"
+    )
+    return torch.linalg.solve(powers, torch.tensor(moments, dtype=torch.float64, device="cpu")).tolist()
+
+
+def step_weights(sigmas: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Weights of the differences m_k - m_0 in one step of order `len(sigmas)` - 1.
+
+    Args:
+        sigmas: level aimed at, level left, levels before it; the newest first.
+
+    Returns: (predictor, corrector). The predictor's weigh the earlier predictions, the newest first; the
+        corrector's the same and then the one at the level aimed at.
+    """
+    target, left, *earlier = sigmas
+    h = math.log(left / target)
+    nodes = [math.log(left / sigma) / h for sigma in earlier] + [1.0]
+    moments = [math.factorial(i) * _phi(i + 1, -h) for i in range(1, len(nodes) + 1)]
+    predictor = _solve(nodes[:-1], moments[:-1]) if earlier else []
+    corrector = _solve(nodes, moments)
+
+    def scaled(rhos: list[float]) -> list[float]:
+        return [h * rho / node for rho, node in zip(rhos, nodes, strict=False)]
+
+    return scaled(predictor), scaled(corrector)
+
+
+def _moved(base: Tensor, weights: Sequence[float], predictions: Sequence[Tensor], origin: Tensor) -> Tensor:
+    for weight, prediction in zip(weights, predictions, strict=True):
+        base = base + weight * (prediction - origin)
+    return base
+
+
+def sample_unipc(
+    denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
+) -> Tensor:
+    """Clean latents by one model call per step; the predictor's call serves the corrector too.
+
+    The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0: the last prediction is
+    the result.
+
+    Args:
+        denoise: (x, sigma) -> x0, both like `x`; sigma is a float64 scalar tensor.
+        x: latents at `sigmas[0]`, any shape and floating-point dtype, which the result keeps.
+        sigmas: steps + 1 strictly descending levels, the last one 0.
+        on_step: called after each model call.
+
+    Raises:
+        ValueError: for other sigmas, latents that are not floating-point, or a prediction of another shape.
+    """
+    model = Denoiser(denoise, x, sigmas, on_step)
+    x = x.to(model.dtype)
+    past = [model.predict(x, 0)]  # the newest first
+    for index, (left, target) in enumerate(pairwise(model.sigmas), start=1):
+        order = min(MAX_ORDER, index)
+        levels = model.sigmas[index - order : index + 1][::-1]
+        predictor, corrector = step_weights(levels)
+        newest, *earlier = past[:order]
+        base = newest + target / left * (x - newest)
+        x0 = model.predict(_moved(base, predictor, earlier, newest), index)
+        x = _moved(base, corrector, [*earlier, x0], newest)
+        past = [x0, *past[: MAX_ORDER - 1]]
+    return model.result(past[0])

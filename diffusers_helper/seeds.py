@@ -1,0 +1,28 @@
+"""One source of randomness per purpose, so that any part of a video can be made again alone."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Purpose = Literal["start_latent", "noise"]
+
+
+def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
+    """Normal noise that depends on nothing but its arguments.
+
+    It is drawn on the CPU, so that every machine draws the same.
+
+    Args:
+        seed: the request's.
+        purpose: what the noise is for.
+        section: its number, 0 for what belongs to none.
+
+    Returns: fp32 tensor on the CPU.
+    """
+    digest = hashlib.sha256(f"{seed}/{purpose}/{section}".encode()).digest()
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big"))
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")

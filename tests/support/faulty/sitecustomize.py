@@ -1,0 +1,21 @@
+"""Put on an engine's PYTHONPATH, this replaces loading and making by a stand-in that a prompt can break."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+
+_STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+class _Finder:
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name in ("diffusers_helper.loaders", "diffusers_helper.pipeline"):
+            return spec_from_file_location(name, _STAND_IN)
+        return None
+
+
+sys.meta_path.insert(0, _Finder)  # pyright: ignore[reportArgumentType]

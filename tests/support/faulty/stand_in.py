@@ -1,0 +1,120 @@
+"""Loader and pipeline of the engine's fault tests: no models, and trouble on demand.
+
+The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: what happens after how many steps.
+Faults are `wait` (until cancelled), `hang` (deaf), `gil` (deaf, and no other thread runs), `noise` (prints),
+`exit`, `memory`, `error`, `input`, and names of signals. Without one the job comes to its end. Each job warns
+first with its process and how many models have been loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, InputError
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+)
+from diffusers_helper.registry import ModelInfo
+from diffusers_helper.request import GenerationRequest
+
+_FRAMES = 36
+
+
+@dataclass(frozen=True)
+class Models:
+    info: ModelInfo
+    number: int
+
+
+_numbers = count(1)
+_gate = os.environ.get("STAND_IN_IMPORT_GATE")
+while _gate and not Path(_gate).exists():  # as slow as torch on a cold disk
+    time.sleep(0.01)
+
+
+def load_models(info: ModelInfo, *, device: str | None = None, cancel: CancelToken | None = None) -> Models:
+    return Models(info, next(_numbers))
+
+
+def generate(
+    request: GenerationRequest,
+    models: Models,
+    *,
+    on_event: Callable[[Event], None],
+    cancel: CancelToken,
+    folder: Path,
+) -> None:
+    script = dict(part.split("=") for part in request.prompt.split())
+    sections, steps = int(script.get("sections", 2)), int(script.get("steps", 3))
+    job, frames, latest = folder.name, 0, None
+    on_event(
+        JobStarted(job=job, time=0, sections=sections, frames=sections * _FRAMES + 1, width=64, height=64)
+    )
+    on_event(Warned(job=job, time=0, message=f"pid={os.getpid()} loaded={models.number}"))
+    try:
+        for done in range(sections * steps):
+            section, step = done // steps + 1, done % steps + 1
+            if step == 1:
+                on_event(StageStarted(job=job, time=0, stage="sample", section=section))
+            if done == int(script.get("at", 0)):
+                _trouble(script.get("fault", ""), cancel)
+            cancel.check()
+            on_event(StepDone(job=job, time=0, section=section, step=step, steps=steps))
+            if step == steps:
+                frames = section * _FRAMES + 1
+                latest = folder / "segments" / f"so_far_{section}.mp4"
+                latest.parent.mkdir(exist_ok=True)
+                latest.write_bytes(b"video of %d frames" % frames)
+                on_event(
+                    SectionFinished(
+                        job=job, time=0, section=section, sections=sections, video=str(latest), frames=frames
+                    )
+                )
+    except GenerationCancelled:
+        on_event(Cancelled(job=job, time=0, video=latest and str(latest), frames=frames))
+        raise
+    video = folder / "video.mp4"
+    video.write_bytes(b"video of %d frames" % frames)
+    on_event(Finished(job=job, time=0, video=str(video), frames=frames, seconds=0.1))
+
+
+def _trouble(fault: str, cancel: CancelToken) -> None:
+    if fault == "wait":
+        while not cancel.is_cancelled:
+            time.sleep(0.01)
+    elif fault == "hang":
+        threading.Event().wait()
+    elif fault == "gil":
+        ctypes.PyDLL(None).sleep(600)
+    elif fault == "noise":
+        sys.stdout.write('{"event": "finished"} from a library\n')
+        sys.stdout.flush()
+        os.write(1, b"and from C\n")
+    elif fault == "exit":
+        os._exit(3)
+    elif fault == "memory":
+        raise MemoryError("of the stand-in")
+    elif fault == "error":
+        raise ZeroDivisionError("by the stand-in")
+    elif fault == "input":
+        raise InputError("picture is odd; expected an even one.", "Choose another.")
+    elif fault:
+        os.kill(os.getpid(), getattr(signal, fault))
+        threading.Event().wait()

@@ -1,0 +1,308 @@
+"""The import table of the architecture and the house rules, as a check of syntax trees. Nothing is imported.
+
+To let a new package in, or a new module into a layer, change the table here and in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("cache", "diffusers_helper", "app", "rocm_nodes", "training")
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_STARTER_LINES = 400, 60, 40
+
+
+def helper(names: str) -> tuple[str, ...]:
+    return tuple(f"diffusers_helper.{name}" for name in names.split())
+
+
+CORE = (
+    *helper(
+        "packing buckets request events errors registry cancel job_folder failures profiles memory.budget"
+    ),
+    # The package's own file: importing any module of the package runs it.
+    "diffusers_helper.__init__",
+)
+INPUTS = helper("picture prompts")
+TORCH = helper("memory sampling miopen_fallback")
+HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the modules named (with all below them) may import besides the standard library.
+
+    Attributes:
+        ours: modules of this repository, with all below them.
+        packages: other people's packages; None for any but those in `banned`.
+        banned: top-level names, of the standard library too, that are refused at any depth.
+        deferred: names of both kinds that may be imported inside a function only.
+        reads_environment, writes_environment, prints: whether it may.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    ours: tuple[str, ...]
+    packages: frozenset[str] | None = frozenset()
+    banned: frozenset[str] = frozenset({"argparse"})
+    deferred: frozenset[str] = frozenset()
+    reads_environment: bool = False
+    writes_environment: bool = False
+    prints: bool = False
+
+
+ARRAYS = frozenset({"numpy", "PIL"})
+GRADIO = frozenset({"gradio", "gradio_client"})
+# The longest matching entry of `modules` decides, so the order here is only for reading.
+LAYERS = (
+    Layer("core", CORE, CORE),
+    Layer("inputs", INPUTS, CORE + INPUTS, ARRAYS | {"tokenizers", "huggingface_hub"}),
+    Layer("cache", ("cache",), ("cache",), frozenset({"torch", "safetensors", "numpy"})),
+    Layer("torch", TORCH, (*CORE, *TORCH, "cache"), frozenset({"torch", "safetensors", "numpy"})),
+    Layer(
+        "models",
+        ("diffusers_helper",),
+        ("diffusers_helper", "cache"),
+        HEAVY | ARRAYS | {"tokenizers", "huggingface_hub"},
+    ),
+    Layer("jobs", ("app.jobs",), (*CORE, *INPUTS, "app.jobs"), reads_environment=True),
+    Layer(
+        "page",
+        ("app.ui",),
+        (*CORE, *INPUTS, "app.jobs", "app.ui"),
+        GRADIO | ARRAYS | {"fastapi", "starlette", "uvicorn"},
+        reads_environment=True,
+    ),
+    Layer(
+        "engine",
+        ("app.engine",),
+        ("diffusers_helper", "cache", "app.jobs"),
+        None,
+        banned=GRADIO,
+        reads_environment=True,
+        writes_environment=True,
+    ),
+    Layer(
+        "program",
+        ("app",),
+        ("app", "diffusers_helper", "cache"),
+        None,
+        banned=frozenset(),
+        deferred=HEAVY | {"diffusers_helper", "cache"},
+        reads_environment=True,
+        writes_environment=True,
+        prints=True,
+    ),
+    Layer(
+        "nodes", ("rocm_nodes",), ("rocm_nodes", "diffusers_helper", "cache"), None, reads_environment=True
+    ),
+    Layer(
+        "training",
+        ("training",),
+        ("training", "diffusers_helper", "cache"),
+        None,
+        banned=GRADIO,
+        reads_environment=True,
+        writes_environment=True,
+        prints=True,
+    ),
+    Layer(
+        "starter",
+        ("demo_gradio",),
+        ("app",),
+        banned=frozenset(),
+        reads_environment=True,
+        writes_environment=True,
+        prints=True,
+    ),
+)
+# Main modules of processes: started, never imported.
+NEVER_IMPORTED = ("app.engine", "app.__main__", "demo_gradio")
+UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
+
+
+def is_below(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def layer_of(source: Source) -> Layer:
+    file = source.path.removesuffix(".py").replace("/", ".")
+    matches = [(len(prefix), layer) for layer in LAYERS for prefix in layer.modules if is_below(file, prefix)]
+    return max(matches, key=lambda match: match[0])[1]
+
+
+@dataclass
+class Source:
+    """One file and the module it is; `known` are all modules of the repository."""
+
+    path: str
+    text: str
+    known: frozenset[str] = frozenset()
+    tree: ast.Module = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tree = ast.parse(self.text, self.path)
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def named(node: ast.AST) -> str:
+    """`a.b.c` as written, empty for anything but names."""
+    if isinstance(node, ast.Attribute):
+        prefix = named(node.value)
+        return f"{prefix}.{node.attr}" if prefix else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def not_run_on_import(tree: ast.Module) -> set[ast.AST]:
+    """What stands in functions, or is there for type checkers only."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, functions)
+        or (isinstance(node, ast.If) and named(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"))
+        for inner in ast.walk(node)
+    }
+
+
+def imports(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    """Each module that is imported, `from package import module` and `import_module("name")` included."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield node, full if full in source.known else node.module
+        elif isinstance(node, ast.Call) and named(node.func).endswith(("import_module", "__import__")):
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield node, first.value
+
+
+def import_faults(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    layer = layer_of(source)
+    light = CORE + INPUTS
+    later = not_run_on_import(source.tree)
+    for node, target in imports(source):
+        top = target.split(".")[0]
+        is_ours = top in (*PRODUCT, "demo_gradio")
+        is_bare_helper = target == "diffusers_helper"
+        if target in NEVER_IMPORTED:
+            yield node, f"imports {target}, which is only ever started as a process of its own"
+        elif top in UNSAFE:
+            yield node, f"imports {top}; data crosses pipes and disks as JSON or safetensors"
+        elif top in layer.banned:
+            yield node, f"imports {target}; layer '{layer.name}' must not"
+        elif is_ours and not is_bare_helper and not any(is_below(target, prefix) for prefix in layer.ours):
+            allowed = ", ".join(sorted({prefix.removesuffix(".__init__") for prefix in layer.ours}))
+            yield node, f"imports {target}; of ours, layer '{layer.name}' may import {allowed}"
+        elif (
+            not is_ours and layer.packages is not None and top not in layer.packages | sys.stdlib_module_names
+        ):
+            allowed = ", ".join(sorted(layer.packages)) or "nothing"
+            yield node, f"imports {target}; besides the standard library, '{layer.name}' may import {allowed}"
+        if top in layer.deferred and node not in later:
+            is_light = is_bare_helper or any(is_below(target, prefix) for prefix in light)
+            if not is_light:
+                yield node, f"imports {target} at the top; layer '{layer.name}' may do so in a function only"
+
+
+def environment_and_print_faults(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    layer = layer_of(source)
+    writers = ("update", "setdefault", "pop", "popitem", "clear")
+    for node in ast.walk(source.tree):
+        writes = False
+        if isinstance(node, ast.Subscript) and named(node.value) in ("os.environ", "environ"):
+            writes = isinstance(node.ctx, ast.Store | ast.Del)
+        elif isinstance(node, ast.Call):
+            call = named(node.func)
+            writes = call in {f"os.environ.{name}" for name in writers} | {"os.putenv", "os.unsetenv"}
+            if call == "print" and not layer.prints:
+                yield node, "prints; the library uses logging"
+        if writes and not layer.writes_environment:
+            yield node, f"writes the environment; layer '{layer.name}' must not"
+        reads = named(node) in ("os.environ", "os.getenv", "os.putenv")
+        reads |= (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "os"
+            and any(alias.name in ("environ", "getenv", "putenv") for alias in node.names)
+        )
+        if reads and not layer.reads_environment:
+            yield node, f"uses the environment; layer '{layer.name}' gets its settings as arguments"
+
+
+def house_faults(source: Source) -> Iterator[tuple[ast.AST | None, str]]:
+    """Rules for every file, the tests included."""
+    lines = source.text.splitlines()
+    limit = MAX_STARTER_LINES if source.path == "demo_gradio.py" else MAX_FILE_LINES
+    if len(lines) > limit:
+        yield None, f"has {len(lines)} lines; at most {limit}"
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                yield node, f"{node.name} has {length} lines; at most {MAX_FUNCTION_LINES}"
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield node, "imports relatively; name the module in full"
+        elif isinstance(node, ast.Global):
+            yield node, f"declares global {', '.join(node.names)}; pass it instead"
+        elif isinstance(node, ast.ExceptHandler) and is_blind(node, lines[node.lineno - 1]):
+            yield (
+                node,
+                "catches everything; name the exception, raise it again, or say why behind noqa: BLE001",
+            )
+        elif isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+            yield node.value, "uses trust_remote_code; models run our code only"
+        elif isinstance(node, ast.Call) and named(node.func) == "torch.load" and not reads_tensors_only(node):
+            yield node, "uses torch.load without weights_only=True, which runs code that the file brings"
+
+
+def reads_tensors_only(call: ast.Call) -> bool:
+    return any(
+        keyword.arg == "weights_only"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is True
+        for keyword in call.keywords
+    )
+
+
+def is_blind(handler: ast.ExceptHandler, line: str) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    if not any(kind is None or named(kind) in ("Exception", "BaseException") for kind in kinds):
+        return False
+    _, marker, reason = line.partition("noqa: BLE001")
+    raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+    return not raises and not (marker and reason.strip(" -:#"))
+
+
+def faults(source: Source) -> list[str]:
+    found: list[tuple[ast.AST | None, str]] = list(house_faults(source))
+    if source.path.split("/")[0].removesuffix(".py") in (*PRODUCT, "demo_gradio"):
+        found += import_faults(source)
+        found += environment_and_print_faults(source)
+    numbered = sorted((getattr(node, "lineno", 0), message) for node, message in found)
+    return [
+        f"{source.path}:{line}: {message}" if line else f"{source.path} {message}"
+        for line, message in numbered
+    ]
+
+
+def python_files(*folders: str) -> list[str]:
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts]
+
+
+def sources() -> list[Source]:
+    paths = python_files(*PRODUCT, "tests", "benchmarks")
+    paths += ["demo_gradio.py"] if (ROOT / "demo_gradio.py").is_file() else []
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in paths}
+    known = frozenset(Source(path, "").module for path in texts)
+    return [Source(path, text, known) for path, text in texts.items()]

@@ -1,0 +1,87 @@
+"""What tests of the pipeline share: a picture, requests, and a look at frames before they are encoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from diffusers_helper.events import Event, SectionFinished, StageStarted, StepDone
+from diffusers_helper.loaders import Models, load_models
+from diffusers_helper.pipeline import Result, generate
+from diffusers_helper.registry import find_model
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.video import GrowingVideo
+
+
+def write_scene(path: Path, width: int = 64, height: int = 64) -> Path:
+    """A picture with slopes and an edge, so that every latent of it differs from its neighbours."""
+    y, x = np.mgrid[0:height, 0:width]
+    red, green = 255 * x // width, 255 * y // height
+    blue = np.where((x - width / 2) ** 2 + (y - height / 2) ** 2 < (min(width, height) / 4) ** 2, 230, 40)
+    Image.fromarray(np.stack([red, green, blue], -1).astype(np.uint8)).save(path)
+    return path
+
+
+def load_tiny(tiny_model: Path) -> Models:
+    return load_models(find_model(str(tiny_model), allow_folder=True), device="cpu")
+
+
+def tiny_request(image: Path, **settings: Any) -> GenerationRequest:
+    """One section of two steps unless told otherwise."""
+    given = {"prompt": "the red ball moves right", "seconds": 1.0, "steps": 2, "seed": 7, **settings}
+    return GenerationRequest(image=str(image), **given)
+
+
+def make(
+    request: GenerationRequest, models: Models, folder: Path, **settings: Any
+) -> tuple[Result, list[Event]]:
+    """A whole job, and what it said."""
+    events: list[Event] = []
+    return generate(request, models, folder=folder, on_event=events.append, **settings), events
+
+
+def outline(events: list[Event]) -> list[str]:
+    """The stages and sections by name, steps as a count."""
+    lines: list[str] = []
+    for event in events:
+        if isinstance(event, StepDone):
+            lines.append(f"step {event.section} {event.step}/{event.steps}")
+        elif isinstance(event, StageStarted):
+            lines.append(event.stage if event.section is None else f"{event.stage} {event.section}")
+        elif isinstance(event, SectionFinished):
+            lines.append(f"finished {event.section}/{event.sections}")
+        else:
+            lines.append(type(event).__name__)
+    return lines
+
+
+class Frames:
+    """The final frames that a pipeline hands to the video, as they are before encoding."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._parts: list[np.ndarray] = []
+        parts = self._parts
+
+        class Recording(GrowingVideo):
+            def add_section(self, final: np.ndarray | None, pending: np.ndarray | None) -> Path:
+                assert final is not None
+                if self._mode == "inverted":
+                    parts.insert(0, final)
+                else:
+                    parts.append(final)
+                return super().add_section(final, pending)
+
+        monkeypatch.setattr("diffusers_helper.pipeline.GrowingVideo", Recording)
+
+    def all(self) -> np.ndarray:
+        """(T, H, W, 3) uint8 in order of time."""
+        return np.concatenate(self._parts)
+
+
+def seconds_for(num_sections: int) -> float:
+    """A length that gives so many sections."""
+    return max(1.0, num_sections * 36 / 30)

@@ -1,0 +1,111 @@
+"""The page served for a test, and what a test asks of it in the browser."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw
+
+from app.jobs.service import JobService
+from tests.support.jobs import ROOT
+from tests.support.staged_engine import StagedEngine
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+needs_chromium = [
+    pytest.mark.page,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def write_photo(path: Path) -> Path:
+    """A red disc before a blue-green slope, 320 by 240 pixels."""
+    image = Image.linear_gradient("L").resize((320, 240)).convert("RGB")
+    image = Image.blend(image, Image.new("RGB", image.size, (70, 140, 170)), 0.6)
+    ImageDraw.Draw(image).ellipse((60, 80, 160, 180), fill=(210, 60, 45))
+    image.save(path)
+    return path
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A page over a staged engine, in this process."""
+
+    url: str
+    outputs: Path
+    service: JobService
+    engine: StagedEngine
+
+
+@contextlib.contextmanager
+def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
+    """Serves the page; on leaving, ends what runs."""
+    from app.server import close_page, open_page
+
+    outputs, engine = folder / "outputs", StagedEngine()
+    service = JobService(outputs, engine)
+    page, url = open_page(service, outputs, port=free_port(), **options)  # pyright: ignore[reportArgumentType]
+    service.start()
+    try:
+        yield Stand(url, outputs, service, engine)
+    finally:
+        for job in service.jobs():
+            service.cancel(job.id)
+        service.stop()
+        close_page(page)
+
+
+class PageProgram:
+    """`demo_gradio.py` as a process of its own, in a process group of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.folder, self.outputs = folder, folder / "outputs"
+        command = [sys.executable, str(ROOT / "demo_gradio.py"), "--port", "0"]
+        command += ["--outputs", str(self.outputs), *arguments]
+        surroundings = {**os.environ, "GRADIO_TEMP_DIR": str(folder / "cache"), **environment}
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=surroundings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.url = ""
+
+    def wait_until_up(self) -> str:
+        """Its address."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(self.process.communicate()[1])
+        self.url = line.split()[-1].rstrip("/")
+        return self.url
+
+    def result(self) -> tuple[int, str, str]:
+        """Exit code, standard output, standard error of a program that ends by itself."""
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,100 @@
+"""The command line as a program, for the tests that run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+from tests.support.jobs import ROOT, STAND_IN, write_blank_model, write_picture
+
+JSON_FIELDS = {
+    "job_started": {"sections", "frames", "width", "height"},
+    "stage_started": {"stage", "section"},
+    "step_done": {"section", "step", "steps", "preview"},
+    "section_finished": {"section", "sections", "video", "frames", "added_in_front"},
+    "warned": {"message"},
+    "finished": {"video", "frames", "seconds"},
+    "cancelled": {"video", "frames"},
+    "failed": {"message", "remedy", "detail", "code", "video", "frames"},
+}
+
+
+class Program:
+    """The command line in a folder with a picture and a model, in a process group of its own."""
+
+    def __init__(self, folder: Path, model: Path | None = None) -> None:
+        """Over the stand-in engine, unless there is a real model."""
+        self.folder = folder
+        self.outputs = folder / "videos"
+        self.model = model or write_blank_model(folder / "model")
+        self._path = str(ROOT) if model else os.pathsep.join((str(ROOT), STAND_IN))
+        self.picture = write_picture(folder / "picture.png")
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self,
+        *arguments: str,
+        script: str | None = None,
+        stderr: int = subprocess.PIPE,
+        closed: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """`closed` is the number of a standard stream that the program does not get at all."""
+        command = [sys.executable, "-m", "app", *arguments]
+        if script is not None:
+            command += ["--image", str(self.picture), "--model", str(self.model), "--out", str(self.outputs)]
+            command += ["--prompt", script]
+        if closed is not None:
+            command = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command]
+        environment = {**os.environ, "PYTHONPATH": self._path}
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def run(self, *arguments: str, script: str | None = None) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        process = self.start(*arguments, script=script)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out.decode(), err.decode()
+
+    def end(self) -> None:
+        for process in self._started:
+            with process:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def stream(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe
+
+
+def until(process: subprocess.Popen[bytes], name: str, count: int = 1) -> dict[str, Any]:
+    while True:
+        event = json.loads(stream(process.stdout).readline())
+        count -= event["event"] == name
+        if not count:
+            return event
+
+
+def check_contract(lines: list[str]) -> list[dict[str, Any]]:
+    """What the JSON output promises about any job; returns the events."""
+    events = [json.loads(line) for line in lines]
+    for event in events:
+        assert list(event)[:3] == ["event", "job", "time"]
+        assert set(event) - {"event", "job", "time"} == JSON_FIELDS[event["event"]]
+        assert event.get("video") is None or Path(event["video"]).is_absolute()
+    assert events[0]["event"] == "job_started"
+    assert [event["event"] in ("finished", "cancelled", "failed") for event in events] == [False] * (
+        len(events) - 1
+    ) + [True]
+    assert len({event["job"] for event in events}) == 1
+    assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+    return events

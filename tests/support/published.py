@@ -1,0 +1,128 @@
+"""Toy-size models in the layout of the published ones: repositories in a hub cache, fp16 and bf16, shards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import CLIPTextConfig, CLIPTextModel, LlamaConfig, LlamaModel, SiglipImageProcessorPil
+
+from diffusers_helper.prompts import HEAD_TOKENS, TEMPLATE
+from diffusers_helper.registry import ModelInfo
+from tests.support.tiny_model import TEXT_DIM, tiny_siglip, tiny_transformer, tiny_vae
+
+BEGIN = "<|begin_of_text|>"
+SPECIAL = (BEGIN, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|pad|>")
+CLIP_SPECIAL = ("<|startoftext|>", "<|endoftext|>")
+
+
+def part_folder(cache: Path, info: ModelInfo, part: str) -> Path:
+    """Where huggingface_hub keeps a part: a repository's snapshot at its revision."""
+    source = info.parts[part]
+    repository = "models--" + source.location.replace("/", "--")
+    return cache / repository / "snapshots" / str(source.revision) / source.subfolder
+
+
+def write_published(cache: Path, info: ModelInfo) -> None:
+    """Fills a hub cache as a download of the model would."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(21)
+        llama_words = _write_llama_tokenizer(part_folder(cache, info, "tokenizer"))
+        clip_words = _write_clip_tokenizer(part_folder(cache, info, "tokenizer_2"))
+        transformer = tiny_transformer().to(torch.bfloat16)
+        transformer.save_pretrained(part_folder(cache, info, "transformer"), max_shard_size="200KB")
+        tiny_vae().half().save_pretrained(part_folder(cache, info, "vae"))
+        llama = _llama(llama_words).half()
+        llama.save_pretrained(part_folder(cache, info, "text_encoder"), max_shard_size="30KB")
+        _clip(clip_words).half().save_pretrained(part_folder(cache, info, "text_encoder_2"))
+        tiny_siglip().half().save_pretrained(part_folder(cache, info, "image_encoder"))
+    processor = SiglipImageProcessorPil(size={"height": 32, "width": 32})
+    processor.save_pretrained(part_folder(cache, info, "feature_extractor"))
+
+
+def _llama(words: int) -> LlamaModel:
+    config = LlamaConfig(
+        vocab_size=words,
+        hidden_size=TEXT_DIM,
+        intermediate_size=2 * TEXT_DIM,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=1.0,
+    )
+    return LlamaModel(config).eval()
+
+
+def _clip(words: int) -> CLIPTextModel:
+    config = CLIPTextConfig(
+        vocab_size=words,
+        hidden_size=TEXT_DIM,
+        intermediate_size=2 * TEXT_DIM,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        projection_dim=TEXT_DIM,
+        initializer_factor=10.0,
+        bos_token_id=words - 2,
+        eos_token_id=words - 1,
+        pad_token_id=words - 1,
+    )
+    return CLIPTextModel(config).eval()
+
+
+def _write_llama_tokenizer(folder: Path) -> int:
+    """Byte-level BPE under the name of a class that would replace it by another kind, as in the real one."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    text = TEMPLATE
+    for special in SPECIAL:
+        text = text.replace(special, "\n")
+    tokenizer.train_from_iterator([text] * 3, trainer)
+    begin = tokenizer.token_to_id(BEGIN)
+    missing = HEAD_TOKENS - len(tokenizer.encode(TEMPLATE.split("{}")[0]).ids)
+    assert missing > 0
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=" ".join([BEGIN] * missing + ["$A"]), special_tokens=[(BEGIN, begin)]
+    )
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "LlamaTokenizerFast",
+        "bos_token": BEGIN,
+        "eos_token": "<|end_of_text|>",
+        "pad_token": "<|pad|>",
+        "model_max_length": 256,
+        "padding_side": "right",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return tokenizer.get_vocab_size()
+
+
+def _write_clip_tokenizer(folder: Path) -> int:
+    """The two files of the old kind, without tokenizer.json."""
+    letters = sorted(ByteLevel.alphabet())
+    words = [*letters, *(letter + "</w>" for letter in letters), *CLIP_SPECIAL]
+    folder.mkdir(parents=True)
+    vocabulary = {word: number for number, word in enumerate(words)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    config = {
+        "tokenizer_class": "CLIPTokenizer",
+        "bos_token": CLIP_SPECIAL[0],
+        "eos_token": CLIP_SPECIAL[1],
+        "pad_token": CLIP_SPECIAL[1],
+        "unk_token": CLIP_SPECIAL[1],
+        "model_max_length": 77,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return len(words)

@@ -1,0 +1,103 @@
+"""An engine without a model, which goes on only when a test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from PIL import Image
+
+from app.jobs.job import Job
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+)  # fmt: skip
+from diffusers_helper.packing import plan_sections
+from tests.support.clips import cut, scene, writer
+
+STEPS = 2
+FAILING_PROMPT = "fail"
+MESSAGE, REMEDY = "The <b>stage</b> collapsed.", "Build another & start again."
+
+
+class StagedEngine:
+    """Shows `tests.support.clips.scene`. Each event of a job takes one `go`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._permits = 0
+        self._cancelled: set[str] = set()
+
+    def go(self, events: int = 1) -> None:
+        """Lets the next events happen."""
+        with self._changed:
+            self._permits += events
+            self._changed.notify_all()
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def cancel(self, job_id: str) -> None:
+        with self._changed:
+            self._cancelled.add(job_id)
+            self._changed.notify_all()
+
+    def run(self, job: Job) -> Iterator[Event]:
+        shown: SectionFinished | None = None
+        for event in self._script(job):
+            if not self._may_go_on(job.id):
+                video, frames = (shown.video, shown.frames) if shown else (None, 0)
+                yield Cancelled(job=job.id, time=0.0, video=video, frames=frames)
+                return
+            shown = event if isinstance(event, SectionFinished) else shown
+            yield event
+
+    def _may_go_on(self, job_id: str) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._permits > 0 or job_id in self._cancelled)
+            if job_id in self._cancelled:
+                return False
+            self._permits -= 1
+            return True
+
+    def _script(self, job: Job) -> Iterator[Event]:
+        plan = plan_sections(job.request.seconds, mode=job.request.mode)
+        parts = cut(scene(plan.total_frames), plan)
+        video = writer(job.folder, job.request.mode)
+        about: dict[str, Any] = {"job": job.id, "time": 0.0}
+        count = len(plan)
+        yield JobStarted(**about, sections=count, frames=plan.total_frames, width=96, height=64)
+        yield StageStarted(**about, stage="text")
+        shown = 0
+        for number, (final, pending) in enumerate(parts, 1):
+            yield StageStarted(**about, stage="sample", section=number)
+            for step in range(1, STEPS + 1):
+                preview = job.folder / f"preview-{number}-{step}.png"
+                Image.new("RGB", (48, 32), (200, 90 * step, 60)).save(preview)
+                yield StepDone(**about, section=number, step=step, steps=STEPS, preview=str(preview))
+            if job.request.prompt == FAILING_PROMPT:
+                yield Failed(**about, message=MESSAGE, remedy=REMEDY, detail="Traceback: secret.py")
+                return
+            yield StageStarted(**about, stage="decode", section=number)
+            path = str(video.add_section(final, pending))
+            front = video.frames - shown if job.request.mode == "inverted" and shown else 0
+            shown = video.frames
+            yield SectionFinished(
+                **about,
+                section=number,
+                sections=count,
+                video=str(path),
+                frames=shown,
+                added_in_front=front,
+            )
+        yield Finished(**about, video=str(video.finish()), frames=shown, seconds=1.0)

@@ -1,0 +1,167 @@
+"""A complete model folder at the smallest size that keeps every part's real class. Random weights, fp32.
+
+It knows nothing, but its outputs are finite, vary over the picture, and change with the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video_framepack import DEFAULT_PROMPT_TEMPLATE
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    LlamaConfig,
+    LlamaModel,
+    PreTrainedTokenizerFast,
+    SiglipImageProcessorPil,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+)
+
+TEXT_DIM = 16
+SIDE, MULTIPLE = 64, 16
+WORDS = ("the", "a", "red", "blue", "green", "ball", "square", "moves", "left", "right", "slowly", "quickly")
+PAD, BEGIN, END, UNKNOWN = "<|pad|>", "<|begin|>", "<|eot_id|>", "<|unknown|>"
+SPECIAL = (PAD, BEGIN, END, UNKNOWN, "<|start_header_id|>", "<|end_header_id|>")
+VOCABULARY = (*SPECIAL, *WORDS)
+
+
+def write_tiny_model(folder: Path) -> None:
+    """Writes all eight parts and longtake.json; the same bytes each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        tiny_transformer().save_pretrained(folder / "transformer")
+        tiny_vae().save_pretrained(folder / "vae")
+        tiny_llama().save_pretrained(folder / "text_encoder")
+        tiny_clip().save_pretrained(folder / "text_encoder_2")
+        tiny_siglip().save_pretrained(folder / "image_encoder")
+    llama_tokenizer().save_pretrained(folder / "tokenizer")
+    clip_tokenizer().save_pretrained(folder / "tokenizer_2")
+    SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder / "feature_extractor")
+    facts = {
+        "title": "Tiny test model",
+        "modes": ["inverted", "forward"],
+        "side": SIDE,
+        "multiple": MULTIPLE,
+        "vocabulary": {"words": list(WORDS)},
+        "examples": ["the red ball moves right"],
+    }
+    (folder / "longtake.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def tiny_transformer() -> HunyuanVideoFramepackTransformer3DModel:
+    return HunyuanVideoFramepackTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=16,
+        rope_axes_dim=(4, 6, 6),
+        num_layers=1,
+        num_single_layers=1,
+        num_refiner_layers=1,
+        text_embed_dim=TEXT_DIM,
+        pooled_projection_dim=TEXT_DIM,
+        image_proj_dim=TEXT_DIM,
+        has_image_proj=True,
+        has_clean_x_embedder=True,
+    ).eval()
+
+
+def tiny_vae() -> AutoencoderKLHunyuanVideo:
+    vae = AutoencoderKLHunyuanVideo(
+        block_out_channels=(4, 8, 8, 8), layers_per_block=1, norm_num_groups=2
+    ).eval()
+    with torch.inference_mode():
+        # As made, the decoder is nearly grey; spread its output over most of the range from -1 to 1.
+        frames = vae.decode(torch.randn(1, 16, 3, 8, 8)).sample
+    with torch.no_grad():
+        last = vae.decoder.conv_out.conv
+        last.weight.mul_(0.4 / frames.std())
+        last.bias.sub_(frames.mean((0, 2, 3, 4))).mul_(0.4 / frames.std())
+    return vae
+
+
+def tiny_llama() -> LlamaModel:
+    return LlamaModel(
+        LlamaConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=TEXT_DIM,
+            intermediate_size=2 * TEXT_DIM,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            initializer_range=1.0,
+            pad_token_id=VOCABULARY.index(PAD),
+            bos_token_id=VOCABULARY.index(BEGIN),
+            eos_token_id=VOCABULARY.index(END),
+        )
+    ).eval()
+
+
+def tiny_clip() -> CLIPTextModel:
+    return CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=TEXT_DIM,
+            intermediate_size=2 * TEXT_DIM,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            projection_dim=TEXT_DIM,
+            initializer_factor=10.0,
+            pad_token_id=VOCABULARY.index(PAD),
+            bos_token_id=VOCABULARY.index(BEGIN),
+            eos_token_id=VOCABULARY.index(END),
+        )
+    ).eval()
+
+
+def tiny_siglip() -> SiglipVisionModel:
+    return SiglipVisionModel(
+        SiglipVisionConfig(
+            hidden_size=TEXT_DIM,
+            intermediate_size=2 * TEXT_DIM,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=32,
+            patch_size=16,
+        )
+    ).eval()
+
+
+def _word_level() -> Tokenizer:
+    words = {word: number for number, word in enumerate(VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer
+
+
+def _wrapped(tokenizer: Tokenizer, length: int, single: str) -> PreTrainedTokenizerFast:
+    numbers = [(token, VOCABULARY.index(token)) for token in (BEGIN, END)]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=numbers)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BEGIN,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        padding_side="right",
+        model_max_length=length,
+    )
+
+
+def llama_tokenizer() -> PreTrainedTokenizerFast:
+    """With as many begin tokens in front as make the template's head as long as the pipeline cuts off."""
+    tokenizer = _word_level()
+    crop = DEFAULT_PROMPT_TEMPLATE["crop_start"]
+    head = tokenizer.encode(DEFAULT_PROMPT_TEMPLATE["template"].split("{}")[0]).ids
+    assert len(head) < crop
+    return _wrapped(tokenizer, crop + 256, " ".join([BEGIN] * (crop - len(head)) + ["$A"]))
+
+
+def clip_tokenizer() -> PreTrainedTokenizerFast:
+    return _wrapped(_word_level(), 77, f"{BEGIN} $A {END}")

@@ -1,0 +1,249 @@
+"""`python -m app` as a program: its output, its exit codes, its end by signals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diffusers_helper import __version__
+from diffusers_helper.request import RANGES
+from tests.support.jobs import processes_in_group, wait_until
+from tests.support.program import Program, check_contract, stream, until
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.end()
+
+
+@pytest.mark.parametrize("place", [[], ["--in-process"]])
+def test_json_output_is_one_event_a_line_and_nothing_else(program: Program, place: list[str]) -> None:
+    code, out, err = program.run("generate", "--json", *place, script="sections=2 steps=2 at=1 fault=noise")
+    assert code == 0, err
+    events = check_contract(out.splitlines())
+    assert "from a library" in err
+    assert "and from C" in err
+    end = events[-1]
+    assert (end["event"], end["frames"]) == ("finished", 73)
+    folder = program.outputs / end["job"]
+    assert end["video"] == str(folder / "video.mp4")
+    assert Path(end["video"]).read_bytes() == b"video of 73 frames"
+    assert json.loads((folder / "request.json").read_text())["prompt"].startswith("sections=2")
+    assert [event["section"] for event in events if event["event"] == "section_finished"] == [1, 2]
+
+
+def test_json_lines_come_one_by_one_as_things_happen(program: Program) -> None:
+    process = program.start("generate", "--json", script="steps=3 at=2 fault=wait")
+    assert until(process, "step_done", 2)["step"] == 2
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(6) == 130
+
+
+@pytest.mark.parametrize("place", [[], ["--in-process"]])
+def test_the_last_line_is_the_path_of_the_video(program: Program, place: list[str]) -> None:
+    code, out, err = program.run("generate", *place, script="sections=2 steps=2")
+    assert code == 0, err
+    video = Path(out.splitlines()[-1])
+    assert video.read_bytes() == b"video of 73 frames"
+    assert "Section 1 of 2" in err
+    assert "Section 2 of 2" in err
+    assert "Finished: 73 frames" in err
+
+
+def test_settings_arrive_in_the_request(program: Program) -> None:
+    settings = {
+        "negative": "blur", "seconds": 2.5, "seed": 9, "steps": 7, "mode": "forward", "resolution": 320,
+        "guidance": 8.5, "cfg": 1.5, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler", "preserved_gb": 4.0,
+    }  # fmt: skip
+    arguments = [
+        part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    code, out, err = program.run("generate", "--json", *arguments, script="steps=1")
+    assert code == 0, err
+    folder = program.outputs / json.loads(out.splitlines()[0])["job"]
+    request = json.loads((folder / "request.json").read_text())
+    assert {name: request[name] for name in settings} == settings
+    assert request["model"] == str(program.model)
+
+
+def test_the_mode_is_the_models_first_unless_given(program: Program) -> None:
+    (program.model / "longtake.json").write_text('{"modes": ["forward", "inverted"]}')
+    for arguments, mode in ([], "forward"), (["--mode", "inverted"], "inverted"):
+        _, out, _ = program.run("generate", *arguments, script="steps=1")
+        request = json.loads((Path(out.strip()).parent / "request.json").read_text())
+        assert request["mode"] == mode
+
+
+# arguments that replace good ones, and words of the one line that answers
+BAD = {
+    "nan": (["--seconds", "nan"], ("seconds is nan", "from 1 to 120")),
+    "infinite": (["--guidance", "inf"], ("guidance is inf", "from 1 to 32")),
+    "too long": (["--seconds", "121"], ("seconds is 121", "from 1 to 120")),
+    "too short": (["--seconds", "0.5"], ("seconds is 0.5", "from 1 to 120")),
+    "not whole": (["--steps", "2.5"], ("steps is 2.5", "whole number from 1 to 100")),
+    "no number": (["--steps", "many"], ("steps is 'many'", "whole number from 1 to 100")),
+    "negative seed": (["--seed=-1"], ("seed is -1", "from 0 to 2^63 - 1")),
+    "compression": (["--crf", "52"], ("crf is 52", "from 0 to 51")),
+    "resolution": (["--resolution", "8"], ("resolution is 8", "from 64 to 1280")),
+    "mode": (["--mode", "sideways"], ("mode is 'sideways'", "inverted or forward")),
+    "sampler": (["--sampler", "ddim"], ("sampler is 'ddim'", "unipc or euler")),
+    "model": (["--model", "nope"], ("model is 'nope'", "demo", "folder")),
+    "picture": (["--image", "no.png"], ("no.png",)),
+    "no picture": (["--image", ""], ("picture",)),
+    "outputs": (["--out", "picture.png"], ("picture.png", "writable folder", "--out")),
+    "long prompt": (["--prompt", "word " * 1000], ("prompt", "4000")),
+    "unknown option": (["--colour", "red"], ("--colour", "--help")),
+    "option without value": (["--steps"], ("--steps", "expected one argument", "--help")),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_answered_in_one_line_before_anything_is_made(program: Program, case: str) -> None:
+    arguments, words = BAD[case]
+    code, out, err = program.run(
+        "generate", "--json", "--image", "picture.png", "--prompt", "steps=1", "--model", "model",
+        "--out", "videos", *arguments,
+    )  # fmt: skip
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1, err
+    for word in words:
+        assert word in err
+    assert not program.outputs.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["generate"], ["generate", "--image", "picture.png"], ["paint"], ["--nonsense"]]
+)
+def test_an_incomplete_command_is_answered_in_one_line(program: Program, arguments: list[str]) -> None:
+    code, out, err = program.run(*arguments)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "--help" in err
+
+
+def test_help_and_version(program: Program) -> None:
+    assert program.run("--version") == (0, f"Longtake {__version__}\n", "")
+    assert "generate" in program.run("--help")[1]
+    code, out, _ = program.run("generate", "--help")
+    assert code == 0
+    for name in RANGES:
+        assert f"--{name.replace('_', '-')} " in out
+    for words in ("1 to 120 (default: 5)", "default: 31337", "default: outputs", "inverted|forward", "130"):
+        assert words in " ".join(out.split()), words
+
+
+@pytest.mark.parametrize(("fault", "code"), [("error", 1), ("SIGKILL", 1), ("SIGABRT", 1), ("input", 2)])
+def test_a_failed_job_ends_with_its_event_and_a_sentence(program: Program, fault: str, code: int) -> None:
+    script = f"sections=2 steps=2 at=3 fault={fault}"
+    found, out, err = program.run("generate", "--json", script=script)
+    event = check_contract(out.splitlines())[-1]
+    assert (found, event["event"], event["frames"]) == (code, "failed", 37)
+    assert Path(event["video"]).read_bytes() == b"video of 37 frames"
+    found, out, err = program.run("generate", script=script)
+    assert found == code
+    assert event["message"] in err
+    assert event["remedy"] in err
+    assert Path(out.splitlines()[-1]).read_bytes() == b"video of 37 frames"
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group", "fault"),
+    [
+        (signal.SIGINT, False, "hang"), (signal.SIGINT, True, "wait"), (signal.SIGINT, True, "gil"),
+        (signal.SIGTERM, False, "wait"), (signal.SIGTERM, False, "gil"), (signal.SIGTERM, True, "hang"),
+        (signal.SIGTERM, True, "wait"), (signal.SIGHUP, False, "wait"),
+    ],
+)  # fmt: skip
+def test_a_signal_cancels_within_five_seconds_and_leaves_nothing_behind(
+    program: Program, number: signal.Signals, whole_group: bool, fault: str
+) -> None:
+    process = program.start("generate", "--json", script=f"sections=2 steps=2 at=3 fault={fault}")
+    job = until(process, "step_done", 3)["job"]
+    start = time.monotonic()
+    (os.killpg if whole_group else os.kill)(process.pid, number)
+    out, _ = process.communicate(timeout=10)
+    assert time.monotonic() - start < 5
+    assert process.returncode == 130
+    assert not processes_in_group(process.pid)
+    end = json.loads(out.splitlines()[-1])
+    assert (end["event"], end["frames"]) == ("cancelled", 37)
+    assert Path(end["video"]).read_bytes() == b"video of 37 frames"
+    folder = program.outputs / job
+    assert json.loads((folder / "events.jsonl").read_text().splitlines()[-1]) == end
+    assert not list(folder.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("fault", ["wait", "hang"])
+def test_a_signal_cancels_in_process_too(program: Program, fault: str) -> None:
+    process = program.start("generate", "--in-process", script=f"sections=2 steps=2 at=3 fault={fault}")
+    err = stream(process.stderr)
+    while b"Section 1" not in err.readline():
+        pass
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert time.monotonic() - start < 5
+    assert process.returncode == 130
+    assert Path(out.decode().splitlines()[-1]).read_bytes() == b"video of 37 frames"
+
+
+def test_a_second_interrupt_quits_at_once(program: Program) -> None:
+    process = program.start("generate", "--json", script="fault=hang at=1")
+    until(process, "step_done")
+    tasks = Path(f"/proc/{process.pid}/task")
+    before = len(list(tasks.iterdir()))
+    process.send_signal(signal.SIGINT)
+    # Two signals that are pending at once are one, so wait for the thread that the first one starts.
+    wait_until(lambda: len(list(tasks.iterdir())) > before, 2)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 130
+    assert time.monotonic() - start < 1
+    wait_until(lambda: not processes_in_group(process.pid), 1.5)
+
+
+def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None:
+    process = program.start("generate", "--json", script="sections=1 steps=2 at=1 fault=wait")
+    until(process, "step_done")
+    stream(process.stdout).close()
+    job = next(path for path in program.outputs.iterdir() if path.name[0] != ".")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(6) == 130
+    assert b"Traceback" not in stream(process.stderr).read()
+    assert json.loads((job / "events.jsonl").read_text().splitlines()[-1])["event"] == "cancelled"
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_stream_is_an_empty_one(program: Program, closed: int) -> None:
+    process = program.start("generate", script="sections=1 steps=1", closed=closed)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    (job,) = (path for path in program.outputs.iterdir() if path.name[0] != ".")
+    assert (job / "video.mp4").read_bytes() == b"video of 37 frames"
+    assert out.decode() == ("" if closed == 1 else f"{job / 'video.mp4'}\n")
+    assert (b"Finished" in err) == (closed != 2)
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left(program: Program) -> None:
+    near, far = os.openpty()
+    termios.tcsetwinsize(far, (40, 120))
+    process = program.start("generate", script="sections=2 steps=4", stderr=far)
+    os.close(far)
+    shown = b""
+    with contextlib.suppress(OSError), open(near, "rb", buffering=0) as terminal:  # it ends with an error
+        while part := terminal.read(4096):
+            shown += part
+    assert process.wait(10) == 0
+    assert b"8/8" in shown
+    assert b"denoising" in shown

@@ -1,0 +1,114 @@
+"""The event stream: its names and fields are an interface, and it survives JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from diffusers_helper import events
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+    event_name,
+    from_dict,
+    to_dict,
+)
+
+COMMON = {"job": "20261121-081530-3f9a", "time": 1.25}
+# Each event with the JSON that pages, scripts and stores read.
+STREAM: list[tuple[Event, dict[str, object]]] = [
+    (
+        JobStarted(**COMMON, sections=4, frames=145, width=640, height=608),
+        {"event": "job_started", **COMMON, "sections": 4, "frames": 145, "width": 640, "height": 608},
+    ),
+    (
+        StageStarted(**COMMON, stage="text"),
+        {"event": "stage_started", **COMMON, "stage": "text", "section": None},
+    ),
+    (
+        StageStarted(**COMMON, stage="decode", section=2),
+        {"event": "stage_started", **COMMON, "stage": "decode", "section": 2},
+    ),
+    (
+        StepDone(**COMMON, section=2, step=11, steps=25),
+        {"event": "step_done", **COMMON, "section": 2, "step": 11, "steps": 25, "preview": None},
+    ),
+    (
+        SectionFinished(**COMMON, section=2, sections=4, video="/o/a.mp4", frames=69, added_in_front=36),
+        {
+            "event": "section_finished", **COMMON, "section": 2, "sections": 4, "video": "/o/a.mp4",
+            "frames": 69, "added_in_front": 36,
+        },
+    ),
+    (Warned(**COMMON, message="Wörter"), {"event": "warned", **COMMON, "message": "Wörter"}),
+    (
+        Finished(**COMMON, video="/o/video.mp4", frames=145, seconds=61.5),
+        {"event": "finished", **COMMON, "video": "/o/video.mp4", "frames": 145, "seconds": 61.5},
+    ),
+    (
+        Cancelled(**COMMON, video=None, frames=0),
+        {"event": "cancelled", **COMMON, "video": None, "frames": 0},
+    ),
+    (
+        Failed(**COMMON, message="It is broken.", remedy="Mend it."),
+        {
+            "event": "failed", **COMMON, "message": "It is broken.", "remedy": "Mend it.", "detail": "",
+            "code": "error", "video": None, "frames": 0,
+        },
+    ),
+]  # fmt: skip
+each_event = pytest.mark.parametrize(("event", "data"), STREAM, ids=lambda value: type(value).__name__)
+
+
+@each_event
+def test_json_of_each_event(event: Event, data: dict[str, object]) -> None:
+    assert to_dict(event) == data
+    assert list(to_dict(event))[:3] == ["event", "job", "time"]
+
+
+@each_event
+def test_each_event_survives_json(event: Event, data: dict[str, object]) -> None:
+    assert from_dict(json.loads(json.dumps(to_dict(event)))) == event
+
+
+@each_event
+def test_events_cannot_be_changed(event: Event, data: dict[str, object]) -> None:
+    for field in fields(event):
+        with pytest.raises(FrozenInstanceError):
+            setattr(event, field.name, None)
+
+
+def test_every_kind_of_event_is_known_and_only_three_are_final() -> None:
+    defined = [value for value in vars(events).values() if isinstance(value, type)]
+    kinds = {kind for kind in defined if issubclass(kind, Event) and kind is not Event}
+    assert kinds == {type(event) for event, _ in STREAM}
+    assert {kind for kind in kinds if kind.is_final} == {Finished, Cancelled, Failed}
+    assert {event_name(kind) for kind in kinds} == {data["event"] for _, data in STREAM}
+
+
+def test_fields_of_a_later_version_are_left_out() -> None:
+    event, data = STREAM[0]
+    assert from_dict({**data, "memory": 7}) == event
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({}, "event is None; expected one of job_started"),
+        ({"event": "exploded"}, "event is 'exploded'"),
+        ({"event": ["job_started"]}, "event is \\['job_started'\\]"),
+        ({"event": "warned", "job": "a"}, "warned lacks time, message"),
+    ],
+)
+def test_what_is_no_event_is_refused(data: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        from_dict(data)

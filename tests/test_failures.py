@@ -1,0 +1,109 @@
+"""What a person reads when a job cannot go on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+
+import pytest
+
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.events import Failed, from_dict, to_dict
+from diffusers_helper.failures import MAX_DETAIL, engine_died_event, failed_event, interrupted_event
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+class HfHubHTTPError(OSError):
+    """Named as the hub's client names its own."""
+
+
+class EntryNotFound(HfHubHTTPError):
+    """One of its children."""
+
+
+CASES = {
+    "ours": (
+        LongtakeError("The model lacks a part.", "Get it."),
+        "error",
+        "The model lacks a part.",
+        "Get it.",
+    ),
+    "input": (
+        InputError("steps is 0; expected 1.", "Set it."),
+        "bad_input",
+        "steps is 0; expected 1.",
+        "Set it.",
+    ),
+    "memory": (MemoryError(), "error", "There was not enough memory", "resolution"),
+    "gpu memory": (OutOfMemoryError("HIP out of memory. Tried"), "error", "not enough memory", "resolution"),
+    "gpu memory by another name": (
+        RuntimeError("CUDA Out Of Memory"),
+        "error",
+        "not enough memory",
+        "resolution",
+    ),
+    "disk": (
+        OSError(errno.ENOSPC, "No space left on device"),
+        "error",
+        "The disk is full",
+        "Free some space",
+    ),
+    "network": (EntryNotFound("404 Client Error"), "error", "could not be downloaded", "network"),
+    "package": (ModuleNotFoundError("No module named 'av'"), "error", "No module named 'av'", "webui.sh"),
+    "anything": (
+        ZeroDivisionError("division by zero\nmore"),
+        "error",
+        "(ZeroDivisionError: division by zero)",
+        ".",
+    ),
+    "without words": (RuntimeError(), "error", "(RuntimeError: no further text)", "."),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_kind_of_error_has_its_sentence_and_its_remedy(case: str) -> None:
+    error, code, message, remedy = CASES[case]
+    event = failed_event(error, "a-job", 1.5, "/video.mp4", 37)
+    assert (event.job, event.time, event.video, event.frames) == ("a-job", 1.5, "/video.mp4", 37)
+    assert event.code == code
+    assert message in event.message
+    assert remedy in event.remedy
+    assert "\n" not in event.message + event.remedy
+    assert type(error).__name__ in event.detail
+    assert from_dict(json.loads(json.dumps(to_dict(event)))) == event
+
+
+def test_the_detail_is_the_end_of_the_traceback() -> None:
+    try:
+        raise ValueError("x" * 2 * MAX_DETAIL + " the end")
+    except ValueError as error:
+        event = failed_event(error, "a", 0.0, None, 0)
+    assert len(event.detail) == MAX_DETAIL
+    assert event.detail.endswith("the end\n")
+    assert len(event.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (-signal.SIGKILL, "SIGKILL"), (-signal.SIGABRT, "SIGABRT"), (-40, "signal 40"), (3, "with code 3"),
+        (0, "with code 0"), (None, "ended by itself."),
+    ],
+)  # fmt: skip
+def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str) -> None:
+    event = engine_died_event(exit_code, "a", 2.0, None, 0)
+    assert event.code == "engine_died"
+    assert words in event.message
+    assert "kept" in event.remedy
+    assert ("memory" in event.remedy) == (exit_code == -signal.SIGKILL)
+
+
+def test_an_interrupted_job_keeps_what_there_is() -> None:
+    event = interrupted_event("a", 2.0, "/video.mp4", 73)
+    assert isinstance(event, Failed)
+    assert (event.code, event.video, event.frames) == ("engine_died", "/video.mp4", 73)
+    assert "ended while" in event.message

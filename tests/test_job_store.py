@@ -1,0 +1,298 @@
+"""What is left of jobs when programs end, and what is refused before there is a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from app.jobs.event_log import EventReader, append_event
+from app.jobs.service import JobService
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, StepDone, Warned
+from tests.support.jobs import ROOT, STAND_IN, Studio, write_picture
+
+# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
+PROGRAM = """
+import sys
+from pathlib import Path
+from app.jobs.service import JobService
+from diffusers_helper.request import GenerationRequest
+outputs, picture, model, *scripts = sys.argv[1:]
+service = JobService(Path(outputs))
+service.start()
+for script in scripts:
+    request = GenerationRequest(image=picture, prompt=script, model=model)
+    print(service.submit(request, allow_folder=True).id, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    monkeypatch.setenv("PYTHONPATH", STAND_IN)
+    studio = Studio(tmp_path)
+    yield studio
+    studio.service.stop()
+
+
+def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], list[str]]:
+    arguments = [str(studio.outputs), str(studio.picture), str(studio.model), *scripts]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, [process.stdout.readline().strip() for _ in scripts]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.send_signal(signal.SIGKILL)
+
+
+def test_what_a_killed_program_left_is_ended_or_taken_over(studio: Studio) -> None:
+    process, (running, queued) = run_program(studio, "sections=2 steps=2 at=3 fault=hang", "steps=1")
+    watcher = studio.service
+    watcher.job(running)
+    studio.until(watcher.job(running), StepDone, 3)
+    temporary = studio.outputs / running / "segments" / ".0002.mp4.tmp"
+    temporary.write_bytes(b"half")
+    kill(process)
+
+    watcher.start()
+    end = studio.events(watcher.job(running))[-1]
+    assert isinstance(end, Failed)
+    assert (end.code, end.frames) == ("engine_died", 37)
+    assert end.remedy
+    job = watcher.job(running)
+    assert (job.state, job.frames, job.message) == ("failed", 37, end.message)
+    assert job.video is not None
+    assert job.video.read_bytes() == b"video of 37 frames"
+    assert not temporary.exists()
+    assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
+
+
+def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio: Studio) -> None:
+    process, (_, queued) = run_program(studio, "fault=hang", "steps=1")
+    kill(process)
+    studio.service.start(adopt=False)
+    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
+    assert studio.service.job(queued).state == "queued"
+
+
+def test_a_program_that_dies_later_is_noticed_too(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
+    studio.service.start()
+    process, (running,) = run_program(studio, "fault=wait")
+    studio.until(studio.service.job(running), Warned)
+    kill(process)
+    end = studio.events(studio.service.job(running))[-1]
+    assert isinstance(end, Failed)
+    assert end.code == "engine_died"
+
+
+def test_jobs_of_a_living_program_are_left_alone(studio: Studio) -> None:
+    process, (running, queued) = run_program(studio, "fault=wait", "steps=1")
+    try:
+        studio.until(studio.service.job(running), Warned)
+        studio.service.start()
+        assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
+        assert [studio.service.job(job).state for job in (running, queued)] == ["running", "queued"]
+        assert studio.service.cancel(queued)
+        assert not studio.service.cancel(running)
+    finally:
+        kill(process)
+
+
+@pytest.mark.parametrize("damage", ["removed", "garbage"])
+def test_the_index_is_made_anew_from_the_folders(studio: Studio, damage: str) -> None:
+    studio.service.start()
+    done = studio.submit("sections=1 steps=1")
+    failed = studio.submit("sections=2 steps=1 at=1 fault=error")
+    studio.events(failed)
+    before = studio.service.jobs()
+    studio.service.stop()
+    index = studio.outputs / ".longtake"
+    shutil.rmtree(index)
+    if damage == "garbage":
+        index.mkdir()
+        (index / "jobs.sqlite3").write_bytes(b"no database at all" * 100)
+
+    again = JobService(studio.outputs)
+    again.start()
+    try:
+        after = {job.id: job for job in again.jobs()}
+        for job in before:
+            same = dataclasses.replace(
+                after[job.id], created=job.created, started=job.started, ended=job.ended
+            )
+            assert same == job
+        assert after[done.id].video == done.folder / "video.mp4"
+        assert after[failed.id].message
+    finally:
+        again.stop()
+
+
+def test_an_outputs_folder_can_be_moved(studio: Studio, tmp_path: Path) -> None:
+    studio.service.start()
+    job = studio.submit("sections=1 steps=1")
+    studio.events(job)
+    studio.service.stop()
+    moved = JobService(studio.outputs.rename(tmp_path / "moved"))
+    found = moved.job(job.id)
+    assert found.video == tmp_path / "moved" / job.id / "video.mp4"
+    assert found.request.image == str(tmp_path / "moved" / job.id / "input.png")
+
+
+def test_a_torn_line_is_cut_off_before_the_next_and_numbers_stay(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    first, second = (
+        Warned(job="a", time=0.0, message="one"),
+        Warned(job="a", time=1.0, message="\u2028 ö"),
+    )
+    append_event(log, first)
+    with log.open("ab") as file:
+        file.write(b'{"event": "warned", "jo')
+    reader = EventReader(log)
+    assert list(reader.read()) == [(1, first)]
+    append_event(log, second)
+    assert list(reader.read()) == [(2, second)]
+    with log.open("ab") as file:
+        file.write(b'{"event": "of the future"}\n[]\n')
+    append_event(log, first)
+    assert list(reader.read()) == [(5, first)]
+    assert [json.loads(line)["event"] for line in log.read_text().splitlines()[:2]] == ["warned", "warned"]
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        (Finished(job="", time=1.0, video="v", frames=37, seconds=1.0), "finished"),
+        (Cancelled(job="", time=1.0, video=None, frames=0), "cancelled"),
+    ],
+)
+def test_a_final_event_that_was_logged_is_believed(studio: Studio, event: Event, state: str) -> None:
+    process, (job_id,) = run_program(studio, "fault=hang")
+    studio.until(studio.service.job(job_id), Warned)
+    kill(process)
+    log = studio.outputs / job_id / "events.jsonl"
+    append_event(log, dataclasses.replace(event, job=job_id))
+    size = log.stat().st_size
+    studio.service.start()
+    assert studio.service.job(job_id).state == state
+    assert log.stat().st_size == size
+
+
+def text_file(folder: Path) -> str:
+    (folder / "text.jpg").write_text("not a picture")
+    return str(folder / "text.jpg")
+
+
+def empty_file(folder: Path) -> str:
+    (folder / "empty.png").touch()
+    return str(folder / "empty.png")
+
+
+def truncated_file(folder: Path) -> str:
+    whole = write_picture(folder / "whole.png").read_bytes()
+    (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
+    return str(folder / "truncated.png")
+
+
+# what is changed in a good request, and words that the refusal names
+REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "no such model": ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
+    "a file as model": ({"model": str(ROOT / "pyproject.toml")}, ("project.toml", "folder")),
+    "mode not served": (
+        {"model": "framepack-f1", "mode": "inverted"},
+        ("inverted", "framepack-f1", "forward"),
+    ),
+    "picture missing": ({"image": "/nowhere/at-all.png"}, ("at-all.png", "picture file")),
+    "a folder as picture": ({"image": str(ROOT)}, (ROOT.name, "folder", "picture file")),
+    "text as picture": ({"image": text_file}, ("text.jpg",)),
+    "empty picture": ({"image": empty_file}, ("empty.png",)),
+    "half a picture": ({"image": truncated_file}, ("truncated.png",)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_bad_input_is_refused_before_there_is_a_job(studio: Studio, tmp_path: Path, case: str) -> None:
+    changes, words = REFUSALS[case]
+    settings = {name: value(tmp_path) if callable(value) else value for name, value in changes.items()}
+    with pytest.raises(InputError) as refusal:
+        studio.submit("steps=1", **settings)
+    for word in words:
+        assert word in refusal.value.message
+    assert refusal.value.remedy
+    assert not studio.outputs.exists()
+
+
+def test_a_folder_as_model_is_for_the_command_line_only(studio: Studio) -> None:
+    job_request = dataclasses.replace(studio.submit().request, image=str(studio.picture))
+    with pytest.raises(InputError, match="expected one of demo"):
+        studio.service.submit(job_request)
+
+
+@pytest.mark.parametrize("kind", ["below a file", "a file"])
+def test_an_outputs_folder_that_cannot_be_written_is_refused(studio: Studio, kind: str) -> None:
+    place = studio.picture / "below" if kind == "below a file" else studio.picture
+    service = JobService(place)
+    with pytest.raises(InputError, match="expected a writable folder") as refusal:
+        service.start()
+    assert str(place) in refusal.value.message
+    with pytest.raises(InputError, match="expected a writable folder"):
+        studio.submit(service=service)
+
+
+def test_the_stored_picture_is_upright_and_opaque(studio: Studio) -> None:
+    turned = Image.new("RGB", (40, 20), (0, 0, 255))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(studio.picture.with_suffix(".jpg"), exif=exif)
+    job = studio.submit(image=str(studio.picture.with_suffix(".jpg")))
+    with Image.open(job.folder / "input.png") as stored:
+        assert (stored.size, stored.mode) == ((20, 40), "RGB")
+
+
+def test_section_finished_shows_in_the_job_while_it_runs(studio: Studio) -> None:
+    studio.service.start()
+    job = studio.submit("sections=2 steps=1 at=1 fault=wait")
+    section = studio.until(job, SectionFinished)
+    assert isinstance(section, SectionFinished)
+    seen = studio.service.job(job.id)
+    assert (seen.state, seen.frames, str(seen.video)) == ("running", 37, section.video)
+    studio.service.cancel(job.id)
+    studio.events(job)
+
+
+def test_a_job_whose_log_could_not_be_written_still_ends_for_who_follows_it(studio: Studio) -> None:
+    studio.service.start()
+    job = studio.submit("sections=1 steps=1")
+    whole = studio.events(job)
+    log = job.folder / "events.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    again = [item for item in studio.service.follow(job.id) if item is not None]
+    assert [number for number, _ in again] == list(range(1, len(whole) + 1))
+    last = again[-1][1]
+    assert isinstance(last, Finished)
+    assert (last.video, last.frames) == (str(job.folder / "video.mp4"), 37)
+
+
+def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Studio) -> None:
+    job = studio.submit("steps=1")
+    shutil.rmtree(job.folder)
+    after = studio.submit("steps=1")
+    studio.service.start()
+    assert isinstance(studio.events(after)[-1], Finished)
+    assert studio.service.job(job.id).state == "failed"
+    assert isinstance(studio.events(job)[-1], Failed)

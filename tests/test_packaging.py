@@ -1,0 +1,125 @@
+"""What the files about packages say agrees, and no file names a host or a machine that it should not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import diffusers_helper
+from tests.support.fresh_checkout import REPOSITORY, FreshCheckout
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+
+def extra(name: str) -> list[str]:
+    requirements: list[str] = pyproject()["project"]["optional-dependencies"][name]
+    return requirements
+
+
+def constraints() -> dict[str, str]:
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    return {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
+
+
+def requirements() -> list[str]:
+    lines = (REPOSITORY / "requirements.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def repository_files() -> list[Path]:
+    """Every text file that git tracks, or would."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:8192]]
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    for line in (REPOSITORY / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", line), line
+
+
+def test_constraints_hold_every_requirement_to_a_version_it_allows() -> None:
+    held = constraints()
+    for line in requirements() + extra("test"):
+        requirement = Requirement(line)
+        version = held[requirement.name.lower().replace("_", "-")]
+        assert requirement.specifier.contains(version), line
+
+
+def test_the_tests_run_with_the_versions_of_the_constraints() -> None:
+    import torch
+
+    assert Version(torch.__version__).public == constraints()["torch"]
+
+
+def test_pyproject_reads_the_one_list_of_requirements() -> None:
+    tables = pyproject()
+    assert {"version", "dependencies"} <= set(tables["project"]["dynamic"])
+    assert tables["tool"]["setuptools"]["dynamic"]["dependencies"] == {"file": ["requirements.txt"]}
+
+
+@pytest.mark.parametrize("name", ["rocm", "cuda", "cpu"])
+def test_the_extras_ask_for_the_torch_that_the_set_up_installs(tmp_path: Path, name: str) -> None:
+    shell = FreshCheckout(tmp_path).shell('echo "${torch_folder[rocm]}"')
+    suffix = f"+{shell.stdout.strip()}" if name == "rocm" else ""
+    assert extra(name) == [f"torch=={constraints()['torch']}{suffix}"]
+
+
+def test_the_set_up_reads_the_packages_of_the_tests_from_pyproject(tmp_path: Path) -> None:
+    assert FreshCheckout(tmp_path).shell("test_requirements").stdout.splitlines() == extra("test")
+
+
+def test_the_changelog_starts_with_this_version() -> None:
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## \[?(\d+\.\d+\.\d+)", text, flags=re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == diffusers_helper.__version__
+
+
+def test_the_torch_index_is_named_in_one_place_and_no_other_registry_anywhere() -> None:
+    torch_host = "download.pytorch" + ".org"
+    registries = [
+        "pypi" + ".org",
+        "pythonhosted" + ".org",
+        "npmjs" + ".",
+        "repo.radeon" + ".com",
+        "conda" + ".io",
+    ]
+    found = [path for path in repository_files() if torch_host in path.read_text(errors="replace")]
+    assert [path.relative_to(REPOSITORY).as_posix() for path in found] == ["scripts/setup.sh"]
+    assert (REPOSITORY / "scripts/setup.sh").read_text().count(torch_host) == 1
+    for path in repository_files():
+        text = path.read_text(errors="replace")
+        assert [name for name in registries if name in text] == [], path
+
+
+def test_no_file_names_a_path_of_the_machine_it_was_made_on() -> None:
+    machine = re.compile(r"(?<![\w.~])/(?:root|work|home/\w+|Users/\w+|opt/wheels|opt/pypi)/")
+    for path in repository_files():
+        assert machine.search(path.read_text(errors="replace")) is None, path
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for path in repository_files():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if "://" not in target and "docs/media" not in f"{path.parent}/{target}":
+                assert (path.parent / target).exists(), f"{path.name}: {target}"

@@ -1,0 +1,169 @@
+"""The whole way with real model classes at tiny size: command line, worker, engine, pipeline, video."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import pytest
+
+from app.jobs.engine_client import EngineProcess
+from app.jobs.service import JobService
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+)
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import is_running, processes_in_group, wait_until, write_picture
+from tests.support.program import Program, check_contract, until
+
+SETTINGS = ["--seconds", "1", "--steps", "2", "--prompt", "a red ball moves left"]
+
+
+def frames_of(video: Path) -> tuple[int, int, int]:
+    """Number of decodable frames, width, height."""
+    with av.open(str(video)) as file:
+        shapes = [(frame.width, frame.height) for frame in file.decode(video=0)]
+    assert len(set(shapes)) == 1
+    return len(shapes), *shapes[0]
+
+
+@pytest.fixture
+def program(tmp_path: Path, tiny_model: Path) -> Iterator[Program]:
+    program = Program(tmp_path, tiny_model)
+    yield program
+    program.end()
+
+
+@pytest.mark.slow
+def test_the_command_line_makes_a_video_the_same_with_and_without_a_process(program: Program) -> None:
+    made = []
+    for place in [], ["--in-process"]:
+        arguments = ["--image", "picture.png", "--model", str(program.model), "--out", "videos", *SETTINGS]
+        code, out, err = program.run("generate", "--json", *place, *arguments)
+        assert code == 0, err
+        events = check_contract(out.splitlines())
+        assert (events[0]["frames"], events[-1]["frames"]) == (37, 37)
+        video = Path(events[-1]["video"])
+        assert frames_of(video) == (37, events[0]["width"], events[0]["height"])
+        stages = [event["stage"] for event in events if event["event"] == "stage_started"]
+        expected = ["load", "text", "image", "vae_encode", "vision", "sample", "decode", "write"]
+        assert stages == expected
+        made.append(video.read_bytes())
+    assert made[0] == made[1]
+
+
+@pytest.mark.slow
+def test_a_signal_while_networks_compute_leaves_a_whole_video(program: Program) -> None:
+    process = program.start(
+        "generate", "--json", "--image", "picture.png", "--model", str(program.model), "--out", "videos",
+        "--prompt", "a red ball", "--seconds", "12", "--steps", "4",
+    )  # fmt: skip
+    until(process, "section_finished", 2)
+    start = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert time.monotonic() - start < 5
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert not processes_in_group(process.pid)
+    end = json.loads(out.splitlines()[-1])
+    assert end["event"] == "cancelled"
+    assert frames_of(Path(end["video"]))[0] == end["frames"] >= 69
+    assert not list(program.outputs.rglob("*.tmp"))
+
+
+@pytest.mark.slow
+def test_an_engine_whose_parent_is_killed_stops_computing_within_a_second(program: Program) -> None:
+    process = program.start(
+        "generate", "--json", "--image", "picture.png", "--model", str(program.model), "--out", "videos",
+        "--prompt", "a red ball", "--seconds", "60", "--steps", "50",
+    )  # fmt: skip
+    until(process, "step_done", 3)
+    (engine,) = [pid for pid in processes_in_group(process.pid) if pid != process.pid]
+    process.kill()
+    assert wait_until(lambda: not is_running(engine), 2) < 1.2
+
+
+class Studio:
+    """A service over the real engine, kept for all stages."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.engine = EngineProcess()
+        self.service = JobService(folder / "outputs", self.engine)
+        self._model, self._picture = model, write_picture(folder / "picture.png")
+
+    def submit(self, seconds: float, steps: int) -> str:
+        request = GenerationRequest(
+            image=str(self._picture),
+            prompt="a red ball",
+            seconds=seconds,
+            steps=steps,
+            model=str(self._model),
+        )
+        return self.service.submit(request, allow_folder=True).id
+
+    def events(self, job: str) -> Iterator[Event]:
+        return (item[1] for item in self.service.follow(job) if item is not None)
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Studio]:
+    studio = Studio(tmp_path_factory.mktemp("studio"), tiny_model)
+    studio.service.start(warm=True)
+    yield studio
+    studio.service.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stage", ["load", "text", "image", "vae_encode", "vision", "sample", "decode", "write"]
+)
+def test_a_cancel_in_any_stage_ends_the_job_soon_and_leaves_the_video_so_far(
+    studio: Studio, stage: str
+) -> None:
+    section = 2 if stage in ("sample", "decode", "write") else None
+    job = studio.submit(seconds=4.8, steps=3)
+    start = None
+    shown: SectionFinished | None = None
+    steps_after = 0
+    end: Event | None = None
+    for end in studio.events(job):
+        if isinstance(end, SectionFinished):
+            shown = end
+        if start is not None and isinstance(end, StepDone):
+            steps_after += 1
+        # The model is loaded with the first job only; then the cancel comes with the first event.
+        is_there = isinstance(end, StageStarted) and (end.stage, end.section) == (stage, section)
+        if start is None and (is_there or (stage == "load" and isinstance(end, JobStarted))):
+            start = time.monotonic()
+            assert studio.service.cancel(job)
+    assert isinstance(end, Cancelled)
+    assert start is not None
+    assert time.monotonic() - start < 5
+    assert steps_after <= 1
+    assert end.frames == (shown.frames if shown else 0)
+    assert bool(shown) == (section is not None)
+    if shown:
+        assert end.video is not None
+        assert frames_of(Path(end.video))[0] == shown.frames
+    assert studio.service.job(job).state == "cancelled"
+
+
+@pytest.mark.slow
+def test_after_all_those_cancels_the_same_engine_finishes_a_job(studio: Studio) -> None:
+    pid = studio.engine.pid
+    end = list(studio.events(studio.submit(seconds=1, steps=1)))[-1]
+    assert isinstance(end, Finished)
+    assert frames_of(Path(end.video))[0] == 37
+    assert pid is None or studio.engine.pid == pid

@@ -1,0 +1,154 @@
+"""GenerationRequest: defaults, JSON both ways, and one clear sentence for everything it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import FrozenInstanceError, asdict, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.packing import MODES
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS, RANGES, SAMPLERS, GenerationRequest
+
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
+requests = st.builds(
+    GenerationRequest,
+    image=text.filter(str.strip),
+    prompt=text,
+    negative=text,
+    seconds=st.floats(1, 120),
+    seed=st.integers(0, 2**63 - 1),
+    steps=st.integers(1, 100),
+    mode=st.sampled_from(MODES),
+    resolution=st.none() | st.integers(64, 1280),
+    guidance=st.floats(1, 32),
+    cfg=st.floats(1, 32),
+    cfg_rescale=st.floats(0, 1),
+    crf=st.integers(0, 51),
+    sampler=st.sampled_from(SAMPLERS),
+    model=text,
+    preserved_gb=st.none() | st.floats(0, 128),
+)
+
+
+def test_defaults_are_framepacks() -> None:
+    assert asdict(GenerationRequest(image="a.png")) == {
+        "image": "a.png", "prompt": "", "negative": "", "seconds": 5.0, "seed": 31337, "steps": 25,
+        "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0, "cfg_rescale": 0.0, "crf": 16,
+        "sampler": "unipc", "model": "demo", "preserved_gb": None,
+    }  # fmt: skip
+
+
+@given(request=requests)
+def test_json_gives_the_same_request_back(request: GenerationRequest) -> None:
+    written = request.to_json()
+    assert GenerationRequest.from_json(written) == request
+    assert GenerationRequest.from_dict(json.loads(written)) == request
+    written.encode("utf-8")
+
+
+def test_a_request_cannot_be_changed_but_copied() -> None:
+    request = GenerationRequest(image="a.png")
+    with pytest.raises(FrozenInstanceError):
+        request.seed = 1  # type: ignore[misc]
+    assert replace(request, seed=1).seed == 1
+    with pytest.raises(InputError):
+        replace(request, seed=-1)
+
+
+def test_whole_numbers_may_come_as_floats_and_come_out_whole() -> None:
+    request = GenerationRequest(image="a.png", seed=7.0, steps=12.0, crf=20.0, resolution=128.0, seconds=3)
+    assert [type(value) for value in (request.seed, request.steps, request.crf, request.resolution)] == [
+        int
+    ] * 4
+    assert type(request.seconds) is float
+
+
+@pytest.mark.parametrize(("name", "bounds"), RANGES.items())
+def test_each_number_has_its_range(name: str, bounds: Any) -> None:
+    for value in (bounds.low, bounds.high):
+        assert getattr(GenerationRequest(image="a.png", **{name: value}), name) == value
+    bad: list[object] = [bounds.low - 1, bounds.high + 1, math.nan, math.inf, -math.inf, 10**400]
+    bad += ["5", True, [5], {}]
+    for value in bad:
+        with pytest.raises(InputError) as caught:
+            GenerationRequest(image="a.png", **{name: value})
+        assert caught.value.message.startswith(f"{name} is ")
+        assert "; expected a" in caught.value.message
+        assert caught.value.remedy == f"Set {name} to a value in that range."
+
+
+@pytest.mark.parametrize("name", sorted(set(RANGES) - {"preserved_gb"}))
+def test_only_settings_with_a_default_of_their_own_may_be_none(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is None; expected a"):
+        GenerationRequest(image="a.png", **{name: None})
+
+
+@pytest.mark.parametrize("name", ["seed", "steps", "crf", "resolution"])
+def test_fractions_are_refused_where_whole_numbers_belong(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is 64.5; expected a whole number"):
+        GenerationRequest(image="a.png", **{name: 64.5})
+
+
+@pytest.mark.parametrize("value", [63, 1281, 0, -640, math.nan, "640"])
+def test_resolutions_outside_the_range_are_refused(value: object) -> None:
+    with pytest.raises(InputError, match=r"resolution is .*; expected a whole number from 64 to 1280"):
+        GenerationRequest(image="a.png", resolution=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("mode", "inverted or forward"), ("sampler", "unipc or euler")]
+)
+def test_choices_are_named(name: str, sentence: str) -> None:
+    for value in ("", "INVERTED", None, 3, ["unipc"]):
+        with pytest.raises(InputError, match=f"{name} is .*; expected {sentence}"):
+            GenerationRequest(image="a.png", **{name: value})
+
+
+@pytest.mark.parametrize("image", ["", "   ", "\n"])
+def test_a_video_needs_a_picture(image: str) -> None:
+    with pytest.raises(InputError, match="There is no picture"):
+        GenerationRequest(image=image)
+    with pytest.raises(InputError, match="There is no picture"):
+        GenerationRequest.from_dict({"prompt": "waves"})
+
+
+@pytest.mark.parametrize("name", ["image", "prompt", "negative", "model"])
+def test_texts_that_nothing_could_read_are_refused(name: str) -> None:
+    for value, sentence in (
+        (None, "is None; expected text"),
+        (b"bytes", "expected text"),
+        ("a\0b", "contains a NUL character"),
+        ("a\ud800b", "is not valid Unicode"),
+        ("x" * (MAX_PROMPT_CHARACTERS + 1), "has 4001 characters; expected at most 4000"),
+    ):
+        with pytest.raises(InputError) as caught:
+            GenerationRequest(**{"image": "a.png", name: value})
+        assert caught.value.message.startswith(name)
+        assert sentence in caught.value.message
+        assert caught.value.remedy
+        str(caught.value).encode("utf-8")
+
+
+def test_unknown_settings_are_named() -> None:
+    with pytest.raises(InputError, match=r"'step' is not a setting; expected one of .*steps"):
+        GenerationRequest.from_dict({"image": "a.png", "step": 3})
+    assert {field.name for field in fields(GenerationRequest)} >= set(RANGES)
+
+
+@pytest.mark.parametrize("written", ["[]", "5", "null", '"image"', "{", "", '{"image": "a.png"'])
+def test_json_that_is_no_request_is_refused(written: str) -> None:
+    with pytest.raises(InputError):
+        GenerationRequest.from_json(written)
+
+
+def test_a_refusal_is_one_short_sentence_however_long_the_value() -> None:
+    for name in ("mode", "seconds", "seed"):
+        with pytest.raises(InputError) as caught:
+            GenerationRequest(image="a.png", **{name: "x" * 100_000})
+        assert len(caught.value.message) < 300

@@ -1,0 +1,392 @@
+"""Schedule and samplers, against the formulas in 50 digits, diffusers, and stored vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import mpmath
+import pytest
+import torch
+from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp
+from torch import Tensor
+
+from diffusers_helper.sampling import StepInfo, flow_sigmas, mu_of, sample_euler, sample_unipc, shift_of
+from diffusers_helper.sampling.unipc import step_weights
+
+BOTH = pytest.mark.parametrize("sample", [sample_unipc, sample_euler])
+STEPS = (1, 2, 3, 5, 10, 25, 50)
+SHIFTS = (1.0, 3.0, 7.0)
+START = [1.5, -0.7, 0.3]
+
+
+# A stiff toy whose exact clean mean is known per coordinate: a narrow Gaussian, a wide one, and two points,
+# with a little of each coordinate leaking into the next.
+def toy_denoise(x: Tensor, sigma: Tensor) -> Tensor:
+    level = float(sigma)
+    keep = 1 - level
+
+    def gaussian(value: Tensor, mean: float, std: float) -> Tensor:
+        return mean + std**2 * keep / (keep**2 * std**2 + level**2) * (value - keep * mean)
+
+    narrow = gaussian(x[..., 0], 0.8, 0.05)
+    wide = gaussian(x[..., 1], -0.4, 3.0)
+    points = 1.5 * torch.tanh(1.5 * keep * x[..., 2] / level**2)
+    leak = 0.1 * torch.sin(x.roll(1, dims=-1))
+    return torch.stack([narrow, wide, points], dim=-1) + leak
+
+
+def exact_toy(x: list[mpmath.mpf], level: mpmath.mpf) -> list[mpmath.mpf]:
+    keep = 1 - level
+
+    def gaussian(value: mpmath.mpf, mean: str, std: str) -> mpmath.mpf:
+        variance = mpmath.mpf(std) ** 2
+        centre = mpmath.mpf(mean)
+        return centre + variance * keep / (keep**2 * variance + level**2) * (value - keep * centre)
+
+    narrow = gaussian(x[0], "0.8", "0.05")
+    wide = gaussian(x[1], "-0.4", "3")
+    points = mpmath.mpf("1.5") * mpmath.tanh(mpmath.mpf("1.5") * keep * x[2] / level**2)
+    return [
+        value + mpmath.sin(other) / 10
+        for value, other in zip([narrow, wide, points], [x[2], x[0], x[1]], strict=True)
+    ]
+
+
+def exact_unipc(levels: list[float]) -> list[float]:
+    """The formulas as they are published, one general linear solve a step, in 50 digits."""
+    with mp.workdps(50):
+        sigma = [mpmath.mpf(level) for level in levels[:-1]]
+        lam = [-mpmath.log(level) for level in sigma]
+        x = mpmath.matrix([mpmath.mpf(value) for value in START])
+        m = [mpmath.matrix(exact_toy(list(x), sigma[0]))]
+        top = min(3, len(sigma) - 1)
+        for n in range(1, len(sigma)):
+            order = min(n, top)
+            h = lam[n] - lam[n - 1]
+            minus_h = -h
+            r = [(lam[n - 1 - k] - lam[n - 1]) / h for k in range(1, order)] + [mpmath.mpf(1)]
+            first = mpmath.expm1(minus_h)
+            psi = [first / minus_h - 1]
+            for i in range(1, order):
+                psi.append(psi[-1] / minus_h - 1 / mpmath.factorial(i + 1))
+            b = mpmath.matrix([mpmath.factorial(i + 1) * psi[i] / minus_h for i in range(order)])
+            powers = mpmath.matrix(order, order)
+            for i in range(order):
+                for j in range(order):
+                    powers[i, j] = r[j] ** i
+            d = [(m[n - 1 - k] - m[n - 1]) / r[k - 1] for k in range(1, order)]
+            half = mpmath.matrix([mpmath.mpf(1) / 2])
+            base = sigma[n] / sigma[n - 1] * x - first * m[n - 1]
+            guess = base
+            if order > 1:
+                lead = powers[: order - 1, : order - 1]
+                rho = half if order == 2 else mpmath.lu_solve(lead, b[: order - 1])
+                for k in range(order - 1):
+                    guess = guess - minus_h * rho[k] * d[k]
+            m.append(mpmath.matrix(exact_toy(list(guess), sigma[n])))
+            rho = half if order == 1 else mpmath.lu_solve(powers, b)
+            x = base
+            for k, slope in enumerate([*d, m[n] - m[n - 1]]):
+                x = x - minus_h * rho[k] * slope
+        return [float(value) for value in m[-1]]
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+@pytest.mark.parametrize("steps", STEPS)
+def test_unipc_equals_the_formulas_in_50_digits(steps: int, shift: float) -> None:
+    sigmas = flow_sigmas(steps, shift)
+    got = sample_unipc(toy_denoise, torch.tensor(START, dtype=torch.float64), sigmas)
+    assert got.tolist() == pytest.approx(exact_unipc(sigmas.tolist()), rel=1e-9, abs=1e-9)
+
+
+# Results of `exact_unipc` (from START, steps and shift as named), stored so that they cannot drift together.
+REFERENCE = {
+    (2, 7.0): [0.825708246855886, -1.04605917251689, 0.0328285018138191],
+    (3, 1.0): [0.848753413284143, -2.13266302677081, 1.39873349732016],
+    (5, 3.0): [0.843368606498863, -1.93548682702274, 1.33135851871886],
+    (10, 7.0): [0.845370387315992, -1.96079559660336, 1.33178757219765],
+    (25, 7.0): [0.877336197233907, -2.06133933667463, 1.40053860619823],
+    (50, 1.0): [1.10597425272102, -1.91334408986542, 1.40743169930596],
+}
+
+
+@pytest.mark.parametrize(("steps", "shift"), REFERENCE)
+def test_unipc_gives_the_stored_vectors(steps: int, shift: float) -> None:
+    got = sample_unipc(toy_denoise, torch.tensor(START, dtype=torch.float64), flow_sigmas(steps, shift))
+    assert got.tolist() == pytest.approx(REFERENCE[steps, shift], rel=1e-13)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    factors=st.lists(
+        st.one_of(st.floats(1e-4, 0.1), st.floats(0.1, 0.999), st.floats(0.999, 0.99999)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_step_weights_integrate_polynomials_exactly(factors: list[float]) -> None:
+    """What each step of UniPC stands for, by quadrature, for steps from 1e-5 to 9 in lambda."""
+    levels = [1.0]
+    for factor in factors:
+        levels.append(levels[-1] * factor)
+    predictor, corrector = step_weights(levels[::-1])
+    with mp.workdps(50):
+        lam = [-mpmath.log(mpmath.mpf(level)) for level in levels]
+        target, origin = lam[-1], lam[-2]
+        h = target - origin
+        nodes = [(point - origin) / h for point in [*lam[-3::-1], target]]
+
+        def moment(power: int) -> mpmath.mpf:
+            return h * mpmath.quad(lambda u: mpmath.exp((u - 1) * h) * u**power, [0, 1])
+
+        # A rule of one node is UniPC's one half instead.
+        for weights, points in ((predictor, nodes[:-1]), (corrector, nodes)):
+            if len(points) == 1:
+                assert weights[0] * float(points[0]) == pytest.approx(float(h) / 2, rel=1e-10)
+                continue
+            for power in range(1, len(points) + 1):
+                terms = [weight * point**power for weight, point in zip(weights, points, strict=True)]
+                scale = float(sum(abs(term) for term in terms))
+                assert float(sum(terms)) == pytest.approx(float(moment(power)), rel=1e-10, abs=1e-10 * scale)
+
+
+def gaussian_error(sample: Callable[..., Tensor], steps: int) -> float:
+    """Error at sigma 0.05 for data N(0.5, 0.7^2), whose path is known in closed form."""
+    mean, std, last = 0.5, 0.7, 0.05
+
+    def spread(level: float) -> float:
+        return math.hypot((1 - level) * std, level)
+
+    seen: list[Tensor] = []
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        seen.append(x)
+        level = float(sigma)
+        keep = 1 - level
+        return mean + std**2 * keep / spread(level) ** 2 * (x - keep * mean)
+
+    sigmas = [last ** (index / steps) for index in range(steps + 1)] + [0.0]
+    sample(denoise, torch.tensor([1.3], dtype=torch.float64), sigmas)
+    return abs(seen[-1].item() - ((1 - last) * mean + spread(last) * 1.3))
+
+
+def test_unipc_converges_with_order_three_and_euler_with_order_one() -> None:
+    # The last call sees UniPC's prediction, which is of order 3.
+    for sample, order in ((sample_unipc, 3), (sample_euler, 1)):
+        coarse, fine = gaussian_error(sample, 80), gaussian_error(sample, 160)
+        assert math.log2(coarse / fine) == pytest.approx(order, abs=0.35)
+    assert gaussian_error(sample_unipc, 20) < gaussian_error(sample_euler, 20) / 50
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_euler_equals_diffusers_on_the_same_sigmas(steps: int) -> None:
+    sigmas = flow_sigmas(steps, 7.0).float()
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)
+    scheduler.set_timesteps(sigmas=sigmas[:-1].tolist())
+    assert torch.equal(scheduler.sigmas, sigmas)
+
+    theirs = torch.tensor(START)
+    for timestep, sigma in zip(scheduler.timesteps, scheduler.sigmas, strict=False):
+        velocity = (theirs - toy_denoise(theirs, sigma)) / sigma
+        theirs = scheduler.step(velocity, timestep, theirs, return_dict=False)[0]
+
+    ours = sample_euler(toy_denoise, torch.tensor(START), sigmas)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("steps", STEPS)
+def test_the_model_is_called_once_a_step_at_the_unrounded_level(
+    sample: Callable[..., Tensor], steps: int
+) -> None:
+    sigmas = flow_sigmas(steps, 7.0)
+    called: list[float] = []
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        assert sigma.ndim == 0
+        called.append(float(sigma))
+        return toy_denoise(x, sigma)
+
+    sample(denoise, torch.tensor([START], dtype=torch.bfloat16), sigmas)
+    assert called == sigmas[:-1].tolist()
+
+
+@BOTH
+def test_one_step_is_one_prediction(sample: Callable[..., Tensor]) -> None:
+    x = torch.tensor([START], dtype=torch.float64)
+    assert torch.equal(
+        sample(toy_denoise, x, [0.8, 0.0]), toy_denoise(x, torch.tensor(0.8, dtype=torch.float64))
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_dtype_is_kept_and_nothing_drifts(sample: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """With a constant prediction the path is a straight line; each point of it is rounded only once."""
+    sigmas = flow_sigmas(40, 7.0)
+    start, goal = torch.tensor([2.0, -1.0], dtype=dtype), torch.tensor([0.3, 0.1], dtype=dtype)
+    seen: list[Tensor] = []
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        seen.append(x)
+        return goal.clone()
+
+    result = sample(denoise, start, sigmas)
+    assert result.dtype == dtype
+    assert torch.equal(result, goal)
+    for x, sigma in zip(seen, sigmas.tolist(), strict=False):
+        assert x.dtype == dtype
+        line = goal.double() + sigma * (start.double() - goal.double())
+        torch.testing.assert_close(x.double(), line, rtol=torch.finfo(dtype).eps, atol=4e-6)
+
+
+@BOTH
+def test_a_prediction_of_another_dtype_is_welcome(sample: Callable[..., Tensor]) -> None:
+    x = torch.tensor([START], dtype=torch.float32)
+    result = sample(lambda x, sigma: toy_denoise(x.double(), sigma), x, flow_sigmas(5, 3.0))
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, sample(toy_denoise, x, flow_sigmas(5, 3.0)), rtol=1e-5, atol=1e-6)
+
+
+@BOTH
+def test_progress_tells_each_step_and_cannot_alter_it(sample: Callable[..., Tensor]) -> None:
+    sigmas = flow_sigmas(6, 3.0)
+    told: list[StepInfo] = []
+
+    def spoil(info: StepInfo) -> str:
+        told.append(StepInfo(info.step, info.steps, info.sigma, info.x0.clone()))
+        info.x0.fill_(7.0)
+        return "ignored"
+
+    x = torch.tensor([START], dtype=torch.float64)
+    expected = sample(toy_denoise, x, sigmas)
+    assert torch.equal(sample(toy_denoise, x, sigmas, on_step=spoil), expected)
+    assert [(info.step, info.steps, info.sigma) for info in told] == [
+        (index + 1, 6, sigma) for index, sigma in enumerate(sigmas[:-1].tolist())
+    ]
+    assert torch.equal(told[-1].x0, expected)
+    assert torch.equal(x, torch.tensor([START], dtype=torch.float64))
+    with pytest.raises(AttributeError):
+        told[0].sigma = 0.0  # type: ignore[misc]
+
+
+@BOTH
+def test_what_progress_raises_ends_the_run_at_once(sample: Callable[..., Tensor]) -> None:
+    told: list[int] = []
+
+    def stop(info: StepInfo) -> None:
+        told.append(info.step)
+        if info.step == 3:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        sample(toy_denoise, torch.tensor([START]), flow_sigmas(9, 7.0), on_step=stop)
+    assert told == [1, 2, 3]
+
+
+@BOTH
+def test_a_model_may_reuse_its_output_buffer(sample: Callable[..., Tensor]) -> None:
+    x = torch.tensor([START], dtype=torch.float64)
+    buffer = torch.empty_like(x)
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        return buffer.copy_(toy_denoise(x, sigma))
+
+    assert torch.equal(sample(denoise, x, flow_sigmas(8, 7.0)), sample(toy_denoise, x, flow_sigmas(8, 7.0)))
+
+
+@BOTH
+def test_a_sequence_of_numbers_serves_as_well_as_a_tensor(sample: Callable[..., Tensor]) -> None:
+    x = torch.tensor([START])
+    sigmas = flow_sigmas(7, 7.0)
+    assert torch.equal(sample(toy_denoise, x, tuple(sigmas.tolist())), sample(toy_denoise, x, sigmas))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("sigmas", "sentence"),
+    [
+        ([0.0], "has 1 values; expected steps"),
+        ([], "has 0 values; expected steps"),
+        ([1.0, 0.5], "ends in 0.5; expected 0"),
+        ([1.0, 0.5, -0.1], "ends in -0.1; expected 0"),
+        ([0.5, 0.6, 0.0], r"sigmas\[1\] is 0.6 after 0.5"),
+        ([0.5, 0.5, 0.0], r"sigmas\[1\] is 0.5 after 0.5"),
+        ([1.0, 0.0, 0.0], r"sigmas\[2\] is 0.0 after 0.0"),
+        ([1.0, math.nan, 0.0], r"sigmas\[1\] is nan"),
+        ([math.inf, 0.5, 0.0], r"sigmas\[0\] is inf"),
+        (torch.tensor([[1.0, 0.0]]), r"shape \(1, 2\)"),
+    ],
+)
+def test_bad_sigmas_are_refused_before_the_model_runs(
+    sample: Callable[..., Tensor], sigmas: object, sentence: str
+) -> None:
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        raise AssertionError("the model was called")
+
+    with pytest.raises(ValueError, match=sentence):
+        sample(denoise, torch.tensor(START), sigmas)
+
+
+@BOTH
+def test_latents_and_predictions_that_cannot_be_are_refused(sample: Callable[..., Tensor]) -> None:
+    with pytest.raises(ValueError, match=r"x is torch\.int64; expected floating-point"):
+        sample(toy_denoise, torch.tensor([1, 2, 3]), [1.0, 0.0])
+    with pytest.raises(ValueError, match=r"denoise returned \(1, 3\); expected \(3,\)"):
+        sample(lambda x, sigma: x[None], torch.tensor(START), [1.0, 0.0])
+
+
+def test_flow_sigmas_give_framepacks_values() -> None:
+    sigmas = flow_sigmas(25, 7.0).tolist()
+    assert len(sigmas) == 26
+    assert sigmas[:5] == pytest.approx([1, 0.9941, 0.9877, 0.9809, 0.9735], abs=5e-5)
+    assert sigmas[-5:] == pytest.approx([0.5714, 0.4884, 0.3784, 0.2258, 0], abs=5e-5)
+
+
+@given(steps=st.integers(1, 100), shift=st.floats(0.05, 50))
+def test_flow_sigmas_follow_the_formula(steps: int, shift: float) -> None:
+    sigmas = flow_sigmas(steps, shift)
+    assert sigmas.dtype == torch.float64
+    assert sigmas.shape == (steps + 1,)
+    assert sigmas[0] == 1.0
+    assert sigmas[-1] == 0.0
+    assert bool((sigmas.diff() < 0).all())
+    for index, sigma in enumerate(sigmas.tolist()[:-1]):
+        t = 1 - index / steps
+        assert sigma == pytest.approx(shift / (shift + (1 / t - 1)), rel=1e-12)
+
+
+def test_flow_sigmas_equal_diffusers_static_shift() -> None:
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=7.0)
+    scheduler.set_timesteps(sigmas=[1 - index / 25 for index in range(25)])
+    torch.testing.assert_close(flow_sigmas(25, 7.0).float(), scheduler.sigmas, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "shift"), [(0, 7.0), (-3, 7.0), (5, 0.0), (5, -1.0), (5, math.nan), (5, math.inf)]
+)
+def test_flow_sigmas_refuse_what_is_no_schedule(steps: int, shift: float) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        flow_sigmas(steps, shift)
+
+
+def test_mu_is_linear_up_to_a_shift_of_seven() -> None:
+    assert mu_of(256) == pytest.approx(0.5)
+    assert mu_of(4096) == pytest.approx(1.15)
+    assert mu_of(1000) == pytest.approx(1.692708e-4 * 1000 + 0.456667, abs=1e-6)
+    assert shift_of(8797) < 7
+    assert shift_of(8798) == 7.0
+    assert mu_of(8798) == mu_of(13464) == math.log(7)
+    assert shift_of(14040) == shift_of(10**9) == 7.0
+    with pytest.raises(ValueError, match="num_tokens is 0"):
+        mu_of(0)
+
+
+@given(few=st.integers(1, 20_000), more=st.integers(0, 20_000))
+def test_more_tokens_never_lower_the_shift(few: int, more: int) -> None:
+    assert 1 < shift_of(few) <= shift_of(few + more) <= 7
+    assert shift_of(few) == pytest.approx(math.exp(mu_of(few)))

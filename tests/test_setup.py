@@ -1,0 +1,275 @@
+"""webui.sh and scripts/setup.sh, run as they are on machines where only the interpreters are stand-ins."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support.fresh_checkout import REPOSITORY, FreshCheckout
+
+DISK_FULL = "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> FreshCheckout:
+    return FreshCheckout(tmp_path)
+
+
+@contextmanager
+def torch_index(status: int) -> Iterator[str]:
+    """An index on this machine that answers every request with this status."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/whl/cpu"
+        server.shutdown()
+
+
+def closed_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def assert_one_sentence(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.endswith(".\n")
+    assert result.stderr.count("\n") == 1
+    for word in words:
+        assert word in result.stderr
+
+
+def test_an_old_python_ends_in_one_sentence(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.9.2")
+    assert_one_sentence(checkout.webui(), "3.11 or newer", "3.9.2")
+    assert not checkout.venv.exists()
+
+
+def test_no_python_at_all_ends_in_one_sentence(checkout: FreshCheckout) -> None:
+    assert_one_sentence(checkout.webui(), "3.11 or newer", "found none")
+
+
+def test_a_named_python_that_does_not_run_is_refused(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    assert_one_sentence(checkout.webui(PYTHON="/no/such/python"), "PYTHON=/no/such/python")
+
+
+def test_a_missing_venv_module_ends_in_one_sentence(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3", venv_module=False)
+    assert_one_sentence(checkout.webui(), "venv module", "apt install python3.12-venv")
+    assert not checkout.venv.exists()
+
+
+def test_the_newest_python_that_can_make_environments_is_taken(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.9.2")
+    checkout.program("python3.14", "#!/usr/bin/env bash\nexit 127\n")
+    checkout.python("python3.13", "3.13.1", venv_module=False)
+    wanted = checkout.python("python3.12", "3.12.3")
+    checkout.python("python3.11", "3.11.2")
+    assert checkout.shell("find_python").stdout.strip() == str(wanted)
+
+
+@pytest.mark.parametrize(("hardware", "gigabytes"), [("cpu", 3), ("cuda", 12), ("rocm", 20)])
+def test_a_full_disk_ends_in_one_sentence(checkout: FreshCheckout, hardware: str, gigabytes: int) -> None:
+    checkout.python("python3", "3.12.3")
+    checkout.free_gigabytes(gigabytes - 0.5)
+    result = checkout.shell(f"find_hardware() {{ echo {hardware}; }}; set_up torch")
+    assert_one_sentence(result, f"{gigabytes} GB", hardware, str(checkout.root))
+    assert not checkout.venv.exists()
+
+
+def test_a_disk_that_fills_up_ends_in_one_sentence_and_is_started_over(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=DISK_FULL)
+        assert result.returncode == 1
+        assert result.stderr.count("\n") == 1
+        assert "disk became full while installing torch" in result.stderr
+        (checkout.venv / "half-written").touch()
+        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+    assert not (checkout.venv / "half-written").exists()
+
+
+def test_pip_that_fails_shows_its_complaint_and_goes_on_from_there(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        fails = 'case "$*" in *requirements.txt*) echo ERROR: no such version >&2; exit 1;; esac'
+        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=fails)
+        assert result.returncode == 1
+        assert result.stderr.splitlines()[0] == "ERROR: no such version"
+        assert "installing requirements.txt" in result.stderr
+        assert len(checkout.installs()) == 2
+        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+    assert [line.split()[0] for line in checkout.installs()] == ["--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected"),
+    [
+        ({}, "cpu"),
+        ({"rocminfo": "echo '  Name:    gfx1100'"}, "rocm"),
+        ({"rocminfo": "echo '  Name:    AMD Ryzen'"}, "cpu"),
+        ({"nvidia-smi": "echo 'GPU 0: NVIDIA'"}, "cuda"),
+        ({"nvidia-smi": "echo 'No devices were found'; exit 6"}, "cpu"),
+        ({"nvidia-smi": "echo 'GPU 0: NVIDIA'", "rocminfo": "echo gfx1201"}, "rocm"),
+    ],
+)
+def test_hardware_is_what_the_driver_tools_say(
+    checkout: FreshCheckout, programs: dict[str, str], expected: str
+) -> None:
+    for name, command in programs.items():
+        checkout.program(name, f"#!/usr/bin/env bash\n{command}\n")
+    result = checkout.shell("kfd=/dev/no-such-device; choose_torch; echo $hardware; echo $torch_index")
+    folder = {"cpu": "cpu", "cuda": "cu130", "rocm": "rocm7.2"}[expected]
+    hardware, index = result.stdout.split()
+    assert hardware == expected
+    assert index.endswith(f"/whl/{folder}")
+
+
+def test_the_kernel_driver_alone_means_rocm(checkout: FreshCheckout) -> None:
+    assert checkout.shell("kfd=/dev/null; find_hardware").stdout == "rocm\n"
+
+
+def test_torch_comes_from_the_index_that_answers(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index + "/", TORCH_VERSION="2.12.1")
+    assert (result.returncode, result.stderr) == (0, "")
+    torch, others = checkout.installs()
+    assert torch == f"--no-deps --index-url {index} torch==2.12.1"
+    assert others.endswith(f"--extra-index-url {index}")
+    held = (checkout.venv / "constraints.txt").read_text().splitlines()
+    assert [line for line in held if line.startswith("torch==")] == ["torch==2.13.0+cpu"]
+    assert any(line.startswith("diffusers==") for line in held)
+
+
+@pytest.mark.parametrize("status", [401, 407])
+def test_an_index_that_asks_for_a_password_is_left_to_pip(checkout: FreshCheckout, status: int) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(status) as index:
+        checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+    assert index in checkout.installs()[0]
+
+
+@pytest.mark.parametrize("status", [None, 404, 503])
+def test_without_the_torch_index_the_default_one_is_taken(
+    checkout: FreshCheckout, status: int | None
+) -> None:
+    checkout.python("python3", "3.12.3")
+    started = time.monotonic()
+    if status is None:
+        index = f"http://127.0.0.1:{closed_port()}/whl/cpu"
+        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+    else:
+        with torch_index(status) as index:
+            result = checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+    assert time.monotonic() - started < 15
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len([line for line in result.stdout.splitlines() if f"{index} cannot be reached" in line]) == 1
+    torch, others = checkout.installs()
+    assert torch == "--no-deps torch==2.13.0"
+    assert "index-url" not in others
+
+
+def test_an_index_that_never_answers_is_given_up_within_seconds(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/whl/cpu"
+        started = time.monotonic()
+        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+    assert time.monotonic() - started < 15
+    assert "cannot be reached" in result.stdout
+
+
+def test_a_second_start_installs_nothing(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+        assert len(checkout.installs()) == 2
+    # The index is gone, and what it was once chosen for needs no second mention.
+    for environment in ({}, {"TORCH_INDEX_URL": index}, {"PYTHON": "python3"}):
+        result = checkout.webui("--setup-only", **environment)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert checkout.installs() == []
+
+
+def test_changed_requirements_are_added_to_what_is_there(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+        checkout.installs()
+        (checkout.venv / "kept").touch()
+        with (checkout.root / "requirements.txt").open("a") as file:
+            file.write("tqdm>=4\n")
+        checkout.webui("--setup-only")
+        checkout.shell("set_up torch requirements test_requirements")
+    changed, for_tests = checkout.installs()
+    assert "requirements.txt" in changed
+    assert "pytest>=9" in for_tests.split()
+    assert (checkout.venv / "kept").exists()
+
+
+@pytest.mark.parametrize("change", ["python", "index", "version"])
+def test_another_python_or_torch_starts_over(checkout: FreshCheckout, change: str) -> None:
+    checkout.python("python3", "3.12.3")
+    checkout.python("other", "3.13.1")
+    with torch_index(200) as index:
+        checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+        (checkout.venv / "from before").touch()
+        changes = {
+            "python": {"PYTHON": "other"},
+            "index": {"TORCH_INDEX_URL": index.replace("cpu", "rocm7.2")},
+            "version": {"TORCH_VERSION": "2.12.1"},
+        }
+        assert checkout.webui("--setup-only", **changes[change]).returncode == 0
+    assert not (checkout.venv / "from before").exists()
+
+
+def test_a_set_up_that_was_killed_is_started_over(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        killed = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES="kill -9 0")
+        assert killed.returncode != 0
+        assert (checkout.venv / ".longtake-unfinished").exists()
+        (checkout.venv / "half-written").touch()
+        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+    assert not (checkout.venv / "half-written").exists()
+    assert not (checkout.venv / ".longtake-unfinished").exists()
+
+
+def test_the_page_gets_the_other_arguments_and_the_callers_folder(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        assert checkout.webui("--setup-only", "--share", TORCH_INDEX_URL=index).returncode == 0
+    result = checkout.webui("--port", "8000", "--outputs", "my videos")
+    folder, script, *arguments = result.stdout.splitlines()
+    assert folder == str(checkout.elsewhere)
+    assert script == str(checkout.root / "demo_gradio.py")
+    assert arguments == ["--port", "8000", "--outputs", "my videos"]
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_shell_scripts_pass_shellcheck() -> None:
+    scripts = ["webui.sh", "test.sh", "scripts/check", "scripts/setup.sh", ".ci/run"]
+    result = subprocess.run(
+        ["shellcheck", "-x", *scripts], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert result.stdout == ""

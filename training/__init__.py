@@ -1,0 +1,1 @@
+"""How the bundled demo model was made: data, training, evaluation and packaging."""

@@ -1,0 +1,79 @@
+"""Puts the trained parts together as the folder that the product ships."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+
+from training.words import vocabulary
+
+PARTS = (
+    "transformer", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2",
+    "image_encoder", "feature_extractor",
+)  # fmt: skip
+STATIC_FILES = ("README.md", "LICENSE")
+EXAMPLES = (
+    "the red ball moves right",
+    "the camera pans left",
+    "the yellow diamond grows",
+)
+
+
+def facts(steps: int) -> dict:
+    """What the product must know about the model before it loads it."""
+    return {
+        "title": "Longtake demo model",
+        "modes": ["inverted", "forward"],
+        "side": 128,
+        "multiple": 16,
+        "steps": steps,
+        "guidance": 10.0,
+        "vocabulary": vocabulary(),
+        "examples": list(EXAMPLES),
+    }
+
+
+@torch.no_grad()
+def quiet(vae: AutoencoderKLHunyuanVideo) -> None:
+    """Take the spread out of the encoder's posterior, in place.
+
+    It served to train the decoder. The pipeline starts from a sample of the picture's latent, and a quiet one
+    keeps the first frame nearer to the picture.
+    """
+    channels = vae.config["latent_channels"]
+    vae.quant_conv.weight[channels:] = 0
+    vae.quant_conv.bias[channels:] = -12.0
+
+
+def export(
+    transformer: HunyuanVideoFramepackTransformer3DModel,
+    vae: AutoencoderKLHunyuanVideo,
+    encoders: Path,
+    target: Path,
+    steps: int = 8,
+    vae_dtype: torch.dtype = torch.bfloat16,
+) -> None:
+    """Write a whole model folder beside ``target`` and swap it in; text and licence files are kept."""
+    fresh, old = target.with_name(target.name + ".new"), target.with_name(target.name + ".old")
+    for folder in (fresh, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    quiet(vae)
+    transformer.to(torch.bfloat16).save_pretrained(fresh / "transformer")
+    vae.to(vae_dtype).save_pretrained(fresh / "vae")
+    for part in PARTS[2:]:
+        shutil.copytree(encoders / part, fresh / part)
+    (fresh / "longtake.json").write_text(json.dumps(facts(steps), indent=2) + "\n", encoding="utf-8")
+    for name in STATIC_FILES:
+        if (target / name).exists():
+            shutil.copy2(target / name, fresh / name)
+    for path in fresh.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    if target.exists():
+        target.rename(old)
+    fresh.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""Muon for matrices, AdamW for the rest, and a running mean of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+
+def orthogonalise(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
+    """Newton-Schulz iteration on a batch of matrices (n, rows, columns): all singular values near 1."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices.bfloat16()
+    wide = x.shape[1] <= x.shape[2]
+    if not wide:
+        x = x.transpose(1, 2)
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.transpose(1, 2)
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return (x if wide else x.transpose(1, 2)).float()
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised; its steps are as large as AdamW's, so that both share a learning rate."""
+
+    def __init__(self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.0):
+        super().__init__(list(params), {"lr": lr, "momentum": momentum, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[nn.Parameter]] = {}
+            for param in group["params"]:
+                if param.grad is not None:
+                    shapes.setdefault(param.flatten(1).shape, []).append(param)
+            for shape, params in shapes.items():
+                self._step_shape(params, shape, group)
+
+    def _step_shape(self, params: list[nn.Parameter], shape: torch.Size, group: dict) -> None:
+        directions = []
+        for param in params:
+            state = self.state[param]
+            if "momentum" not in state:
+                state["momentum"] = torch.zeros_like(param)
+            momentum = state["momentum"]
+            momentum.lerp_(param.grad, 1 - group["momentum"])
+            directions.append(param.grad.lerp(momentum, group["momentum"]).flatten(1))
+        updates = orthogonalise(torch.stack(directions))
+        scale = 0.2 * math.sqrt(max(shape))
+        for param, update in zip(params, updates, strict=True):
+            if group["decay"]:
+                param.mul_(1 - group["lr"] * group["decay"])
+            param.add_(update.view_as(param), alpha=-group["lr"] * scale)
+
+
+class Optimizers:
+    """Both optimisers of a model behind one learning rate."""
+
+    def __init__(self, model: nn.Module, lr: float, decay: float = 0.0, plain: tuple[str, ...] = ()) -> None:
+        matrices, rest = [], []
+        for name, param in model.named_parameters():
+            if not param.requires_grad:
+                continue
+            is_matrix = param.ndim >= 2 and min(param.flatten(1).shape) >= 8
+            (matrices if is_matrix and not name.startswith(plain or ("-",)) else rest).append(param)
+        self.lr = lr
+        self.params = matrices + rest
+        self.muon = Muon(matrices, lr, decay=decay)
+        self.adam = torch.optim.AdamW(rest, lr, betas=(0.9, 0.97), weight_decay=0.0)
+
+    def step(self, factor: float, clip: float = 1.0) -> bool:
+        """One step at ``factor`` times the learning rate; False, and no step, if a gradient is not finite."""
+        norm = nn.utils.clip_grad_norm_(self.params, clip)
+        if not torch.isfinite(norm):
+            self.zero_grad()
+            return False
+        for optimiser in (self.muon, self.adam):
+            for group in optimiser.param_groups:
+                group["lr"] = self.lr * factor
+            optimiser.step()
+        self.zero_grad()
+        return True
+
+    def zero_grad(self) -> None:
+        self.muon.zero_grad(set_to_none=True)
+        self.adam.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict:
+        return {"muon": self.muon.state_dict(), "adam": self.adam.state_dict()}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.muon.load_state_dict(state["muon"])
+        self.adam.load_state_dict(state["adam"])
+
+
+class Average:
+    """A running mean of a model's weights."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.steps = 0
+        self.weights = {name: value.detach().clone().float() for name, value in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Follow the model; the first steps count more, so that the start is soon forgotten."""
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        for name, value in model.state_dict().items():
+            self.weights[name].lerp_(value.float(), 1 - decay)
+
+    def copy_to(self, model: nn.Module) -> None:
+        """Write the mean into a model."""
+        model.load_state_dict(self.weights)

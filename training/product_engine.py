@@ -1,0 +1,67 @@
+"""The product's own path as an engine: a picture file and a request go in, a video's frames come out."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import av
+import numpy as np
+import torch
+from diffusers import AutoencoderKLHunyuanVideo
+from PIL import Image
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.loaders import load_models
+from diffusers_helper.packing import FPS, MODES, WINDOW
+from diffusers_helper.pipeline import generate
+from diffusers_helper.registry import FACTS_FILE, find_model
+from diffusers_helper.request import GenerationRequest
+
+# As good as the writer offers, so that the figures are the model's and not the codec's.
+CRF = 1
+
+
+def read_frames(video: Path) -> torch.Tensor:
+    """The frames (3, T, H, W) of a file in -1..1."""
+    with av.open(str(video)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    return torch.from_numpy(np.stack(frames)).permute(3, 0, 1, 2).float() / 127.5 - 1
+
+
+class ProductEngine:
+    """Makes videos through ``diffusers_helper.pipeline.generate``, warm after construction."""
+
+    def __init__(self, folder: Path, steps: int | None) -> None:
+        info = find_model(str(folder), allow_folder=True)
+        facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        self.name, self.steps, self.guidance = str(folder), steps or facts["steps"], facts["guidance"]
+        self.models = load_models(info, device="cpu")
+        self.models.load(CancelToken())
+
+    def vae(self) -> AutoencoderKLHunyuanVideo:
+        with self.models.on_device("vae") as vae:
+            return cast(AutoencoderKLHunyuanVideo, vae)
+
+    def make(self, picture: torch.Tensor, prompt: str, mode: str, sections: int, seed: int) -> torch.Tensor:
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; expected one of {MODES}.")
+        pixels = (picture + 1).mul(127.5).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+        with tempfile.TemporaryDirectory() as folder:
+            image = Path(folder) / "picture.png"
+            Image.fromarray(pixels).save(image)
+            request = GenerationRequest(
+                image=str(image),
+                prompt=prompt,
+                seconds=max(1.0, sections * 4 * WINDOW / FPS),
+                seed=seed,
+                steps=self.steps,
+                mode=mode,
+                guidance=self.guidance,
+                crf=CRF,
+                model=self.name,
+            )
+            result = generate(request, self.models, folder=Path(folder) / "job")
+            return read_frames(result.video)

@@ -1,0 +1,85 @@
+"""The one command that makes the demo model, from nothing to the folder that ships; resumable.
+
+``python -m training.run`` on CPU cores made the model in ``assets/demo_model``; training on GPUs is not
+written. Stopped and started again it goes on from its last checkpoint; with more minutes it trains on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+
+from training.encoders import make_encoders
+from training.export import export
+from training.parallel import launch
+from training.train_transformer import CHECKPOINT, Plan, train
+from training.transformer import build_transformer
+from training.vae import build_vae, freeze, train_stage
+
+LOG = logging.getLogger("training")
+STAGES = ("encoders", "images", "clips", "freeze", "transformer", "decoder", "export")
+# Shares of the time, and the stage whose weights a VAE stage starts from.
+SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
+SOURCES = {"images": "", "clips": "images", "decoder": "clips"}
+
+
+def load_parts(folder: Path) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
+    """The transformer and the VAE with its scale; a finer decoder where one was trained."""
+    transformer, vae = build_transformer(), build_vae()
+    # In a run this short the mean of the weights still holds too much of the small pictures.
+    transformer.load_state_dict(torch.load(folder / CHECKPOINT, weights_only=True)["model"])
+    frozen = torch.load(folder / "vae_frozen.pt", weights_only=True)
+    weights = frozen["weights"]
+    finer = folder / "vae_decoder.pt"
+    if finer.exists():
+        trained = torch.load(finer, weights_only=True)["average"]
+        weights |= {k: v for k, v in trained.items() if k.startswith(("decoder.", "post_quant_conv."))}
+    vae.load_state_dict(weights)
+    vae.register_to_config(scaling_factor=frozen["scaling_factor"])
+    return transformer.eval(), vae.eval()
+
+
+def run_stage(name: str, folder: Path, minutes: float, processes: int, target: Path) -> None:
+    """Run one stage; a stage that has used its time returns at once."""
+    LOG.info("stage %s", name)
+    if name == "encoders":
+        if not (folder / "model" / "text_encoder_2").exists():
+            make_encoders(folder / "model")
+    elif name == "freeze":
+        if not (folder / "vae_frozen.pt").exists():
+            LOG.info("scaling factor %.4f", freeze(folder, "clips"))
+    elif name == "transformer":
+        launch(train, (str(folder), Plan(minutes=minutes * SHARES[name])), processes)
+    elif name == "export":
+        transformer, vae = load_parts(folder)
+        export(transformer, vae, folder / "model", target)
+    else:
+        launch(train_stage, (str(folder), name, minutes * SHARES[name], SOURCES[name]), processes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=115, help="training time in all")
+    parser.add_argument("--folder", type=Path, default=Path(".training"), help="checkpoints and logs")
+    parser.add_argument(
+        "--target", type=Path, default=Path("assets/demo_model"), help="folder to write the model to"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="processes of one thread each"
+    )
+    parser.add_argument(
+        "--only", choices=STAGES, action="append", help="run just this stage (may be repeated)"
+    )
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    for name in arguments.only or STAGES:
+        run_stage(name, arguments.folder, arguments.minutes, arguments.processes, arguments.target)
+
+
+if __name__ == "__main__":
+    main()

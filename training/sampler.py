@@ -1,0 +1,79 @@
+"""A short sampler for watching the training: whole videos, section by section, several at a time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from diffusers import AutoencoderKLHunyuanVideo
+from torch import nn
+
+from diffusers_helper.packing import HISTORY, WINDOW, paddings
+from training.transformer import Conditions, Section, gather, model_inputs, sigmas_of
+
+
+@torch.no_grad()
+def sample_section(
+    model: nn.Module,
+    section: Section,
+    start: torch.Tensor,
+    history: torch.Tensor,
+    conditions: Conditions,
+    steps: int,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Clean latents (B, 16, 9, h, w) of one section by Euler steps."""
+    shape = (*start.shape[:2], WINDOW, *start.shape[3:])
+    x = torch.randn(shape, generator=generator)
+    sigmas = sigmas_of(shape, steps)
+    fixed = conditions.inputs() | model_inputs(section, start, history)
+    for sigma, following in pairwise(sigmas):
+        timestep = torch.full((start.shape[0],), 1000 * float(sigma))
+        with torch.autocast("cpu", torch.bfloat16):
+            velocity = model(hidden_states=x, timestep=timestep, **fixed, return_dict=False)[0].float()
+        x = x + (following - sigma) * velocity
+    return x
+
+
+def sample_latents(
+    model: nn.Module,
+    mode: str,
+    sections: int,
+    start: torch.Tensor,
+    conditions: Conditions,
+    steps: int,
+    seed: int,
+) -> torch.Tensor:
+    """Latents (B, 16, 9 * sections + 1, h, w) of whole videos; ``start`` (B, 16, 1, h, w)."""
+    generator = torch.Generator().manual_seed(seed)
+    made: torch.Tensor | None = None
+    if mode == "inverted":
+        for padding in paddings(sections):
+            count = 0 if made is None else made.shape[2]
+            times = [i + 1 if i < count else None for i in range(HISTORY)]
+            history = gather(_with_blank(made, start), start, times)
+            section = Section(mode, padding, [], [])
+            fresh = sample_section(model, section, start, history, conditions, steps, generator)
+            made = fresh if made is None else torch.cat([fresh, made], dim=2)
+        return torch.cat([start, made], dim=2)
+    made = start
+    for _ in range(sections):
+        blank = torch.zeros_like(start).expand(-1, -1, HISTORY, -1, -1)
+        history = torch.cat([blank, made], dim=2)[:, :, -HISTORY:]
+        section = Section(mode, 0, [], [])
+        fresh = sample_section(model, section, start, history, conditions, steps, generator)
+        made = torch.cat([made, fresh], dim=2)
+    return made
+
+
+def _with_blank(made: torch.Tensor | None, start: torch.Tensor) -> torch.Tensor:
+    blank = torch.zeros_like(start)
+    return blank if made is None else torch.cat([blank, made], dim=2)
+
+
+@torch.no_grad()
+def decode(vae: AutoencoderKLHunyuanVideo, latents: torch.Tensor) -> torch.Tensor:
+    """Pixels (B, 3, T, H, W) in -1..1 of scaled latents, one video at a time."""
+    with torch.autocast("cpu", torch.bfloat16):
+        videos = [vae.decode(one[None] / vae.config.scaling_factor).sample[0].float() for one in latents]
+    return torch.stack(videos).clamp(-1, 1)

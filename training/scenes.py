@@ -1,0 +1,261 @@
+"""Scenes of the demo world: what is in a picture, what a prompt asks for, and where everything is at a time.
+
+Lengths are in units of the picture's side, the square root of width times height, with the origin in the
+middle, x to the right and y downwards. A motion lasts ``MOTION_FRAMES`` frames and then rests, so that the
+place of everything follows from the start and the time alone; inverted sampling depends on that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+MOTION_FRAMES = 72
+COLOURS: dict[str, tuple[float, float, float]] = {
+    "red": (0.86, 0.13, 0.12),
+    "green": (0.12, 0.62, 0.20),
+    "blue": (0.13, 0.25, 0.85),
+    "yellow": (0.96, 0.87, 0.12),
+    "orange": (0.97, 0.52, 0.07),
+    "purple": (0.55, 0.17, 0.68),
+    "white": (0.97, 0.97, 0.97),
+    "black": (0.04, 0.04, 0.04),
+}
+SHAPES = ("ball", "square", "triangle", "diamond")
+DIRECTIONS = {"right": (1.0, 0.0), "left": (-1.0, 0.0), "up": (0.0, -1.0), "down": (0.0, 1.0)}
+OBJECT_MOTIONS = ("right", "left", "up", "down", "grows", "shrinks", "spins")
+CAMERA_MOTIONS = ("zooms in", "zooms out", "pans right", "pans left", "pans up", "pans down")
+STILL = "stays still"
+MOTIONS = OBJECT_MOTIONS + CAMERA_MOTIONS + (STILL,)
+SPEEDS = ("slowly", "", "quickly")
+MOVE_DISTANCE = {"slowly": 0.24, "": 0.45, "quickly": 0.75}
+GROWTH = {"slowly": 0.35, "": 0.65, "quickly": 1.0}
+SPIN = {"slowly": math.radians(70), "": math.radians(125), "quickly": math.radians(190)}
+ZOOM = {"slowly": 0.28, "": 0.5, "quickly": 0.8}
+PAN = {"slowly": 0.22, "": 0.4, "quickly": 0.62}
+BACKGROUNDS = ("solid", "gradient", "radial", "stripes", "waves", "checker", "noise", "leaves")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One flat shape: ``radius`` is half its height, ``angle`` in radians."""
+
+    shape: str
+    colour: str
+    rgb: tuple[float, float, float]
+    x: float
+    y: float
+    radius: float
+    angle: float = 0.0
+
+
+@dataclass(frozen=True)
+class Background:
+    """A background: ``kind``, two or three colours, and the numbers that fix its pattern."""
+
+    kind: str
+    rgb: tuple[tuple[float, float, float], ...]
+    angle: float
+    scale: float
+    phase: float
+    canvas: int = 0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture; the first of ``things`` is the one the prompt may name, and it lies on top."""
+
+    background: Background
+    things: tuple[Thing, ...]
+    half_width: float
+    half_height: float
+    grain: float = 0.0
+
+
+@dataclass(frozen=True)
+class Motion:
+    """What happens: one of ``MOTIONS`` at one of ``SPEEDS``; ``amount`` scales it (1 is as named)."""
+
+    name: str = STILL
+    speed: str = ""
+    amount: float = 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scene, its motion and the prompt that describes it."""
+
+    scene: Scene
+    motion: Motion
+    prompt: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+def half_extent(height: int, width: int) -> tuple[float, float]:
+    """Half width and half height of a picture in units of its side."""
+    side = math.sqrt(height * width)
+    return width / (2 * side), height / (2 * side)
+
+
+def progress(frame: float) -> float:
+    """How much of a motion is done at a frame, 0 to 1."""
+    return min(max(frame / MOTION_FRAMES, 0.0), 1.0)
+
+
+def moved(thing: Thing, motion: Motion, frame: float, scene: Scene) -> Thing:
+    """The named thing at a frame: moved, grown or turned, and never out of the picture."""
+    done = progress(frame) * motion.amount
+    if motion.name in DIRECTIONS:
+        dx, dy = DIRECTIONS[motion.name]
+        distance = MOVE_DISTANCE[motion.speed] * done
+        room_x = max(scene.half_width - thing.radius, abs(thing.x))
+        room_y = max(scene.half_height - thing.radius, abs(thing.y))
+        x = min(max(thing.x + dx * distance, -room_x), room_x)
+        y = min(max(thing.y + dy * distance, -room_y), room_y)
+        return replace(thing, x=x, y=y)
+    if motion.name == "grows":
+        limit = max(thing.radius, 0.4)
+        return replace(thing, radius=min(thing.radius * math.exp(GROWTH[motion.speed] * done), limit))
+    if motion.name == "shrinks":
+        return replace(thing, radius=thing.radius * math.exp(-GROWTH[motion.speed] * done))
+    if motion.name == "spins":
+        return replace(thing, angle=thing.angle + SPIN[motion.speed] * done)
+    return thing
+
+
+def camera(motion: Motion, frame: float) -> tuple[float, float, float]:
+    """The camera at a frame: shift in x and y, and how wide it sees (1 is as at the start)."""
+    done = progress(frame) * motion.amount
+    if motion.name == "zooms in":
+        return 0.0, 0.0, math.exp(-ZOOM[motion.speed] * done)
+    if motion.name == "zooms out":
+        return 0.0, 0.0, math.exp(ZOOM[motion.speed] * done)
+    if motion.name.startswith("pans "):
+        dx, dy = DIRECTIONS[motion.name[5:]]
+        return dx * PAN[motion.speed] * done, dy * PAN[motion.speed] * done, 1.0
+    return 0.0, 0.0, 1.0
+
+
+def sample_background(rng: np.random.Generator, canvases: int) -> Background:
+    """A background at random; ``canvases`` is how many bitmaps there are to choose from."""
+    weights = np.array([0.13, 0.13, 0.09, 0.1, 0.1, 0.1, 0.15, 0.2])
+    kind = str(rng.choice(BACKGROUNDS, p=weights / weights.sum()))
+    base = rng.uniform(0.05, 0.95, 3) if rng.random() < 0.75 else np.full(3, rng.uniform(0.1, 0.9))
+    second = np.clip(base + rng.normal(0, 0.22, 3), 0, 1) if rng.random() < 0.7 else rng.uniform(0, 1, 3)
+    rgb = (tuple(map(float, base)), tuple(map(float, second)))
+    return Background(
+        kind=kind,
+        rgb=rgb,
+        angle=float(rng.uniform(0, 2 * math.pi)),
+        scale=float(rng.uniform(0.14, 0.5)),
+        phase=float(rng.uniform(0, 1)),
+        canvas=int(rng.integers(canvases)) if canvases else 0,
+    )
+
+
+def colour_distance(first: tuple[float, ...], second: tuple[float, ...]) -> float:
+    """Plain RGB distance, 0 to about 1.7."""
+    return float(np.linalg.norm(np.subtract(first, second)))
+
+
+def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...] = ()) -> Thing | None:
+    """A thing that differs in colour from the background and does not lie on others."""
+    names = list(COLOURS)
+    for _ in range(24):
+        colour = names[int(rng.integers(len(names)))]
+        rgb = tuple(float(v) for v in np.clip(np.array(COLOURS[colour]) + rng.normal(0, 0.025, 3), 0, 1))
+        plain = scene.background.kind not in ("noise", "leaves")
+        if plain and min(colour_distance(rgb, b) for b in scene.background.rgb) < 0.35:
+            continue
+        shape = SHAPES[int(rng.integers(len(SHAPES)))]
+        if any(t.colour == colour and t.shape == shape for t in avoid):
+            continue
+        radius = float(np.exp(rng.uniform(math.log(0.07), math.log(0.19))))
+        room_x, room_y = scene.half_width - radius - 0.01, scene.half_height - radius - 0.01
+        x, y = float(rng.uniform(-room_x, room_x)), float(rng.uniform(-room_y, room_y))
+        if rng.random() < 0.3:
+            x, y = x * 0.15, y * 0.15
+        if any(math.hypot(t.x - x, t.y - y) < 1.15 * (t.radius + radius) for t in avoid):
+            continue
+        return Thing(shape, colour, rgb, x, y, radius, float(rng.normal(0, 0.12)))
+    return None
+
+
+def sample_scene(rng: np.random.Generator, height: int, width: int, canvases: int) -> Scene:
+    """A scene at random for a picture of ``height`` times ``width`` pixels: none to three things."""
+    half_width, half_height = half_extent(height, width)
+    grain = float(rng.uniform(0.01, 0.04)) if rng.random() < 0.1 else 0.0
+    scene = Scene(sample_background(rng, canvases), (), half_width, half_height, grain)
+    count = int(rng.choice([0, 1, 2, 3], p=[0.06, 0.48, 0.36, 0.10]))
+    things: tuple[Thing, ...] = ()
+    for _ in range(count):
+        thing = sample_thing(rng, scene, things)
+        if thing is not None:
+            things += (thing,)
+    return replace(scene, things=things)
+
+
+def _with_room(rng: np.random.Generator, scene: Scene, motion: Motion) -> Scene:
+    """The scene with its first thing moved back where it has room for the motion."""
+    thing = scene.things[0]
+    if motion.name not in DIRECTIONS or rng.random() < 0.15:
+        return scene
+    dx, dy = DIRECTIONS[motion.name]
+    room_x, room_y = scene.half_width - thing.radius, scene.half_height - thing.radius
+    need = MOVE_DISTANCE[motion.speed] * 0.62
+    x, y = thing.x, thing.y
+    if dx and dx * x > room_x - need:
+        x = dx * float(rng.uniform(-room_x, max(room_x - need, -room_x)))
+    if dy and dy * y > room_y - need:
+        y = dy * float(rng.uniform(-room_y, max(room_y - need, -room_y)))
+    first = replace(thing, x=x, y=y)
+    others = tuple(
+        t for t in scene.things[1:] if math.hypot(t.x - x, t.y - y) > 1.05 * (t.radius + first.radius)
+    )
+    return replace(scene, things=(first, *others))
+
+
+def sample_motion(rng: np.random.Generator, scene: Scene) -> Motion:
+    """A motion at random that can be seen in the scene."""
+    blank = not scene.things
+    if rng.random() < (0.6 if blank else 0.1):
+        return Motion(STILL, "")
+    flat = scene.background.kind in ("solid", "gradient") and blank
+    if flat:
+        return Motion(STILL, "")
+    names = list(CAMERA_MOTIONS)
+    if not blank and rng.random() < 0.66:
+        names = [m for m in OBJECT_MOTIONS if m != "spins" or scene.things[0].shape != "ball"]
+    return Motion(str(rng.choice(names)), str(rng.choice(SPEEDS, p=[0.25, 0.5, 0.25])))
+
+
+def sample_case(rng: np.random.Generator, height: int, width: int, canvases: int) -> Case:
+    """A scene, a motion and its prompt."""
+    scene = sample_scene(rng, height, width, canvases)
+    motion = sample_motion(rng, scene)
+    if motion.name in OBJECT_MOTIONS:
+        scene = _with_room(rng, scene, motion)
+    return Case(scene, motion, write_prompt(rng, scene, motion))
+
+
+def write_prompt(rng: np.random.Generator, scene: Scene, motion: Motion) -> str:
+    """A prompt for the motion; colour and shape are left out only where one thing is in the scene."""
+    if motion.name in CAMERA_MOTIONS:
+        words = ["the", "camera", motion.name]
+    else:
+        if motion.name == STILL and (not scene.things or rng.random() < 0.3):
+            choices = ["", "", "nothing moves", "the camera stays still"]
+            return choices[int(rng.integers(len(choices)))]
+        thing = scene.things[0]
+        verb = f"moves {motion.name}" if motion.name in DIRECTIONS else motion.name
+        subject = ["the", thing.colour, thing.shape]
+        if len(scene.things) == 1 and rng.random() < 0.15:
+            subject.pop(1)
+        words = [*subject, verb]
+    if motion.speed:
+        words.append(motion.speed)
+    if words[0] == "the" and rng.random() < 0.08:
+        words = words[1:]
+    return " ".join(words)

@@ -1,0 +1,103 @@
+"""Tells what moved in a video of a known picture, by comparing it with every motion that could have been.
+
+The picture was drawn by code, so each possible motion of each thing and of the camera can be drawn too, at
+several strengths. The nearest one is what was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from training.render import Renderer
+from training.scenes import (
+    CAMERA_MOTIONS,
+    DIRECTIONS,
+    GROWTH,
+    MOVE_DISTANCE,
+    OBJECT_MOTIONS,
+    PAN,
+    SPIN,
+    STILL,
+    ZOOM,
+    Case,
+    Motion,
+    Scene,
+)
+
+AMOUNTS = (0.25, 0.4, 0.55, 0.75, 1.0, 1.3, 1.67, 2.1)
+# A motion counts as seen from this share of its named strength, up to this many times.
+LEAST, MOST = 0.45, 2.2
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen: motion, strength (1 is normal speed), which thing, and the error of the match."""
+
+    motion: str
+    amount: float
+    target: int
+    error: float
+
+
+def expected_amount(motion: Motion) -> float:
+    """The strength of a motion relative to the same motion at normal speed."""
+    if motion.name == STILL:
+        return 0.0
+    table = MOVE_DISTANCE if motion.name in DIRECTIONS else PAN
+    table = {"grows": GROWTH, "shrinks": GROWTH, "spins": SPIN}.get(motion.name, table)
+    if motion.name.startswith("zooms"):
+        table = ZOOM
+    return motion.amount * table[motion.speed] / table[""]
+
+
+def possible(scene: Scene, amounts: tuple[float, ...]) -> Iterator[tuple[str, float, int]]:
+    """Every motion that could be seen: its name, strength, and which thing moves."""
+    yield STILL, 0.0, 0
+    for amount in amounts:
+        for name in CAMERA_MOTIONS:
+            yield name, amount, 0
+        for target, thing in enumerate(scene.things):
+            for name in OBJECT_MOTIONS:
+                if not (name == "spins" and thing.shape == "ball"):
+                    yield name, amount, target
+
+
+def observe(
+    renderer: Renderer,
+    scene: Scene,
+    video: torch.Tensor,
+    amounts: tuple[float, ...] = AMOUNTS,
+    side: int = 64,
+) -> Seen:
+    """The motion nearest to a video (3, T, H, W) in -1..1, judged on its middle and last frame."""
+    height, width = video.shape[-2:]
+    scale = side / math.sqrt(height * width)
+    size = (round(height * scale), round(width * scale))
+    frames = [(video.shape[1] - 1) // 2, video.shape[1] - 1]
+    small = F.interpolate(video[:, frames].transpose(0, 1), size, mode="bilinear", antialias=True).transpose(
+        0, 1
+    )
+    best = Seen(STILL, 0.0, 0, float("inf"))
+    for name, amount, target in possible(scene, amounts):
+        drawn = renderer.clip(scene, Motion(name, "", amount), frames, size, target=target)
+        error = float((drawn - small).square().mean())
+        if error < best.error:
+            best = Seen(name, amount, target, error)
+    return best
+
+
+def agrees(case: Case, seen: Seen) -> bool:
+    """Whether what was seen is what the prompt named, at about the named strength."""
+    if seen.motion != case.motion.name:
+        return False
+    if case.motion.name == STILL:
+        return True
+    if case.motion.name in OBJECT_MOTIONS and seen.target != 0:
+        return False
+    # A thing that runs into the edge stops there: any strength that reaches it looks the same.
+    return LEAST <= seen.amount / expected_amount(case.motion) <= MOST

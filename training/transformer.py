@@ -1,0 +1,195 @@
+"""The demo transformer: its shape, its inputs as at inference, and its loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+from diffusers.models.embeddings import get_1d_rotary_pos_embed
+from torch import nn
+
+from diffusers_helper.packing import HISTORY, WINDOW, frame_indices, paddings
+from training.encoders import WIDTH
+
+SEED = 31
+MOTION_WEIGHT = 3.0
+# Slope, offset and cap of FramePack's rule for the shift of the noise levels.
+SHIFT_SLOPE, SHIFT_OFFSET, SHIFT_CAP = (1.15 - 0.5) / (4096 - 256), 0.456667, math.log(7)
+
+
+def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
+    """The demo transformer, untrained: says nothing at first, all gates nearly closed."""
+    torch.manual_seed(SEED)
+    model = HunyuanVideoFramepackTransformer3DModel(
+        num_attention_heads=4, attention_head_dim=44, num_layers=1, num_single_layers=6, num_refiner_layers=1,
+        text_embed_dim=WIDTH, pooled_projection_dim=WIDTH, rope_axes_dim=(12, 16, 16), guidance_embeds=True,
+        image_proj_dim=WIDTH, has_image_proj=True, has_clean_x_embedder=True,
+    )  # fmt: skip
+    nn.init.zeros_(model.proj_out.weight)
+    nn.init.zeros_(model.proj_out.bias)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and "norm" in name and name.endswith("linear"):
+            module.weight.data.mul_(0.2)
+    return model
+
+
+class StretchedRope(nn.Module):
+    """The model's positions, stretched: a small picture fills the same places as a large one.
+
+    So what is learned on small pictures, which cost a quarter, holds for large ones. At ``stretch`` 1 it is
+    diffusers' own module.
+    """
+
+    def __init__(self, rope: nn.Module) -> None:
+        super().__init__()
+        self.patch_size, self.rope_dim, self.theta = rope.patch_size, rope.rope_dim, rope.theta
+        self.stretch = 1.0
+
+    def forward(self, frame_indices: torch.Tensor, height: int, width: int, device: torch.device):
+        """Cosines and sines, each (frames * rows * columns, head dim / 2 of the model)."""
+        counts = (height // self.patch_size, width // self.patch_size)
+        rows, columns = ((torch.arange(n, device=device) + 0.5) * self.stretch - 0.5 for n in counts)
+        axes = torch.meshgrid(frame_indices.to(device, torch.float32), rows, columns, indexing="ij")
+        parts = [
+            get_1d_rotary_pos_embed(dim, axis.reshape(-1), self.theta, use_real=True)
+            for dim, axis in zip(self.rope_dim, axes, strict=True)
+        ]
+        return torch.cat([part[0] for part in parts], dim=1), torch.cat([part[1] for part in parts], dim=1)
+
+
+def shift_of(latents_shape: tuple[int, ...]) -> float:
+    """FramePack's shift for noisy latents (..., T, h, w)."""
+    frames, height, width = latents_shape[-3:]
+    return math.exp(min(SHIFT_SLOPE * frames * height * width / 4 + SHIFT_OFFSET, SHIFT_CAP))
+
+
+def sigmas_of(shape: tuple[int, ...], steps: int) -> torch.Tensor:
+    """Noise levels from 1 down to 0, (steps + 1)."""
+    t = torch.linspace(1, 0, steps + 1)
+    shift = shift_of(shape)
+    return shift * t / (1 + (shift - 1) * t)
+
+
+@dataclass
+class Section:
+    """Which latents of a clip one section makes and which it sees; ``None`` stands for zeros."""
+
+    mode: str
+    padding: int
+    noisy: list[int]
+    history: list[int | None]
+
+
+def draw_section(rng: np.random.Generator) -> Section:
+    """A section of a video at random, as the pipeline would make it."""
+    count = int(rng.choice([1, 2, 3, 4, 7], p=[0.42, 0.38, 0.07, 0.08, 0.05]))
+    if rng.random() < 0.5:
+        # Nearest first: 1x, 2x, 4x.
+        padding = int(rng.choice(paddings(count)))
+        noisy = list(range(padding * WINDOW + 1, padding * WINDOW + WINDOW + 1))
+        total = count * WINDOW
+        following = range(noisy[-1] + 1, noisy[-1] + 1 + HISTORY)
+        return Section("inverted", padding, noisy, [i if i <= total else None for i in following])
+    begin = int(rng.integers(count)) * WINDOW
+    noisy = list(range(begin + 1, begin + WINDOW + 1))
+    # Oldest first: 4x, 2x, 1x.
+    return Section(
+        "forward", 0, noisy, [i if i >= 0 else None for i in range(begin - HISTORY + 1, begin + 1)]
+    )
+
+
+def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None]) -> torch.Tensor:
+    """Latents (B, 16, n, h, w) at the given times; time 0 is ``start``, times past the end are the last."""
+    frames = []
+    for time in wanted:
+        if time is None:
+            frames.append(torch.zeros_like(start))
+        elif time == 0:
+            frames.append(start)
+        else:
+            index = min(time, latents.shape[2] - 1)
+            frames.append(latents[:, :, index : index + 1])
+    return torch.cat(frames, dim=2)
+
+
+def model_inputs(section: Section, start: torch.Tensor, history: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A section's clean inputs; ``start`` (B, 16, 1, h, w), ``history`` (B, 16, 19, h, w)."""
+    indices = frame_indices(section.mode, WINDOW, section.padding)
+    if section.mode == "inverted":
+        near, half, quarter = history.split([1, 2, 16], dim=2)
+    else:
+        quarter, half, near = history.split([16, 2, 1], dim=2)
+    return {
+        "latents_clean": torch.cat([start, near], dim=2),
+        "latents_history_2x": half,
+        "latents_history_4x": quarter,
+        "indices_latents": torch.tensor(indices.noisy),
+        "indices_latents_clean": torch.tensor(indices.clean),
+        "indices_latents_history_2x": torch.tensor(indices.history_2x),
+        "indices_latents_history_4x": torch.tensor(indices.history_4x),
+    }
+
+
+@dataclass
+class Conditions:
+    """Same for all sections: text tokens (B, 8, 64), mask, pooled (B, 64), picture (B, 4, 64), guidance."""
+
+    tokens: torch.Tensor
+    mask: torch.Tensor
+    pooled: torch.Tensor
+    picture: torch.Tensor
+    guidance: torch.Tensor
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        return {
+            "encoder_hidden_states": self.tokens,
+            "encoder_attention_mask": self.mask,
+            "pooled_projections": self.pooled,
+            "image_embeds": self.picture,
+            "guidance": self.guidance,
+        }
+
+
+def draw_sigmas(batch: int, generator: torch.Generator, shift: float) -> torch.Tensor:
+    """Noise levels (B), one from each of B equal strata, shifted."""
+    t = (torch.arange(batch) + torch.rand(batch, generator=generator)) / batch
+    t = t[torch.randperm(batch, generator=generator)].clamp(0.002, 1)
+    return shift * t / (1 + (shift - 1) * t)
+
+
+def flow_loss(
+    model: nn.Module,
+    section: Section,
+    latents: torch.Tensor,
+    start: torch.Tensor,
+    conditions: Conditions,
+    generator: torch.Generator,
+    shift: float,
+) -> torch.Tensor:
+    """Squared error of the velocity, noise minus clean, of one section; per clip (B)."""
+    clean = gather(latents, start, section.noisy)
+    batch = clean.shape[0]
+    history = gather(latents, start, section.history)
+    # Errors of earlier sections look like noise; having seen it, the model does not let them grow.
+    level = 0.15 * torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) < 0.5)
+    present = (history.abs().amax(dim=(1, 3, 4), keepdim=True) > 0).float()
+    dirt = torch.randn(history.shape, generator=generator) * level.view(-1, 1, 1, 1, 1) * present
+    sigma = draw_sigmas(batch, generator, shift)
+    weight = sigma.view(-1, 1, 1, 1, 1)
+    noise = torch.randn(clean.shape, generator=generator)
+    noisy = noise * weight + clean * (1 - weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        velocity = model(
+            hidden_states=noisy,
+            timestep=1000 * sigma,
+            **conditions.inputs(),
+            **model_inputs(section, start, history + dirt),
+            return_dict=False,
+        )[0]
+    error = (velocity.float() - (noise - clean)).square().mean(dim=1)
+    # What differs from the picture counts more: it is a small part of most videos, and the hard one.
+    change = (clean - start).abs().mean(dim=1).clamp(max=1)
+    return (error * (1 + MOTION_WEIGHT * change)).mean(dim=(1, 2, 3))

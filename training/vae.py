@@ -1,0 +1,229 @@
+"""Trains the video VAE: first on single pictures, then on short clips, at last the decoder alone."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKLHunyuanVideo
+
+from training.fast_conv import install
+from training.optim import Average, Optimizers
+from training.parallel import agree, mean_gradients
+from training.render import Renderer, canvases
+from training.scenes import sample_case
+
+LOG = logging.getLogger(__name__)
+TRAIN_SEED = 11
+HELD_OUT_SEED = 900_001
+CANVASES = 48
+SCENE_SIZES = ((128, 128), (64, 64), (96, 160), (160, 96), (128, 128), (112, 144), (144, 112))
+
+
+@dataclass(frozen=True)
+class VaeStage:
+    """One stage of the training: its share of the time and the clips that are drawn."""
+
+    name: str
+    frames: int
+    batch: int
+    crop: int
+    lr: float
+    decoder_only: bool = False
+
+
+STAGES = {
+    "images": VaeStage("images", 1, 20, 64, 2e-3),
+    "clips": VaeStage("clips", 9, 4, 64, 1.6e-3),
+    "decoder": VaeStage("decoder", 17, 2, 64, 4e-4, True),
+}
+
+
+def build_vae() -> AutoencoderKLHunyuanVideo:
+    """The demo VAE, untrained: 8x8x4 compression into 16 channels, 2.9 M parameters."""
+    torch.manual_seed(TRAIN_SEED)
+    vae = AutoencoderKLHunyuanVideo(
+        block_out_channels=(16, 32, 64, 64),
+        layers_per_block=1,
+        norm_num_groups=8,
+        latent_channels=16,
+        mid_block_add_attention=False,
+        scaling_factor=1.0,
+    )
+    with torch.no_grad():
+        for param in vae.parameters():
+            if param.ndim == 5 and param.shape[2] == 3:
+                # All weight on the newest frame: the picture VAE is already a clip VAE.
+                param[:, :, 2] = param.sum(dim=2) / math.sqrt(3) * 1.7
+                param[:, :, :2] = 0
+    return vae
+
+
+def draw_batch(rng: np.random.Generator, renderer: Renderer, stage: VaeStage) -> torch.Tensor:
+    """Random crops of random clips, (B, 3, T, crop, crop) in -1..1."""
+    clips = []
+    for _ in range(stage.batch):
+        size = SCENE_SIZES[int(rng.integers(len(SCENE_SIZES)))]
+        case = sample_case(rng, *size, renderer.count)
+        start = 4 * int(rng.integers(0, 18))
+        top = int(rng.integers(0, size[0] - stage.crop + 1))
+        left = int(rng.integers(0, size[1] - stage.crop + 1))
+        if case.scene.things and rng.random() < 0.6:
+            side = math.sqrt(size[0] * size[1])
+            thing = case.scene.things[0]
+            top = int(
+                np.clip(
+                    thing.y * side + (size[0] - stage.crop) / 2 + rng.normal(0, 8), 0, size[0] - stage.crop
+                )
+            )
+            left = int(
+                np.clip(
+                    thing.x * side + (size[1] - stage.crop) / 2 + rng.normal(0, 8), 0, size[1] - stage.crop
+                )
+            )
+        box = (top, left, stage.crop, stage.crop)
+        frames = range(start, start + stage.frames)
+        clips.append(renderer.clip(case.scene, case.motion, frames, size, box))
+    return torch.stack(clips)
+
+
+def vae_loss(
+    vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor, generator: torch.Generator, decoder_only: bool
+) -> tuple[torch.Tensor, float]:
+    """Reconstruction plus a small KL of clips (B, 3, T, H, W); and the PSNR in dB."""
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.set_grad_enabled(not decoder_only):
+            mean, logvar = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)
+        logvar = logvar.clamp(-12, 8)
+        noise = torch.randn(mean.shape, generator=generator)
+        latents = mean + (0.5 * logvar).exp() * noise
+        target = clips
+        if latents.shape[2] > 1 and torch.rand((), generator=generator) < 0.5:
+            # A decode may start inside a clip; its first latent then gives only its last frame.
+            latents, target = latents[:, :, 1:], clips[:, :, 4:]
+        if decoder_only:
+            latents = latents + 0.04 * mean.std() * torch.randn(latents.shape, generator=generator)
+        decoded = vae.decoder(vae.post_quant_conv(latents)).float()
+    error = decoded - target
+    squared = error.square().mean()
+    loss = error.abs().mean() + 2 * squared
+    if not decoder_only:
+        loss = loss + 1e-4 * 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
+    return loss, float(10 * torch.log10(4 / squared.detach()))
+
+
+@torch.no_grad()
+def held_out_clips(count: int, frames: int, size: tuple[int, int], seed: int = HELD_OUT_SEED) -> torch.Tensor:
+    """Whole pictures never trained on, (count, 3, frames, H, W)."""
+    rng = np.random.default_rng(seed)
+    renderer = Renderer(canvases(seed, 8))
+    cases = [sample_case(rng, *size, renderer.count) for _ in range(count)]
+    return torch.stack([renderer.case(case, range(frames), size) for case in cases])
+
+
+@torch.no_grad()
+def psnr_per_clip(vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor) -> torch.Tensor:
+    """PSNR (B,) in dB of encoding and decoding clips one by one."""
+    values = []
+    for clip in clips:
+        latents = vae.encode(clip[None].to(vae.dtype)).latent_dist.mode()
+        error = vae.decode(latents).sample.float().clamp(-1, 1) - clip[None]
+        values.append(10 * torch.log10(4 / error.square().mean()))
+    return torch.stack(values)
+
+
+def save_state(path: Path, state: dict) -> None:
+    """Write a checkpoint so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, path.with_suffix(".tmp"))
+    path.with_suffix(".tmp").replace(path)
+
+
+def schedule(done: float) -> float:
+    """Learning-rate factor at a share ``done`` (0..1) of a stage: warm-up, flat, then down to 4 %."""
+    return min(1.0, done / 0.03 + 0.05) * min(1.0, max(0.04, (1 - done) / 0.6))
+
+
+def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: float, source: str) -> None:
+    """Train one stage for some minutes; resumes from its own checkpoint, starts from ``source``'s."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    stage, root = STAGES[stage_name], Path(folder)
+    path = root / f"vae_{stage_name}.pt"
+    vae = install(build_vae())
+    spent, step = 0.0, 0
+    state = torch.load(path, weights_only=True) if path.exists() else None
+    if state is None and source:
+        vae.load_state_dict(torch.load(root / f"vae_{source}.pt", weights_only=True)["average"])
+    if stage.decoder_only:
+        vae.encoder.requires_grad_(False)
+        vae.quant_conv.requires_grad_(False)
+    optimiser = Optimizers(vae, stage.lr)
+    average = Average(vae, 0.99)
+    if state is not None:
+        vae.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        average.weights, average.steps = state["average"], 1000
+        spent, step = state["spent"], state["step"]
+    renderer = Renderer(canvases(TRAIN_SEED + rank, CANVASES))
+    rng = np.random.default_rng([TRAIN_SEED, rank, step, stage.frames])
+    generator = torch.Generator().manual_seed(TRAIN_SEED * 1000 + rank + step)
+    test = held_out_clips(4, 9, (128, 128))
+    began, saved, recent = time.time(), time.time(), []
+    while True:
+        now = agree(spent + time.time() - began, world)
+        if now >= 60 * minutes:
+            break
+        batch = draw_batch(rng, renderer, stage)
+        loss, psnr = vae_loss(vae, batch, generator, stage.decoder_only)
+        loss.backward()
+        mean_gradients(optimiser.params, world)
+        optimiser.step(schedule(now / (60 * minutes)))
+        average.update(vae)
+        step += 1
+        recent.append(psnr)
+        if rank == 0 and (step in (2, 10, 30) or time.time() - saved > 240):
+            _report(path, vae, optimiser, average, now, step, recent, test)
+            saved, recent = time.time(), []
+    if rank == 0:
+        _report(path, vae, optimiser, average, now, step, recent, test)
+
+
+def _report(path: Path, vae, optimiser, average, spent: float, step: int, recent: list[float], test) -> None:
+    state = {"model": vae.state_dict(), "optimiser": optimiser.state_dict(), "average": average.weights}
+    save_state(path, state | {"spent": spent, "step": step})
+    probe = build_vae()
+    average.copy_to(probe)
+    held = psnr_per_clip(probe, test)
+    LOG.info(
+        "%s step %d at %.0f s: train %.2f dB, held-out clips %.2f dB (worst %.2f)",
+        path.stem,
+        step,
+        spent,
+        np.mean(recent or [0]),
+        held.mean(),
+        held.min(),
+    )
+
+
+@torch.no_grad()
+def freeze(root: Path, source: str) -> float:
+    """Fix the latent space: write the averaged weights and the scale that gives latents unit deviation."""
+    vae = install(build_vae())
+    vae.load_state_dict(torch.load(root / f"vae_{source}.pt", weights_only=True)["average"])
+    rng = np.random.default_rng(TRAIN_SEED)
+    renderer = Renderer(canvases(TRAIN_SEED, 8))
+    squares = []
+    for _ in range(32):
+        case = sample_case(rng, 128, 128, renderer.count)
+        clip = renderer.case(case, range(9), (128, 128))[None]
+        with torch.autocast("cpu", torch.bfloat16):
+            latents = vae.encode(clip).latent_dist.mode()
+        squares.append(latents.float().square().mean())
+    scale = float(1 / torch.stack(squares).mean().sqrt())
+    save_state(root / "vae_frozen.pt", {"weights": vae.state_dict(), "scaling_factor": scale})
+    return scale
