@@ -56,8 +56,11 @@ def make_video(arguments: argparse.Namespace) -> int:
         finally:
             end()
     code = _exit_code(last)
-    if arguments.in_process and code == EXIT_CANCELLED:
-        os._exit(code)  # the job's thread may not have noticed yet
+    if arguments.in_process:
+        # The job's thread may be inside a native library yet, and an interpreter that ends around it aborts.
+        stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code
 
 

@@ -198,6 +198,12 @@ def test_a_signal_cancels_in_process_too(program: Program, fault: str) -> None:
     assert Path(out.decode().splitlines()[-1]).read_bytes() == b"video of 37 frames"
 
 
+def test_native_code_that_is_still_at_work_does_not_spoil_the_end(program: Program) -> None:
+    code, out, err = program.run("generate", "--in-process", script="sections=2 steps=2 at=1 fault=native")
+    assert code == 0, err
+    assert Path(out.splitlines()[-1]).read_bytes() == b"video of 73 frames"
+
+
 def test_a_second_interrupt_quits_at_once(program: Program) -> None:
     process = program.start("generate", "--json", script="fault=hang at=1")
     until(process, "step_done")

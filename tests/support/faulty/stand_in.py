@@ -2,8 +2,9 @@
 
 The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: what happens after how many steps.
 Faults are `wait` (until cancelled), `hang` (deaf), `gil` (deaf, and no other thread runs), `noise` (prints),
-`exit`, `memory`, `error`, `input`, and names of signals. Without one the job comes to its end. Each job warns
-first with its process and how many models have been loaded.
+`native` (a thread goes on in a native library beyond the end), `exit`, `memory`, `error`, `input`, and names
+of signals. Without one the job comes to its end. Each job warns first with its process and how many models
+have been loaded.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ def _trouble(fault: str, cancel: CancelToken) -> None:
         sys.stdout.write('{"event": "finished"} from a library\n')
         sys.stdout.flush()
         os.write(1, b"and from C\n")
+    elif fault == "native":
+        _compute_for_ever()
     elif fault == "exit":
         os._exit(3)
     elif fault == "memory":
@@ -118,3 +121,18 @@ def _trouble(fault: str, cancel: CancelToken) -> None:
     elif fault:
         os.kill(os.getpid(), getattr(signal, fault))
         threading.Event().wait()
+
+
+def _compute_for_ever() -> None:
+    import torch
+
+    computed = threading.Event()
+
+    def work() -> None:
+        convolve, picture = torch.nn.Conv2d(8, 8, 3), torch.zeros(1, 8, 64, 64)
+        while True:
+            convolve(picture)
+            computed.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    computed.wait()
