@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
-from diffusers_helper.errors import LongtakeError
 from diffusers_helper.guidance import Context
-from diffusers_helper.job_folder import write_atomic
 from diffusers_helper.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, Mode, Section
-
-_KEY = "latents"
 
 
 class History:
@@ -60,35 +52,3 @@ class History:
         if self._mode == "inverted":
             return self.latents[:, :, :count], -total
         return self.latents[:, :, -count:], total - count
-
-
-def section_file(folder: Path, number: int) -> Path:
-    """Where the latents of a section are kept in a job's folder for them."""
-    return folder / f"{number:04}.safetensors"
-
-
-def save_section(folder: Path, number: int, window: Tensor) -> None:
-    """Keeps the latents of a section: the file is whole or not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(section_file(folder, number), save({_KEY: window.contiguous()}))
-
-
-def load_sections(folder: Path, shape: tuple[int, ...]) -> dict[int, Tensor]:
-    """The latents of the sections that a job has finished, by number from 1 on without a gap.
-
-    Raises:
-        LongtakeError: if a file is damaged or its latents have another shape.
-    """
-    found: dict[int, Tensor] = {}
-    while (file := section_file(folder, len(found) + 1)).is_file():
-        try:
-            window = load_file(file)[_KEY]
-        except (OSError, SafetensorError, KeyError) as error:
-            raise LongtakeError(f"{file} cannot be read ({error}).", "Delete it to make it again.") from error
-        if tuple(window.shape) != shape:
-            raise LongtakeError(
-                f"{file} holds latents of shape {tuple(window.shape)}; expected {shape}.",
-                "Resume with the request that the job was started with.",
-            )
-        found[len(found) + 1] = window
-    return found

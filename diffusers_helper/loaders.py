@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import logging
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.part_files import find_part, stored_dtype
+from diffusers_helper.part_files import find_part, fingerprint, stored_dtype
 from diffusers_helper.registry import PARTS, ModelInfo
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,12 @@ class Models:
     def __init__(self, info: ModelInfo, device: torch.device) -> None:
         self.info, self.device = info, device
         self._parts: dict[str, Any] = {}
+        self._fingerprints: dict[str, str] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells these weights from others. Complete only once all parts are loaded."""
+        return hashlib.sha256(json.dumps(self._fingerprints, sort_keys=True).encode()).hexdigest()
 
     @property
     def is_loaded(self) -> bool:
@@ -96,6 +103,7 @@ class Models:
             _log.info("loading %s from %s", name, folder)
             try:
                 self._parts[name] = _load(name, folder, self.device)
+                self._fingerprints[name] = fingerprint(folder)
             except _LOAD_ERRORS as error:
                 reason = (
                     str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

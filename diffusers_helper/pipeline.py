@@ -21,10 +21,11 @@ from torch import Tensor
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.cancel_hooks import cancellable
+from diffusers_helper.checkpoints import Checkpoints, origin_of
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.events import Event
 from diffusers_helper.guidance import Condition, GuidedDenoiser
-from diffusers_helper.history import History, load_sections, save_section
+from diffusers_helper.history import History
 from diffusers_helper.job_folder import JobFolder, write_atomic
 from diffusers_helper.loaders import Models
 from diffusers_helper.packing import WINDOW, Section, plan_sections
@@ -83,7 +84,7 @@ def generate(
     Raises:
         InputError: for a picture, prompt, mode or folder that cannot be used; then nothing was loaded.
         GenerationCancelled: after the Cancelled event; the video so far is in the folder.
-        LongtakeError: if a part of the model cannot be loaded.
+        LongtakeError: if a part of the model cannot be loaded, or `resume_from` is of another request.
     """
     job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder)
     try:
@@ -121,7 +122,8 @@ class _Job:
             self.picture.height, self.picture.width, side, models.info.multiple
         )
         self.plan = plan_sections(request.seconds, mode=request.mode)
-        self.saved = load_sections(JobFolder(resume_from).sections, self.shape(WINDOW)) if resume_from else {}
+        self.resume_from = resume_from and resume_from.absolute()
+        self.saved: dict[int, Tensor] = {}
         self.folder = _open_folder(request, self.picture, resume_from, folder)
         self.video = GrowingVideo(
             self.folder.path, width=self.width, height=self.height, mode=request.mode, crf=request.crf
@@ -143,10 +145,20 @@ class _Job:
             yield network
 
     def load(self) -> None:
-        """The parts of the model that are not loaded yet."""
+        """The parts of the model that are not loaded yet, and the sections of an earlier run."""
         if not self.models.is_loaded:
             self.report.stage("load")
             self.models.load(self.cancel)
+        size, sections = f"{self.width}x{self.height}", str(len(self.plan))
+        origin = origin_of(
+            self.request, self.picture, size=size, sections=sections, weights=self.models.fingerprint
+        )
+        self.checkpoints = Checkpoints(self.folder.sections, origin)
+        if self.resume_from is not None:
+            saved = self.checkpoints.load(JobFolder(self.resume_from).sections, self.shape(WINDOW))
+            self.saved = saved.sections
+            for doubt in saved.doubts:
+                self.report.warned(doubt)
 
     def encode(self) -> tuple[Condition, History]:
         """Prompt and picture as the transformer takes them, and the history that begins with the picture."""
@@ -183,7 +195,8 @@ class _Job:
         else:
             self.report.stage("sample", section)
             window = self._sample(section, condition, history)
-        save_section(self.folder.sections, section.number, window)
+        if section.number not in self.saved or self.resume_from != self.folder.path:
+            self.checkpoints.save(section.number, window)
         return window
 
     def _sample(self, section: Section, condition: Condition, history: History) -> Tensor:

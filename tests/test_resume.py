@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.events import Event
+from diffusers_helper.events import Event, Warned
 from diffusers_helper.loaders import Models
 from diffusers_helper.packing import Mode
 from diffusers_helper.pipeline import Result, generate
@@ -89,14 +93,91 @@ def test_any_section_can_be_made_again_alone(
         assert torch.equal(again, load_file(kept / name)["latents"])
 
 
-def test_latents_that_do_not_belong_are_refused(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 8}, "seed '7'; expected '8'"),
+        ({"prompt": "another"}, "prompt"),
+        ({"resolution": 96}, "size '64x64'"),
+        ({"steps": 2}, "steps"),
+        ({"image": "other.png"}, "picture"),
+    ],
+)
+def test_latents_of_another_request_are_refused(
+    change: dict[str, Any],
+    words: str,
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
 ) -> None:
-    other = tiny_request(Path(order.image), mode=order.mode, resolution=96)
-    with pytest.raises(LongtakeError, match="holds latents of shape"):
-        generate(other, models, folder=tmp_path / "other", resume_from=whole.video.parent)
-    damaged = tmp_path / "damaged" / "sections" / "0001.safetensors"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"not latents")
-    with pytest.raises(LongtakeError, match="cannot be read"):
-        generate(order, models, folder=tmp_path / "other", resume_from=tmp_path / "damaged")
+    if "image" in change:
+        change = {"image": str(write_scene(tmp_path / "other.png", 80, 80))}
+    with pytest.raises(LongtakeError, match="was made with") as refusal:
+        make(replace(order, **change), models, tmp_path / "other", resume_from=whole.video.parent)
+    assert words in refusal.value.message
+
+
+def test_weights_that_have_changed_are_noticed(
+    order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model, copy)
+    weights = next((copy / "transformer").glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(LongtakeError, match=r"was made with (model|weights)"):
+        make(
+            replace(order, model=str(tiny_model)),
+            load_tiny(copy),
+            tmp_path / "job",
+            resume_from=whole.video.parent,
+        )
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [_cut, _flip, _empty])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
+    harm: Callable[[Path], None],
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    harm(broken / "sections" / "0002.safetensors")
+    result, events = make(order, models, broken, resume_from=broken)
+    assert [line for line in outline(events) if line.startswith("sample")] == ["sample 2", "sample 3"]
+    assert "section 2 are damaged" in " ".join(e.message for e in events if isinstance(e, Warned))
+    assert torch.equal(result.latents, whole.latents)
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    second = Path("sections", "0002.safetensors")
+    again, before = load_file(broken / second), load_file(whole.video.parent / second)
+    assert torch.equal(again["latents"], before["latents"])
+
+
+def test_other_versions_are_told(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        return "99.0"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    _, events = make(order, models, tmp_path / "later", resume_from=whole.video.parent)
+    said = " ".join(event.message for event in events if isinstance(event, Warned))
+    assert f"torch {torch.__version__.split('+')[0]}" in said
