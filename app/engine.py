@@ -36,6 +36,7 @@ class Order:
     job: str
     folder: Path
     request: str
+    resume: bool
     cancel: CancelToken
 
 
@@ -57,9 +58,8 @@ class Orders:
             for line in commands:
                 command = json.loads(line)
                 if command["do"] == "run":
-                    self._add(
-                        Order(command["job"], Path(command["folder"]), command["request"], CancelToken())
-                    )
+                    folder, resume = Path(command["folder"]), command["resume"]
+                    self._add(Order(command["job"], folder, command["request"], resume, CancelToken()))
                 elif command["do"] == "cancel":
                     self._cancel(command["job"])
         os._exit(0)
@@ -132,7 +132,7 @@ def main() -> None:
     while True:
         order = orders.take()
         request = GenerationRequest.from_json(order.request)
-        runner.run(request, order.folder, events.send, order.cancel)
+        runner.run(request, order.folder, events.send, order.cancel, resume=order.resume)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,13 @@ from diffusers_helper.failures import failed_event
 if TYPE_CHECKING:
     from diffusers_helper.runner import Runner
 
+_POLL_SECONDS = 0.5
+
 
 class InProcessEngine:
     """An `Engine` that lives here. Its thread can be asked to end, not be made to: `kill` leaves it alone."""
+
+    restarts = False
 
     def __init__(self) -> None:
         self._tokens: dict[str, CancelToken] = {}
@@ -28,12 +32,17 @@ class InProcessEngine:
     def start(self) -> None:
         """Nothing to get ready: the libraries load with the first job."""
 
-    def run(self, job: Job) -> Iterator[Event]:
+    def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
         token = self._tokens.setdefault(job.id, CancelToken())
-        threading.Thread(target=self._make, args=(job, token, events), name="engine", daemon=True).start()
+        arguments = (job, resume, token, events)
+        threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
         while True:
-            event = events.get()
+            try:
+                event = events.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                yield None
+                continue
             if event is None:
                 raise EngineDied
             yield event
@@ -49,7 +58,9 @@ class InProcessEngine:
     def close(self) -> None:
         """Nothing is left behind but the loaded model, which goes with the object."""
 
-    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
+    def _make(
+        self, job: Job, resume: bool, token: CancelToken, events: queue.SimpleQueue[Event | None]
+    ) -> None:
         try:
             from diffusers_helper.runner import Runner  # torch: seconds, and only where this engine is chosen
         except Exception as error:  # noqa: BLE001 - the end of this thread: the job gets to hear why
@@ -57,4 +68,4 @@ class InProcessEngine:
             return
         if self._runner is None:
             self._runner = Runner()
-        self._runner.run(job.request, job.folder, events.put, token)
+        self._runner.run(job.request, job.folder, events.put, token, resume=resume)

@@ -44,18 +44,31 @@ def failed_event(error: BaseException, job: str, time: float, video: str | None,
     )
 
 
-def engine_died_event(exit_code: int | None, job: str, time: float, video: str | None, frames: int) -> Failed:
-    """What a person should read when the engine process is gone. `exit_code` as `Popen.returncode`."""
+def cause_of_death(exit_code: int | None) -> str:
+    """How the engine process came to its end, as it follows after its name. As `Popen.returncode`."""
     if exit_code is not None and exit_code < 0:
-        cause = f"was ended by {_signal_name(-exit_code)}"
-    else:
-        cause = "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
+        return f"was ended by {_signal_name(-exit_code)}"
+    return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
+
+
+def engine_died_event(
+    exit_code: int | None, job: str, time: float, video: str | None, frames: int, lessons: str = ""
+) -> Failed:
+    """What a person should read when the engine process is gone for good.
+
+    Args:
+        exit_code: as `Popen.returncode`.
+        lessons: what is known of all its deaths, a line each.
+    """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
         remedy = f"Often the system's memory was full. {_KEPT}"
+    tries = f" It was tried {lessons.count(chr(10)) + 1} times." if lessons else ""
     return Failed(
-        job=job, time=time, message=f"The engine, the process that makes the video, {cause}.", remedy=remedy,
-        detail=f"engine exit code {exit_code}", code="engine_died", video=video, frames=frames,
+        job=job, time=time, remedy=remedy,
+        message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
+        detail="\n".join(filter(None, (lessons, f"engine exit code {exit_code}"))),
+        code="engine_died", video=video, frames=frames,
     )  # fmt: skip
 
 

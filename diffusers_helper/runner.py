@@ -33,8 +33,12 @@ class Runner:
         folder: Path,
         on_event: Callable[[Event], None],
         cancel: CancelToken,
+        *,
+        resume: bool = False,
     ) -> None:
         """Makes the video in `folder`. Whatever happens ends in one final event; nothing is raised.
+
+        With `resume` it goes on with what an earlier run has left there.
 
         The request comes from `submit`, which has decided whether its model may be a folder.
         """
@@ -42,7 +46,8 @@ class Runner:
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
-            generate(request, models, on_event=said, cancel=cancel, folder=folder)
+            source = folder if resume else None
+            generate(request, models, on_event=said, cancel=cancel, folder=folder, resume_from=source)
         except GenerationCancelled:
             if not said.the_end:
                 elapsed = time.monotonic() - started

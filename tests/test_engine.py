@@ -16,7 +16,7 @@ import pytest
 
 from app.jobs.engine_client import EngineDied, EngineProcess
 from app.jobs.job import Job
-from diffusers_helper.events import Cancelled, Failed, Finished, JobStarted, StepDone, Warned
+from diffusers_helper.events import Cancelled, Event, Failed, Finished, JobStarted, StepDone, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import (
     ROOT,
@@ -42,7 +42,8 @@ engine = EngineProcess()
 engine.start()
 print(engine.pid, flush=True)
 for event in engine.run(Job(id="job", state="running", request=request, folder=Path(folder), created=0.0)):
-    print(json.dumps(to_dict(event)), flush=True)
+    if event is not None:
+        print(json.dumps(to_dict(event)), flush=True)
 time.sleep(600)
 """
 
@@ -64,6 +65,10 @@ def job_for(folder: Path, model: str, script: str, name: str = "job") -> Job:
     request = GenerationRequest(image="unused", prompt=script, model=model)
     (folder / name).mkdir()
     return Job(id=name, state="running", request=request, folder=folder / name, created=0.0)
+
+
+def told(events: Iterator[Event | None]) -> list[Event]:
+    return [event for event in events if event is not None]
 
 
 class Parent:
@@ -156,7 +161,7 @@ def test_the_engine_shares_group_and_environment_and_leaves_interrupts_to_its_pa
 def test_events_come_as_they_were_sent_whatever_libraries_print(
     tmp_path: Path, model: str, engine: EngineProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    events = list(engine.run(job_for(tmp_path, model, "sections=1 steps=2 at=1 fault=noise")))
+    events = told(engine.run(job_for(tmp_path, model, "sections=1 steps=2 at=1 fault=noise")))
     assert isinstance(events[0], JobStarted)
     assert events[0] == JobStarted(job="job", time=0, sections=1, frames=37, width=64, height=64)
     assert isinstance(events[-1], Finished)
@@ -168,10 +173,10 @@ def test_events_come_as_they_were_sent_whatever_libraries_print(
 
 def test_a_cancel_before_the_job_is_sent_counts(tmp_path: Path, model: str, engine: EngineProcess) -> None:
     engine.cancel("early")
-    assert isinstance(list(engine.run(job_for(tmp_path, model, "fault=wait", "early")))[-1], Cancelled)
+    assert isinstance(told(engine.run(job_for(tmp_path, model, "fault=wait", "early")))[-1], Cancelled)
     engine.cancel("late")
-    assert isinstance(list(engine.run(job_for(tmp_path, model, "fault=wait", "late")))[-1], Cancelled)
-    assert isinstance(list(engine.run(job_for(tmp_path, model, "steps=1", "next")))[-1], Finished)
+    assert isinstance(told(engine.run(job_for(tmp_path, model, "fault=wait", "late")))[-1], Cancelled)
+    assert isinstance(told(engine.run(job_for(tmp_path, model, "steps=1", "next")))[-1], Finished)
 
 
 def test_a_cancel_while_the_libraries_load_ends_the_job_at_once(
@@ -182,17 +187,17 @@ def test_a_cancel_while_the_libraries_load_ends_the_job_at_once(
     engine.cancel("job")
     start = time.monotonic()
     end = Cancelled(job="job", time=0.0, video=None, frames=0)
-    assert list(engine.run(job_for(tmp_path, model, ""))) == [end]
+    assert told(engine.run(job_for(tmp_path, model, ""))) == [end]
     assert time.monotonic() - start < 2
     gate.touch()
-    events = list(engine.run(job_for(tmp_path, model, "steps=1", "next")))
+    events = told(engine.run(job_for(tmp_path, model, "steps=1", "next")))
     assert isinstance(events[-1], Finished)
 
 
 def test_kill_ends_a_deaf_engine_and_close_leaves_no_process(
     tmp_path: Path, model: str, engine: EngineProcess
 ) -> None:
-    stream = engine.run(job_for(tmp_path, model, "fault=hang at=1"))
+    stream = filter(None, engine.run(job_for(tmp_path, model, "fault=hang at=1")))
     while not isinstance(next(stream), StepDone):
         pass
     pid = engine.pid
@@ -224,7 +229,7 @@ def test_an_engine_that_cannot_load_its_libraries_says_so_to_every_job(
     engine = EngineProcess()
     try:
         for name in ("one", "two"):
-            (end,) = engine.run(job_for(tmp_path, model, "", name))
+            (end,) = told(engine.run(job_for(tmp_path, model, "", name)))
             assert isinstance(end, Failed)
             assert "package" in end.message
             assert "webui.sh" in end.remedy
@@ -239,7 +244,7 @@ def test_the_engine_is_ours_even_where_another_app_lies(
     (tmp_path / "elsewhere" / "app" / "engine.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    events = list(engine.run(job_for(tmp_path, model, "steps=1")))
+    events = told(engine.run(job_for(tmp_path, model, "steps=1")))
     assert isinstance(events[1], Warned)
     assert engine_facts(events[1])["pid"] == engine.pid
     assert isinstance(events[-1], Finished)

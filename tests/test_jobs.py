@@ -172,20 +172,39 @@ def test_an_error_ends_its_job_in_words_for_a_person(
     assert (stored.state, stored.message, stored.remedy) == ("failed", end.message, end.remedy)
 
 
+@pytest.mark.parametrize("fault", ["SIGKILL", "SIGABRT", "exit"])
+def test_a_dead_engine_is_noticed_at_once_and_a_new_one_goes_on(open_studio: Studio, fault: str) -> None:
+    job = open_studio.submit(f"sections=3 steps=2 at=3 fault={fault} times=2")
+    last_step = open_studio.until(job, StepDone, 3)
+    first, *_, end = events = open_studio.events(job)
+    deaths = [event for event in events if isinstance(event, Warned) and "started again" in event.message]
+    assert len(deaths) == 2
+    assert deaths[0].time - last_step.time < 2
+    assert "section 2" in deaths[0].message
+    assert isinstance(first, JobStarted)
+    assert sum(isinstance(event, JobStarted) for event in events) == 1
+    assert [event.section for event in events if isinstance(event, SectionFinished)] == [1, 2, 3]
+    assert isinstance(end, Finished)
+    pids = {
+        engine_facts(event)["pid"] for event in events if isinstance(event, Warned) and event not in deaths
+    }
+    assert len(pids) == 3
+
+
 @pytest.mark.parametrize(
-    ("fault", "words"), [("SIGKILL", "SIGKILL"), ("SIGABRT", "SIGABRT"), ("exit", "code 3")]
+    ("fault", "words", "tries"), [("SIGKILL", "SIGKILL", 5), ("SIGABRT", "SIGABRT", 3), ("exit", "code 3", 3)]
 )
-def test_a_dead_engine_is_noticed_at_once_and_the_next_job_gets_a_new_one(
-    open_studio: Studio, fault: str, words: str
+def test_an_engine_that_dies_again_and_again_fails_the_job_and_the_next_one_runs(
+    open_studio: Studio, fault: str, words: str, tries: int
 ) -> None:
     job = open_studio.submit(f"sections=2 steps=2 at=3 fault={fault}")
-    last_step = open_studio.until(job, StepDone, 3)
     events = open_studio.events(job)
     end = events[-1]
     assert isinstance(end, Failed)
-    assert end.time - last_step.time < 2
     assert (end.code, end.frames) == ("engine_died", 37)
     assert words in end.message
+    assert f"tried {tries} times" in end.message
+    assert end.detail.count("while denoising section 2") == tries
     assert end.remedy
     assert end.video == str(job.folder / "video.mp4")
     assert Path(end.video).read_bytes() == b"video of 37 frames"

@@ -16,6 +16,7 @@ from typing import IO, Any, Protocol
 
 from app.jobs.job import Job
 from diffusers_helper.events import Event, from_dict
+from diffusers_helper.failures import cause_of_death
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
@@ -26,22 +27,41 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class EngineDied(Exception):
-    """The engine ended before the job did. `exit_code` as `Popen.returncode`, None where there is none."""
+    """The engine ended before the job did.
 
-    def __init__(self, exit_code: int | None = None) -> None:
+    Attributes:
+        exit_code: as `Popen.returncode`, None where there is none.
+        lessons: what was learned from several deaths, a line each.
+    """
+
+    def __init__(self, exit_code: int | None = None, lessons: str = "") -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code = exit_code
+        self.exit_code, self.lessons = exit_code, lessons
+
+    @property
+    def cause(self) -> str:
+        """What comes after "the engine"."""
+        return cause_of_death(self.exit_code)
 
 
 class Engine(Protocol):
-    """What makes the videos, one at a time."""
+    """What makes the videos, one at a time.
+
+    Attributes:
+        restarts: whether `run` works again after a death.
+    """
+
+    restarts: bool
 
     def start(self) -> None:
         """Gets ready in the background. Only to be called, like `run`, from the thread that runs the jobs."""
         ...
 
-    def run(self, job: Job) -> Iterator[Event]:
-        """Makes one video; ends after the job's final event.
+    def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
+        """Makes one video; ends after the job's final event. Yields None while nothing happens.
+
+        Args:
+            resume: go on with what an earlier run left in the job's folder.
 
         Raises:
             EngineDied: if that never comes.
@@ -68,6 +88,8 @@ class EngineProcess:
     process, which is how it learns that it is alone. It also dies with the *thread* that started it.
     """
 
+    restarts = True
+
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         self._command = command
         self._lock = threading.Lock()  # of what is below and of writing to stdin
@@ -85,8 +107,11 @@ class EngineProcess:
         with self._lock:
             self._start()
 
-    def run(self, job: Job) -> Iterator[Event]:
-        command = {"do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json()}
+    def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
+        command = {
+            "do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json(),
+            "resume": resume,
+        }  # fmt: skip
         with self._lock:
             process = self._start()
             events = self._events
@@ -153,7 +178,7 @@ class EngineProcess:
 
     def _follow(
         self, job_id: str, process: subprocess.Popen[bytes], events: queue.SimpleQueue[Event | None]
-    ) -> Iterator[Event]:
+    ) -> Iterator[Event | None]:
         while True:
             try:
                 event = events.get(timeout=_POLL_SECONDS)
@@ -161,6 +186,7 @@ class EngineProcess:
                 # Something that the engine started may hold the pipe open after the engine is gone.
                 event = None
                 if process.poll() is None:
+                    yield None
                     continue
             if event is None:
                 raise EngineDied(_exit_code(process))

@@ -14,7 +14,8 @@ from pathlib import Path
 from app.jobs.engine_client import Engine, EngineProcess
 from app.jobs.index import final_event
 from app.jobs.job import Job
-from app.jobs.store import JobStore, unwritable
+from app.jobs.patience import Patience
+from app.jobs.store import INDEX_FOLDER, JobStore, unwritable
 from app.jobs.worker import Worker
 from diffusers_helper.events import Event
 from diffusers_helper.job_folder import JobFolder, write_atomic
@@ -34,11 +35,13 @@ class JobService:
     Args:
         outputs: the folder that holds one folder per job.
         engine: what makes the videos; a child process unless told otherwise.
+        patience: how long it may be silent; learned from this folder's jobs unless told otherwise.
     """
 
-    def __init__(self, outputs: Path, engine: Engine | None = None) -> None:
+    def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
         self._outputs = outputs
         self._engine: Engine = EngineProcess() if engine is None else engine
+        self._patience = patience
         self._changed = threading.Condition()
         self._changes = 0
         self._opening = threading.Lock()
@@ -56,7 +59,8 @@ class JobService:
             InputError: if the outputs folder cannot be written.
         """
         self._store.recover(adopt=adopt)
-        self._worker = Worker(self._store, self._engine, self._notify)
+        patience = self._patience or Patience(self._store.outputs / INDEX_FOLDER / "patience.json")
+        self._worker = Worker(self._store, self._engine, patience, self._notify)
         self._worker.start(warm=warm)
 
     def stop(self, timeout: float = 4.0) -> None:

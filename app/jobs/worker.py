@@ -9,25 +9,32 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from app.jobs.engine_client import Engine, EngineDied
 from app.jobs.job import Job
+from app.jobs.patience import Patience
 from app.jobs.store import JobStore
+from app.jobs.supervisor import Supervisor
 from diffusers_helper.events import Cancelled, Event, SectionFinished
 from diffusers_helper.failures import engine_died_event, failed_event
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # what is left of a stop's time when the engine has to be killed
-_SIGNAL_SECONDS = 0.5
 _RETRY_SECONDS = 2.0
 _LOOK_SECONDS = 10.0
+_KFD = Path("/dev/kfd")  # there with the kernel's driver for AMD's GPUs
 
 
 class Worker:
     """Runs the store's queue. `on_change` is called after each event, from the worker's thread."""
 
-    def __init__(self, store: JobStore, engine: Engine, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, store: JobStore, engine: Engine, patience: Patience, on_change: Callable[[], None]
+    ) -> None:
         self._store, self._engine, self._on_change = store, engine, on_change
+        self._supervisor = Supervisor(engine, patience, compiles=_KFD.exists())
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -124,7 +131,7 @@ class Worker:
     def _make(self, job: Job) -> None:
         shown: SectionFinished | None = None
         try:
-            for event in self._engine.run(job):
+            for event in self._supervisor.make(job, partial(self._should_end, job)):
                 shown = event if isinstance(event, SectionFinished) else shown
                 self._record(job, event)
         except EngineDied as death:
@@ -137,14 +144,15 @@ class Worker:
 
     def _last_word(self, job: Job, death: EngineDied, shown: SectionFinished | None) -> Event:
         video, frames = self._store.salvage(job.id, shown)
-        if death.exit_code == -signal.SIGTERM:
-            # Sent to the whole process group it reaches the engine a moment before our own handler runs.
-            self._stopping.wait(_SIGNAL_SECONDS)
-        with self._lock:
-            asked = job.id in self._cancelled
-        if asked or self._stopping.is_set():
+        if self._should_end(job):
             return Cancelled(job=job.id, time=0.0, video=video, frames=frames)
-        return engine_died_event(death.exit_code, job.id, 0.0, video, frames)
+        return engine_died_event(death.exit_code, job.id, 0.0, video, frames, death.lessons)
+
+    def _should_end(self, job: Job, wait: float = 0.0) -> bool:
+        """Whether the job was cancelled or the program is ending, or is so within `wait` seconds."""
+        with self._lock:
+            cancelled = job.id in self._cancelled
+        return cancelled or self._stopping.wait(wait)
 
 
 def _since(job: Job) -> float:

@@ -1,10 +1,10 @@
 """Loader and pipeline of the engine's fault tests: no models, and trouble on demand.
 
 The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: what happens after how many steps.
-Faults are `wait` (until cancelled), `hang` (deaf), `gil` (deaf, and no other thread runs), `noise` (prints),
-`native` (a thread goes on in a native library beyond the end), `exit`, `memory`, `error`, `input`, and names
-of signals. Without one the job comes to its end. Each job warns first with its process and how many models
-have been loaded.
+With `times=2` the trouble comes on the first two occasions only. Faults are `wait` (until cancelled), `hang`
+(deaf), `gil` (deaf, and no other thread runs), `noise` (prints), `native` (a thread goes on in a native
+library beyond the end), `exit`, `memory`, `error`, `input`, and names of signals. Without one the job comes
+to its end. Each run of a job warns first with its process and how many models have been loaded.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def generate(
     on_event: Callable[[Event], None],
     cancel: CancelToken,
     folder: Path,
+    resume_from: Path | None = None,
 ) -> None:
     script = dict(part.split("=") for part in request.prompt.split())
     sections, steps = int(script.get("sections", 2)), int(script.get("steps", 3))
@@ -69,12 +70,13 @@ def generate(
         JobStarted(job=job, time=0, sections=sections, frames=sections * _FRAMES + 1, width=64, height=64)
     )
     on_event(Warned(job=job, time=0, message=f"pid={os.getpid()} loaded={models.number}"))
+    made = len(list(folder.glob("segments/so_far_*.mp4"))) if resume_from else 0
     try:
-        for done in range(sections * steps):
+        for done in range(made * steps, sections * steps):
             section, step = done // steps + 1, done % steps + 1
             if step == 1:
                 on_event(StageStarted(job=job, time=0, stage="sample", section=section))
-            if done == int(script.get("at", 0)):
+            if done == int(script.get("at", 0)) and _is_due(folder, script):
                 _trouble(script.get("fault", ""), cancel)
             cancel.check()
             on_event(StepDone(job=job, time=0, section=section, step=step, steps=steps))
@@ -94,6 +96,13 @@ def generate(
     video = folder / "video.mp4"
     video.write_bytes(b"video of %d frames" % frames)
     on_event(Finished(job=job, time=0, video=str(video), frames=frames, seconds=0.1))
+
+
+def _is_due(folder: Path, script: dict[str, str]) -> bool:
+    count = folder / "troubles"
+    before = len(count.read_bytes()) if count.exists() else 0
+    count.write_bytes(b"x" * (before + 1))
+    return before < int(script.get("times", 1000))
 
 
 def _trouble(fault: str, cancel: CancelToken) -> None:
