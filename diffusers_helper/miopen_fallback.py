@@ -1,9 +1,9 @@
 """Puts the ladder of `cache.conv` under the Conv3d modules of a model, and knows the errors it is for.
 
-Symptom: on Radeon cards MIOpen at times finds no algorithm for a 3D convolution, runs out of workspace, or fails
-inside; the job dies in the VAE. What helps: the same sum computed in another way. Modules are changed one by
-one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first as ever, and only
-the way out of an error is added. See MIOPEN_FALLBACK_README.md.
+Symptom: on Radeon cards MIOpen at times finds no algorithm for a 3D convolution, runs out of workspace, or
+fails inside; the job dies in the VAE. What helps: the same sum computed in another way. Modules are changed one
+by one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first as ever, and
+only the way out of an error is added. See MIOPEN_FALLBACK_README.md.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TEXTS: tuple[tuple[ErrorKind, tuple[str, ...]], ...] = (
 
 
 def classify(error: BaseException) -> ErrorKind | None:
-    """The kind of a fault of driver, memory or device; None for everything else, mistakes of ours included."""
+    """The kind of a fault of driver, memory or device; None for everything else, our mistakes included."""
     if not isinstance(error, RuntimeError):
         return None
     if isinstance(error, torch.OutOfMemoryError):
@@ -193,14 +193,15 @@ class _LadderForward:
     def __init__(self, conv: nn.Conv3d, ladder: ConvLadder, before: Any) -> None:
         self.ladder, self.before = ladder, before
         self._stride, self._dilation, self._groups = _triple(conv.stride), _triple(conv.dilation), conv.groups
-        self._pad_mode = conv.padding_mode
+        self._pad_mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         self._pad, self._padding = _paddings(conv)
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self._pad is not None:
-            mode = "constant" if self._pad_mode == "zeros" else self._pad_mode
-            x = functional.pad(x, self._pad, mode=mode)
-        return self.ladder.conv3d(x, weight, bias, self._stride, self._padding, self._dilation, self._groups)
+            input = functional.pad(input, self._pad, mode=self._pad_mode)
+        return self.ladder.conv3d(
+            input, weight, bias, self._stride, self._padding, self._dilation, self._groups
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _LadderForward:
         return self
