@@ -1,9 +1,9 @@
 """Puts the ladder of `cache.conv` under the Conv3d modules of a model, and knows the errors it is for.
 
 Symptom: on Radeon cards MIOpen at times finds no algorithm for a 3D convolution, runs out of workspace, or
-fails inside; the job dies in the VAE. What helps: the same sum computed in another way. Modules are changed one
-by one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first as ever, and
-only the way out of an error is added. See MIOPEN_FALLBACK_README.md.
+fails inside; the job dies in the VAE. What helps: the same sum computed in another way. Modules are changed
+one by one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first as ever,
+and only the way out of an error is added. See MIOPEN_FALLBACK_README.md.
 """
 
 from __future__ import annotations
