@@ -180,7 +180,10 @@ class ConvLadder:
             kind = self._kind(error, call[0].device)
             if kind is None and is_first and self._classify(error) is ErrorKind.DEVICE:
                 self._routes.add_deadly(case, rung.name, str(error))
-            if kind is None or not _rest(kind, waiting):
+            if kind is None:
+                raise
+            if not _rest(kind, waiting):
+                self._leave(case, rung, kind, shorten(str(error)), call[0].device)
                 raise
             failure = kind, shorten(str(error))
         else:

@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from cache.conv_routes import ConvCase, Triple
 
-# What one step of `taps` and `tiles` may take besides the input and the result.
-STEP_BYTES = 256 * 1024**2
+# What `taps` and `tiles` unfold at a time. Kernels may unfold it once more.
+STEP_BYTES = 128 * 1024**2
 _HALVES = (torch.float16, torch.bfloat16)
 
 RunRung = Callable[[Tensor, Tensor, Tensor | None, Triple, Triple, Triple, int], Tensor]
@@ -242,5 +242,5 @@ RUNGS: dict[str, Rung] = {
         Rung("cpu", cpu),
     )
 }
-# Need less memory than the others: what is left to try when memory was too small.
-SMALLER_RUNGS = ("tiles", "cpu")
+# Work in steps, and so need little more than the result: what is left to try when memory was too small.
+SMALLER_RUNGS = ("taps", "tiles", "cpu")
