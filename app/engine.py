@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from app.conv_settings import conv_settings
 from app.jobs.stdio import take_stdin, take_stdout
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
@@ -123,12 +124,13 @@ def main() -> None:
     threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=sys.argv[1])
     try:
+        from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner
     except Exception as error:  # noqa: BLE001 - an installation that cannot work: every job gets to hear why
         while True:
             order = orders.take()
             events.send(failed_event(error, order.job, 0.0, None, 0))
-    runner = Runner()
+    runner = Runner(initialize_miopen_fallback(**conv_settings()))
     while True:
         order = orders.take()
         request = GenerationRequest.from_json(order.request)

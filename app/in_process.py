@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from app.conv_settings import conv_settings
 from app.jobs.engine_client import EngineDied
 from app.jobs.job import Job
 from diffusers_helper.cancel import CancelToken
@@ -62,10 +63,12 @@ class InProcessEngine:
         self, job: Job, resume: bool, token: CancelToken, events: queue.SimpleQueue[Event | None]
     ) -> None:
         try:
-            from diffusers_helper.runner import Runner  # torch: seconds, and only where this engine is chosen
+            # torch: seconds, and only where this engine is chosen
+            from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+            from diffusers_helper.runner import Runner
         except Exception as error:  # noqa: BLE001 - the end of this thread: the job gets to hear why
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
         if self._runner is None:
-            self._runner = Runner()
+            self._runner = Runner(initialize_miopen_fallback(**conv_settings()))
         self._runner.run(job.request, job.folder, events.put, token, resume=resume)

@@ -28,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.part_files import find_part, fingerprint, stored_dtype
 from diffusers_helper.registry import PARTS, ModelInfo
 
@@ -52,8 +53,11 @@ class Models:
         device: where its parts compute. They wait in main memory.
     """
 
-    def __init__(self, info: ModelInfo, device: torch.device) -> None:
+    def __init__(
+        self, info: ModelInfo, device: torch.device, convolutions: MIOpenFallbackHandler | None = None
+    ) -> None:
         self.info, self.device = info, device
+        self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._parts: dict[str, Any] = {}
         self._fingerprints: dict[str, str] = {}
 
@@ -112,21 +116,30 @@ class Models:
                     f"{name} of model {self.info.name} cannot be loaded from {folder} ({reason}).",
                     "Check that the folder is complete, or get the model's files anew.",
                 ) from error
+            if name in ("transformer", "vae"):
+                self._convolutions.install(self._parts[name])
         return self._parts[name]
 
 
-def load_models(info: ModelInfo, *, device: str | None = None, cancel: CancelToken | None = None) -> Models:
+def load_models(
+    info: ModelInfo,
+    *,
+    device: str | None = None,
+    cancel: CancelToken | None = None,
+    convolutions: MIOpenFallbackHandler | None = None,
+) -> Models:
     """The parts of a model, none of them loaded yet; `Models.load` or their first use does that.
 
     Args:
         info: which model.
         device: where it computes; None for the first GPU, or the CPU where there is none.
         cancel: ends the call if it is set already.
+        convolutions: what stands by when a Conv3d fails; None for one that forgets what it learns.
     """
     if cancel is not None:
         cancel.check()
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Models(info, torch.device(name))
+    return Models(info, torch.device(name), convolutions)
 
 
 def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dtype:

@@ -13,6 +13,7 @@ from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeErr
 from diffusers_helper.events import Cancelled, Event, SectionFinished
 from diffusers_helper.failures import failed_event
 from diffusers_helper.loaders import Models, load_models
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.pipeline import generate
 from diffusers_helper.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
@@ -23,7 +24,8 @@ _log = logging.getLogger(__name__)
 class Runner:
     """The models of the last job, ready for the next one of the same model."""
 
-    def __init__(self) -> None:
+    def __init__(self, convolutions: MIOpenFallbackHandler | None = None) -> None:
+        self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
         self._models: Models | None = None
 
@@ -58,11 +60,12 @@ class Runner:
                 self._drop()  # what an error left in memory or on the device must not reach the next job
             elapsed = time.monotonic() - started
             said(failed_event(error, folder.name, elapsed, said.video, said.frames))
+        self._convolutions.print_stats()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
         if self._models is None or info != self._info:
             self._drop()
-            self._models = load_models(info, cancel=cancel)
+            self._models = load_models(info, cancel=cancel, convolutions=self._convolutions)
             self._info = info
         return self._models
 

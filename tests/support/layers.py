@@ -80,7 +80,7 @@ LAYERS = (
     Layer(
         "engine",
         ("app.engine",),
-        ("diffusers_helper", "cache", "app.jobs"),
+        ("diffusers_helper", "cache", "app.jobs", "app.conv_settings"),
         None,
         banned=GRADIO,
         reads_environment=True,

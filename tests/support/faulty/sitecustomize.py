@@ -9,11 +9,13 @@ from pathlib import Path
 
 _STAND_IN = Path(__file__).with_name("stand_in.py")
 
+_REPLACED = tuple(f"diffusers_helper.{name}" for name in ("loaders", "pipeline", "miopen_fallback"))
+
 
 class _Finder:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name in ("diffusers_helper.loaders", "diffusers_helper.pipeline"):
+        if name in _REPLACED:
             return spec_from_file_location(name, _STAND_IN)
         return None
 

@@ -1,0 +1,321 @@
+"""Which rung a convolution takes on this card, and why: kept on disk as JSON that people can read.
+
+One file per GPU architecture in a folder that the caller names. Nothing here needs torch, and nothing here is
+fatal: without a folder, or with one that cannot be written, what is learned lasts as long as the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes at once may lose what one of them has learned, nothing else
+    fcntl = None
+
+_log = logging.getLogger(__name__)
+
+VERSION = 1
+MAX_ROUTES = 2000  # per file
+MAX_REASON = 300  # characters
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvCase:
+    """Everything the choice of a rung may depend on.
+
+    Attributes:
+        arch: `gfx1100`, `sm_90`, `cpu`.
+        rocm, torch: versions; rocm is `none` elsewhere.
+        dtype: torch's name for it, `bfloat16`.
+        shape: (B, C, T, H, W) of the input.
+        weight: (O, C / groups, kT, kH, kW).
+    """
+
+    arch: str
+    rocm: str
+    torch: str
+    dtype: str
+    shape: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: Triple
+    padding: Triple
+    dilation: Triple
+    groups: int
+
+    def __str__(self) -> str:
+        """One line that `from_text` reads back; the key in the file."""
+        sizes = (self.shape, self.weight, self.stride, self.padding, self.dilation)
+        names = ("x", "w", "stride", "pad", "dilation")
+        shapes = " ".join(
+            f"{name}={'x'.join(map(str, size))}" for name, size in zip(names, sizes, strict=True)
+        )
+        return f"{self.arch} rocm={self.rocm} torch={self.torch} {self.dtype} {shapes} groups={self.groups}"
+
+    @classmethod
+    def from_text(cls, text: str) -> ConvCase:
+        """The case that `str` gave.
+
+        Raises:
+            ValueError: for any other text.
+        """
+        match = _CASE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text[:200]!r} names no convolution; expected a text like {_EXAMPLE!r}.")
+        arch, rocm, torch, dtype, *sizes, groups = match.groups()
+        shape, weight, *rest = (tuple(map(int, size.split("x"))) for size in sizes)
+        stride, padding, dilation = cast(list[Triple], rest)
+        return cls(arch, rocm, torch, dtype, shape, weight, stride, padding, dilation, int(groups))
+
+
+_SIZES_5, _SIZES_3 = r"(\d+(?:x\d+){4})", r"(\d+(?:x\d+){2})"
+_CASE = re.compile(
+    rf"([\w.-]+) rocm=(\S+) torch=(\S+) (\w+) x={_SIZES_5} w={_SIZES_5} "
+    rf"stride={_SIZES_3} pad={_SIZES_3} dilation={_SIZES_3} groups=(\d+)"
+)
+_EXAMPLE = (
+    "gfx1100 rocm=7.2 torch=2.13.0 float16 x=1x16x5x64x64 w=16x16x3x3x3 "
+    "stride=1x1x1 pad=0x0x0 dilation=1x1x1 groups=1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What is known of one case.
+
+    Attributes:
+        rung: the one to use first; empty if none has been chosen.
+        reason: why that one.
+        when: of the last change, UTC.
+        failed: rungs that gave a recognised error, with its text.
+        deadly: rungs that ended the process, with what is known of it. Never tried again.
+        measured: milliseconds by rung, of those that were timed.
+        trying: the rung that a process was timing; it died in it if that process is gone.
+    """
+
+    rung: str = ""
+    reason: str = ""
+    when: str = ""
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    deadly: dict[str, str] = field(default_factory=dict[str, str])
+    measured: dict[str, float] = field(default_factory=dict[str, float])
+    trying: str = ""
+
+
+def shorten(text: str) -> str:
+    """A reason fit for one line of the file."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+
+
+class RouteStore:
+    """All that is known, by case. Safe to share between threads, and its folder between processes.
+
+    Args:
+        folder: where the files lie; made when there is something to write. None keeps everything in memory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._tables: dict[str, dict[str, Route]] = {}
+        self._is_writable = folder is not None
+
+    def get(self, case: ConvCase) -> Route:
+        """What is known; an empty route if nothing is."""
+        with self._lock:
+            return self._table(case.arch).get(str(case), Route())
+
+    def routes(self, arch: str) -> dict[str, Route]:
+        """All routes of an architecture, by the text of their case."""
+        with self._lock:
+            return dict(self._table(arch))
+
+    def choose(self, case: ConvCase, rung: str, reason: str) -> None:
+        """Makes a rung that has worked the first to use."""
+
+        def change(route: Route) -> Route:
+            failed = {name: text for name, text in route.failed.items() if name != rung}
+            return replace(route, rung=rung, reason=shorten(reason), failed=failed)
+
+        self._change(case, change)
+
+    def add_failure(self, case: ConvCase, rung: str, reason: str) -> None:
+        """Records a recognised error: the rung is passed over until it is measured anew."""
+        self._change(case, lambda route: replace(route, failed={**route.failed, rung: shorten(reason)}))
+
+    def add_deadly(self, case: ConvCase, rung: str, reason: str) -> None:
+        """Records that a rung ended the process."""
+
+        def change(route: Route) -> Route:
+            left = replace(route, rung="", reason="") if route.rung == rung else route
+            return replace(left, deadly={**route.deadly, rung: shorten(reason)}, trying="")
+
+        self._change(case, change)
+
+    def set_trying(self, case: ConvCase, rung: str) -> None:
+        """Says which rung is about to be timed, or with an empty name that none is."""
+        self._change(case, lambda route: replace(route, trying=rung))
+
+    def add_measured(
+        self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str
+    ) -> None:
+        """Records what timing the rungs gave; replaces what was measured and had failed before."""
+        self._change(
+            case,
+            lambda route: replace(
+                route,
+                rung=rung,
+                reason=shorten(reason),
+                measured={name: round(value, 4) for name, value in milliseconds.items()},
+                failed={name: shorten(text) for name, text in failed.items()},
+                trying="",
+            ),
+        )
+
+    # ---- files --------------------------------------------------------------------------------------------
+
+    def _table(self, arch: str) -> dict[str, Route]:
+        if arch not in self._tables:
+            file = self._file(arch)
+            self._tables[arch] = {} if file is None else self._load(file)
+        return self._tables[arch]
+
+    @staticmethod
+    def _load(file: Path) -> dict[str, Route]:
+        with contextlib.suppress(_Damaged):
+            return _read(file)
+        try:
+            with _locked(file):
+                return _read_locked(file)
+        except OSError:  # damaged, in a folder that cannot be written
+            return {}
+
+    def _file(self, arch: str) -> Path | None:
+        name = re.sub(r"[^\w.-]", "_", arch)
+        return None if self._folder is None else self._folder / f"{name}.json"
+
+    def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
+        """Applies a change to what is on disk now, which another process may have written since."""
+        key, file = str(case), self._file(case.arch)
+        with self._lock:
+            if file is None or not self._is_writable:
+                _apply(self._table(case.arch), key, change)
+                return
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with _locked(file):
+                    table = _read_locked(file)
+                    _apply(table, key, change)
+                    _write(file, table)
+                self._tables[case.arch] = table
+            except OSError as error:
+                self._is_writable = False
+                _log.warning(
+                    "%s cannot be written (%s); what is learned about convolutions lasts until the end "
+                    "of this process",
+                    file,
+                    error.strerror or error,
+                )
+                _apply(self._table(case.arch), key, change)
+
+
+def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) -> None:
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    table[key] = replace(change(table.pop(key, Route())), when=now)
+    if len(table) > MAX_ROUTES:
+        # The newest, and before them what must never be tried again.
+        oldest = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))
+        for name in oldest[: len(table) - MAX_ROUTES]:
+            del table[name]
+
+
+class _Damaged(Exception):
+    """The file holds something else than `_write` writes."""
+
+
+def _read(file: Path) -> dict[str, Route]:
+    """The routes in a file; none if there is no file, or one that cannot be opened.
+
+    Raises:
+        _Damaged: if its content makes no sense.
+    """
+    try:
+        return _parsed(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        _log.warning("%s cannot be read (%s); starting without it", file, error.strerror or error)
+        return {}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise _Damaged(shorten(str(error))) from error
+
+
+def _read_locked(file: Path) -> dict[str, Route]:
+    """As `_read`, with the lock held, so that a damaged file can be set aside."""
+    try:
+        return _read(file)
+    except _Damaged as error:
+        aside = file.with_name(file.name + ".damaged")
+        _log.warning("%s is damaged (%s); it is kept as %s", file, error, aside.name)
+        file.replace(aside)
+        return {}
+
+
+def _parsed(content: Any) -> dict[str, Route]:
+    """Raises one of several built-in errors for anything but what `_write` writes."""
+    if content["version"] != VERSION:
+        raise ValueError(f"its version is {content['version']}; expected {VERSION}")
+    table: dict[str, Route] = {}
+    for key, fields in content["routes"].items():
+        ConvCase.from_text(key)
+        route = Route(**fields)
+        values: list[Any] = [route.rung, route.reason, route.when, route.trying]
+        values += [
+            text for reasons in (route.failed, route.deadly) for item in reasons.items() for text in item
+        ]
+        numbers: list[Any] = list(route.measured.values())
+        if not all(isinstance(value, str) for value in values) or not all(
+            isinstance(number, int | float) for number in numbers
+        ):
+            raise ValueError(f"the route of {key} has fields of another type")
+        table[key] = route
+    return table
+
+
+def _write(file: Path, table: dict[str, Route]) -> None:
+    routes = {
+        key: {name: value for name, value in asdict(route).items() if value} for key, route in table.items()
+    }
+    data = json.dumps({"version": VERSION, "routes": routes}, indent=1, ensure_ascii=False).encode()
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Generator[None]:
+    """No other process changes the file meanwhile. The lock is a file of its own, as `file` is replaced."""
+    with file.with_name(f".{file.name}.lock").open("ab") as stream:
+        if fcntl is not None:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,224 @@
+"""Puts the ladder of `cache.conv` under the Conv3d modules of a model, and knows the errors it is for.
+
+Symptom: on Radeon cards MIOpen at times finds no algorithm for a 3D convolution, runs out of workspace, or
+fails inside; the job dies in the VAE. What helps: the same sum computed in another way. Modules are changed
+one by one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first as ever,
+and only the way out of an error is added. See MIOPEN_FALLBACK_README.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cache.conv import ConvLadder, ErrorKind, Hook
+from cache.conv_routes import RouteStore, Triple
+from cache.conv_rungs import RUNGS
+
+_log = logging.getLogger(__name__)
+
+AUTO, OFF = "auto", "off"
+CHOICES = (AUTO, *RUNGS, OFF)
+
+# Looked for in this order in the lower-case text of an error. Most were reported by people with Radeon cards;
+# the others are what the same fault is called by cuDNN, oneDNN and the CPU's allocator.
+_TEXTS: tuple[tuple[ErrorKind, tuple[str, ...]], ...] = (
+    (
+        ErrorKind.MEMORY,
+        (
+            "out of memory", "hiperroroutofmemory", "miopenstatusallocfailed", "cudnn_status_alloc_failed",
+            "blockallocator::alloc failed", "memory critical error by agent",
+            "hsa_status_error_out_of_resources", "can't allocate memory",
+        ),
+    ),
+    (
+        ErrorKind.DEVICE,
+        (
+            "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
+            "unspecified launch failure", "hiperrorlaunchtimeout", "launch timed out",
+            "memory access fault by gpu", "hsa exception", "hsa_status_error",
+        ),
+    ),
+    (
+        ErrorKind.DRIVER,
+        (
+            "miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed",
+            "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
+            "cudnn_status_", "unable to find an engine", "could not create a primitive",
+        ),
+    ),
+)  # fmt: skip
+
+
+def classify(error: BaseException) -> ErrorKind | None:
+    """The kind of a fault of driver, memory or device; None for everything else, our mistakes included."""
+    if not isinstance(error, RuntimeError):
+        return None
+    if isinstance(error, torch.OutOfMemoryError):
+        return ErrorKind.MEMORY
+    text = str(error).lower()
+    return next((kind for kind, signs in _TEXTS if any(sign in text for sign in signs)), None)
+
+
+def initialize_miopen_fallback(
+    *,
+    folder: Path | None = None,
+    rung: str = AUTO,
+    on_first_call: Hook | None = None,
+    after_first_call: Hook | None = None,
+) -> MIOpenFallbackHandler:
+    """A handler for all models of a process, ready to be installed into them.
+
+    Args:
+        folder: where learned routes are kept; None forgets them with the process.
+        rung: `auto`, the one rung to use for looking for faults, or `off`. For anything else `auto` is used.
+        on_first_call, after_first_call: see `cache.conv.ConvLadder`.
+    """
+    if rung not in CHOICES:
+        _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
+        rung = AUTO
+    ladder = None
+    if rung == OFF:
+        _log.info("[MIOpen Fallback] Switched off")
+    else:
+        forced = None if rung == AUTO else rung
+        ladder = ConvLadder(
+            RouteStore(folder), classify, forced=forced,
+            on_first_call=on_first_call, after_first_call=after_first_call,
+        )  # fmt: skip
+        _log.info("[MIOpen Fallback] Fallback system initialized")
+        _log.info("[MIOpen Fallback] Strategy: %s", forced or " → ".join(RUNGS))
+    return MIOpenFallbackHandler(ladder)
+
+
+class MIOpenFallbackHandler:
+    """Installs a ladder into modules, takes it out again, and tells what it did.
+
+    Used with `with`, it is taken out of all modules at the end.
+
+    Attributes:
+        ladder: what computes the convolutions; None if the fallback is switched off.
+    """
+
+    def __init__(self, ladder: ConvLadder | None) -> None:
+        self.ladder = ladder
+        self._installed: weakref.WeakSet[nn.Conv3d] = weakref.WeakSet()
+
+    @property
+    def cpu_attempts(self) -> int:
+        """Convolutions that were begun on the CPU as the last way out."""
+        return 0 if self.ladder is None else self.ladder.attempts["cpu"]
+
+    @property
+    def cpu_successes(self) -> int:
+        """Those of them that gave a result."""
+        return 0 if self.ladder is None else self.ladder.successes["cpu"]
+
+    def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
+        """Gives every Conv3d in `modules` the ladder; those that have it already are left as they are.
+
+        A subclass that computes its convolution in a way of its own is left alone.
+        """
+        if self.ladder is not None:
+            for module in modules:
+                for conv in module.modules():
+                    if isinstance(conv, nn.Conv3d) and type(conv)._conv_forward is nn.Conv3d._conv_forward:
+                        self._install_one(conv, self.ladder)
+        return self
+
+    def _install_one(self, conv: nn.Conv3d, ladder: ConvLadder) -> None:
+        before = vars(conv).get("_conv_forward")
+        if isinstance(before, _LadderForward):
+            if before.ladder is ladder:
+                return
+            before = before.before
+        conv._conv_forward = _LadderForward(conv, ladder, before)
+        self._installed.add(conv)
+
+    def remove(self) -> None:
+        """Every module is again as it was before."""
+        for conv in list(self._installed):
+            forward = vars(conv).get("_conv_forward")
+            if isinstance(forward, _LadderForward) and forward.ladder is self.ladder:
+                if forward.before is None:
+                    del conv._conv_forward
+                else:
+                    conv._conv_forward = forward.before
+        self._installed.clear()
+
+    def __enter__(self) -> MIOpenFallbackHandler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def statistics(self) -> str:
+        """What happened since the process started, in lines; empty if the first rung did everything."""
+        ladder = self.ladder
+        if ladder is None or not (ladder.left or self.cpu_attempts):
+            return ""
+        lines = [
+            "=== MIOpen Fallback Statistics ===",
+            f"CPU fallback attempts: {self.cpu_attempts}, successes: {self.cpu_successes}",
+        ]
+        for name in RUNGS:
+            errors = [reason for (_, rung), reason in ladder.left.items() if rung == name]
+            if errors:
+                lines.append(f"{name} left for {len(errors)} shapes, last because of: {errors[-1]}")
+            if name not in ("miopen", "cpu") and ladder.attempts[name]:
+                lines.append(f"{name} attempts: {ladder.attempts[name]}, successes: {ladder.successes[name]}")
+        return "\n".join([*lines, "=" * 35])
+
+    def print_stats(self) -> None:
+        """Logs the statistics if there are any."""
+        if text := self.statistics():
+            _log.warning("%s", text)
+
+
+class _LadderForward:
+    """What stands in the place of one module's `_conv_forward`.
+
+    It holds no tensor and not the module, so a copy of the module may share it.
+    """
+
+    def __init__(self, conv: nn.Conv3d, ladder: ConvLadder, before: Any) -> None:
+        self.ladder, self.before = ladder, before
+        self._stride, self._dilation, self._groups = _triple(conv.stride), _triple(conv.dilation), conv.groups
+        self._pad_mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        self._pad, self._padding = _paddings(conv)
+
+    def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self._pad is not None:
+            input = functional.pad(input, self._pad, mode=self._pad_mode)
+        return self.ladder.conv3d(
+            input, weight, bias, self._stride, self._padding, self._dilation, self._groups
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _LadderForward:
+        return self
+
+
+def _triple(values: tuple[int, ...]) -> Triple:
+    return values[0], values[1], values[2]
+
+
+def _paddings(conv: nn.Conv3d) -> tuple[list[int] | None, Triple]:
+    """What is padded before the convolution, and the zeros that it adds itself on both sides."""
+    both_ends = list(conv._reversed_padding_repeated_twice)
+    if conv.padding_mode != "zeros":
+        return both_ends, (0, 0, 0)
+    if not isinstance(conv.padding, str):
+        return None, _triple(conv.padding)
+    # "same" may need one more at the end than at the beginning; "valid" needs none.
+    befores, afters = both_ends[0::2], both_ends[1::2]
+    extra = [n for before, after in zip(befores, afters, strict=True) for n in (0, after - before)]
+    return (extra if any(extra) else None), (befores[2], befores[1], befores[0])
