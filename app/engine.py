@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from app.conv_settings import conv_settings
 from app.jobs.stdio import take_stdin, take_stdout
@@ -38,6 +38,7 @@ class Order:
     folder: Path
     request: str
     resume: bool
+    deadly: list[dict[str, str]]
     cancel: CancelToken
 
 
@@ -59,8 +60,16 @@ class Orders:
             for line in commands:
                 command = json.loads(line)
                 if command["do"] == "run":
-                    folder, resume = Path(command["folder"]), command["resume"]
-                    self._add(Order(command["job"], folder, command["request"], resume, CancelToken()))
+                    self._add(
+                        Order(
+                            job=command["job"],
+                            folder=Path(command["folder"]),
+                            request=command["request"],
+                            resume=command["resume"],
+                            deadly=command["deadly"],
+                            cancel=CancelToken(),
+                        )
+                    )
                 elif command["do"] == "cancel":
                     self._cancel(command["job"])
         os._exit(0)
@@ -95,7 +104,17 @@ class EventPipe:
         self._pipe, self._lock = pipe, threading.Lock()
 
     def send(self, event: Event) -> None:
-        line = json.dumps(to_dict(event), allow_nan=False).encode() + b"\n"
+        self._write(to_dict(event))
+
+    def name_trial(self, case: object, rung: str) -> None:
+        """Says which way of computing a convolution is about to be tried, in case that ends the process."""
+        self._write({"trial": {"case": str(case), "rung": rung}})
+
+    def end_trial(self, case: object, rung: str) -> None:
+        self._write({"trial": None})
+
+    def _write(self, data: dict[str, Any]) -> None:
+        line = json.dumps(data, allow_nan=False).encode() + b"\n"
         try:
             with self._lock:
                 while line:  # the pipe is unbuffered: a write may take only a part
@@ -130,9 +149,14 @@ def main() -> None:
         while True:
             order = orders.take()
             events.send(failed_event(error, order.job, 0.0, None, 0))
-    runner = Runner(initialize_miopen_fallback(**conv_settings()))
+    convolutions = initialize_miopen_fallback(
+        **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
+    )
+    runner = Runner(convolutions)
     while True:
         order = orders.take()
+        for route in order.deadly:
+            convolutions.mark_deadly(route["case"], route["rung"], route["reason"])
         request = GenerationRequest.from_json(order.request)
         runner.run(request, order.folder, events.send, order.cancel, resume=order.resume)
 

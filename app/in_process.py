@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from app.conv_settings import conv_settings
-from app.jobs.engine_client import EngineDied
+from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
@@ -33,7 +34,9 @@ class InProcessEngine:
     def start(self) -> None:
         """Nothing to get ready: the libraries load with the first job."""
 
-    def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
         token = self._tokens.setdefault(job.id, CancelToken())
         arguments = (job, resume, token, events)

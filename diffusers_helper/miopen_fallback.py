@@ -142,6 +142,11 @@ class MIOpenFallbackHandler:
         conv._conv_forward = _LadderForward(conv, ladder, before)
         self._installed.add(conv)
 
+    def mark_deadly(self, case: str, rung: str, reason: str) -> None:
+        """Records that a rung ended a process; see `cache.conv.ConvLadder.mark_deadly`."""
+        if self.ladder is not None:
+            self.ladder.mark_deadly(case, rung, reason)
+
     def remove(self) -> None:
         """Every module is again as it was before."""
         for conv in list(self._installed):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from app.jobs import supervisor as module
-from app.jobs.engine_client import EngineDied
+from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
 from app.jobs.patience import FIRST_SECONDS, Patience
 from app.jobs.supervisor import Supervisor
@@ -67,6 +68,7 @@ class Script:
     restarts: bool = True
     resumed: list[bool] = field(default_factory=list)
     killed: bool = False
+    deadly: dict[Trial, str] = field(default_factory=dict)
 
     def start(self) -> None: ...
 
@@ -77,8 +79,11 @@ class Script:
     def kill(self) -> None:
         self.killed = True
 
-    def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         self.resumed.append(resume)
+        self.deadly = dict(deadly)
         self.killed = False
         for item in self.runs[len(self.resumed) - 1]:
             if isinstance(item, Event):
@@ -89,6 +94,8 @@ class Script:
                     yield None
                     if self.killed:
                         raise EngineDied(-signal.SIGKILL)
+            elif isinstance(item, EngineDied):
+                raise item
             else:
                 raise EngineDied(item)
 
@@ -187,8 +194,8 @@ def test_the_memory_killer_is_named_and_counts(
     monkeypatch.setattr(module, "_VMSTAT", vmstat)
 
     class Hungry(Script):
-        def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
-            for event in super().run(job, resume=resume):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            for event in super().run(job, **settings):
                 count = int(vmstat.read_text().split()[-1])
                 vmstat.write_text(f"oom_kill {count + 1}\n")
                 yield event
@@ -197,6 +204,50 @@ def test_the_memory_killer_is_named_and_counts(
     with pytest.raises(EngineDied) as end:
         make(engine)
     assert end.value.lessons.count("because the computer's memory was full") == 3
+
+
+def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
+    trial = Trial("a case", "miopen")
+    engine = Script(
+        [[STARTED, stage(1, "decode"), EngineDied(-signal.SIGABRT, trial)], [STARTED, done(1), END]], clock
+    )
+    made = make(engine)
+    assert made[-1] == END
+    assert engine.deadly == {trial: "the engine was ended by SIGABRT"}
+    assert "computed another way" in warnings(made)[0]
+
+
+def test_charged_deaths_leave_more_attempts_but_not_for_ever(clock: Clock) -> None:
+    died = [[STARTED, stage(1), EngineDied(-signal.SIGABRT, Trial(f"case {n}", "miopen"))] for n in range(12)]
+    assert make(Script([*died[:11], [END]], clock))[-1] == END
+    with pytest.raises(EngineDied):
+        make(Script([*died, [END]], clock))
+
+
+def test_a_kill_from_outside_is_charged_only_if_it_comes_twice_at_the_same_trial(clock: Clock) -> None:
+    killed, other = EngineDied(-signal.SIGKILL, Trial("a", "miopen")), EngineDied(-signal.SIGKILL)
+    once = Script([[STARTED, killed], [STARTED, other], [STARTED, killed], [END]], clock)
+    assert "another way" not in " ".join(warnings(make(once)))
+    assert once.deadly == {}
+    twice = Script([[STARTED, killed], [STARTED, killed], [END]], clock)
+    assert "another way" in warnings(make(twice))[-1]
+    assert list(twice.deadly) == [Trial("a", "miopen")]
+
+
+def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
+    patience = Patience()
+    patience.learn("demo decode 64x64", 10.0)
+
+    class Hanging(Script):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            try:
+                yield from super().run(job, **settings)
+            except EngineDied as died:
+                raise EngineDied(died.exit_code, Trial("a", "taps")) from died
+
+    engine = Hanging([[STARTED, stage(1, "decode"), 200.0], [END]], clock)
+    assert make(engine, patience)[-1] == END
+    assert list(engine.deadly) == [Trial("a", "taps")]
 
 
 def test_silence_beyond_the_limit_ends_the_engine(clock: Clock) -> None:

@@ -10,9 +10,11 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from types import MappingProxyType
+from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
 from diffusers_helper.events import Event, from_dict
@@ -26,22 +28,35 @@ _COMMAND = (sys.executable, "-P", "-m", "app.engine")
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A way of computing a convolution, as the engine names it: the convolution's case, and the rung."""
+
+    case: str
+    rung: str
+
+
 class EngineDied(Exception):
     """The engine ended before the job did.
 
     Attributes:
         exit_code: as `Popen.returncode`, None where there is none.
+        trial: the convolution that it was computing in a way that was never tried for it before.
         lessons: what was learned from several deaths, a line each.
     """
 
-    def __init__(self, exit_code: int | None = None, lessons: str = "") -> None:
+    def __init__(self, exit_code: int | None = None, trial: Trial | None = None, lessons: str = "") -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.lessons = exit_code, lessons
+        self.exit_code, self.trial, self.lessons = exit_code, trial, lessons
 
     @property
     def cause(self) -> str:
         """What comes after "the engine"."""
         return cause_of_death(self.exit_code)
+
+
+# What comes from the engine: an event, a trial that begins, "" for one that has ended, None at the end.
+_Said = Event | Trial | Literal[""] | None
 
 
 class Engine(Protocol):
@@ -57,11 +72,14 @@ class Engine(Protocol):
         """Gets ready in the background. Only to be called, like `run`, from the thread that runs the jobs."""
         ...
 
-    def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         """Makes one video; ends after the job's final event. Yields None while nothing happens.
 
         Args:
             resume: go on with what an earlier run left in the job's folder.
+            deadly: what ended an engine and must not be tried again, with the reason.
 
         Raises:
             EngineDied: if that never comes.
@@ -94,7 +112,7 @@ class EngineProcess:
         self._command = command
         self._lock = threading.Lock()  # of what is below and of writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
         self._cancelled: set[str] = set()
 
     @property
@@ -107,10 +125,13 @@ class EngineProcess:
         with self._lock:
             self._start()
 
-    def run(self, job: Job, *, resume: bool = False) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json(),
             "resume": resume,
+            "deadly": [{**asdict(trial), "reason": reason} for trial, reason in deadly.items()],
         }  # fmt: skip
         with self._lock:
             process = self._start()
@@ -177,34 +198,43 @@ class EngineProcess:
                 pipe.flush()
 
     def _follow(
-        self, job_id: str, process: subprocess.Popen[bytes], events: queue.SimpleQueue[Event | None]
+        self, job_id: str, process: subprocess.Popen[bytes], events: queue.SimpleQueue[_Said]
     ) -> Iterator[Event | None]:
+        trial: Trial | None = None
         while True:
             try:
-                event = events.get(timeout=_POLL_SECONDS)
+                said = events.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 # Something that the engine started may hold the pipe open after the engine is gone.
-                event = None
+                said = None
                 if process.poll() is None:
                     yield None
                     continue
-            if event is None:
-                raise EngineDied(_exit_code(process))
-            if event.job == job_id:
-                yield event
-                if event.is_final:
+            if said is None:
+                raise EngineDied(_exit_code(process), trial)
+            if not isinstance(said, Event):
+                trial = said or None
+            elif said.job == job_id:
+                yield said
+                if said.is_final:
                     return
 
 
-def _pump(pipe: IO[bytes], events: queue.SimpleQueue[Event | None]) -> None:
-    """Reads events until the pipe ends, then puts None."""
+def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Said]) -> None:
+    """Reads what the engine says until the pipe ends, then puts None."""
     for line in pipe:
         try:
-            events.put(from_dict(json.loads(line)))
-        except (ValueError, AttributeError):
+            events.put(_said(json.loads(line)))
+        except (ValueError, AttributeError, TypeError):
             _log.warning("not an event from the engine: %r", line[:200])
     pipe.close()
     events.put(None)
+
+
+def _said(data: dict[str, Any]) -> _Said:
+    if "trial" not in data:
+        return from_dict(data)
+    return "" if data["trial"] is None else Trial(**data["trial"])
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:

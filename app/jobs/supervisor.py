@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.jobs.engine_client import Engine, EngineDied
+from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
 from app.jobs.patience import Patience
 from diffusers_helper.events import Event, JobStarted, SectionFinished, StageStarted, StepDone, Warned
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 # Deaths of the engine's own doing since the last finished section, and deaths at the very same point by a
 # kill from outside, which says nothing about the work.
 _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
+# Each of these takes one way of computing one convolution out of the game for good.
+_MOST_CHARGED = 12
 _CANCEL_SECONDS = 30.0  # for a cancelled engine to end by itself, if a step does not take longer
 _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
@@ -63,11 +65,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One end of an engine before its job's."""
+    """One end of an engine before its job's.
+
+    Attributes:
+        from_outside: a kill that says nothing about the work.
+        trial: the convolution that was being computed in a way that was never tried for it before.
+    """
 
     place: Place
     cause: str
     from_outside: bool
+    trial: Trial | None = None
 
 
 class Supervisor:
@@ -104,9 +112,10 @@ class Supervisor:
                 wait = _SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0
                 if asked_to_end(wait) or not self._engine.restarts:
                     raise
-                death = Death(run.place, run.cause_of(died), run.is_from_outside(died))
+                death = Death(run.place, run.cause_of(died), run.is_from_outside(died), died.trial)
                 _log.warning("the engine %s %s", death.cause, death.place.words)
                 deaths = [*deaths, death] if not run.advanced else [death]
+                run.charge(deaths)
                 if _is_hopeless(deaths):
                     raise EngineDied(died.exit_code, lessons=_lessons(deaths)) from died
                 yield run.warning(death)
@@ -130,6 +139,7 @@ class _Run:
         self._started: JobStarted | None = None
         self._shown: SectionFinished | None = None
         self._said: set[str] = set()
+        self._deadly: dict[Trial, str] = {}
         self._hung: str = ""
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
@@ -141,7 +151,7 @@ class _Run:
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
         self._last = time.monotonic()
-        for event in self._engine.run(self._job, resume=resume):
+        for event in self._engine.run(self._job, resume=resume, deadly=self._deadly):
             now = time.monotonic()
             if event is None:
                 yield from self._wait(now - self._last, now)
@@ -216,18 +226,34 @@ class _Run:
         memory = _memory_kills() > self._kills_before
         return died.exit_code == -signal.SIGKILL and not self._hung and not memory
 
+    def charge(self, deaths: list[Death]) -> None:
+        """Has a convolution computed another way from now on if it was to blame for the last death."""
+        if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
+            self._deadly[trial] = f"the engine {deaths[-1].cause}"
+
     def warning(self, death: Death) -> Warned:
         section = f" section {self._shown.section + 1}" if self._shown else " the beginning"
         message = (
             f"The engine, the process that makes the video, {death.cause} {death.place.words}. "
             f"It was started again and goes on from{section}; nothing that was finished is lost."
         )
+        if death.trial in self._deadly:
+            message += " It was trying a convolution, which is computed another way on this card from now on."
         return Warned(job=self._job.id, time=0.0, message=message)
 
 
+def _is_charged(deaths: list[Death], index: int) -> bool:
+    """Whether a convolution is to blame. A kill from outside is no proof; a second one there is."""
+    death = deaths[index]
+    again = index > 0 and deaths[index - 1].trial == death.trial
+    return death.trial is not None and (not death.from_outside or again)
+
+
 def _is_hopeless(deaths: list[Death]) -> bool:
-    """`deaths` since a section was finished."""
-    if sum(not death.from_outside for death in deaths) >= _MOST_DEATHS:
+    """`deaths` since a section was finished. One that a convolution is charged with leaves another way."""
+    charged = [_is_charged(deaths, index) for index in range(len(deaths))]
+    own = [d for d, is_charged in zip(deaths, charged, strict=True) if not d.from_outside and not is_charged]
+    if len(own) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
         return True
     last = deaths[-1].place
     most = _MOST_KILLS if last.section else _MOST_EARLY_KILLS

@@ -1,0 +1,106 @@
+"""A driver that fails at a convolution: the job ends in the same pixels, the next one does not ask it again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.jobs.engine_client import EngineProcess
+from app.jobs.patience import Patience
+from app.jobs.service import JobService
+from diffusers_helper.events import Event, Finished, Warned
+from diffusers_helper.request import GenerationRequest
+from tests.support.clips import read
+from tests.support.jobs import ROOT, write_picture
+
+DRIVER = Path(__file__).with_name("support") / "bad_driver"
+# Longer than anything a tiny model does, on any machine.
+SILENCE = 20.0
+
+
+class Studio:
+    """A service over a real engine."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.engine = EngineProcess()
+        self.service = JobService(folder / "outputs", self.engine, Patience(shortest=SILENCE, first=SILENCE))
+        self.service.start()
+        self._model, self._picture = model, write_picture(folder / "picture.png")
+
+    def make(self) -> tuple[list[Event], Path]:
+        """A job of two sections: its events and its folder."""
+        request = GenerationRequest(
+            image=str(self._picture), prompt="a red ball", seconds=2.4, steps=1, model=str(self._model)
+        )
+        job = self.service.submit(request, allow_folder=True)
+        return [item[1] for item in self.service.follow(job.id) if item is not None], job.folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The folder of a job that nothing happened to."""
+    studio = Studio(tmp_path_factory.mktemp("undisturbed"), tiny_model)
+    events, folder = studio.make()
+    studio.service.stop()
+    assert isinstance(events[-1], Finished)
+    return folder
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What counts the failing calls. Routes are learned in a folder of the test's own."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(DRIVER), str(ROOT))))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("BAD_DRIVER_CALLS", str(tmp_path / "calls"))
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def studio(tmp_path: Path, tiny_model: Path, calls: Path) -> Iterator[Studio]:
+    studio = Studio(tmp_path, tiny_model)
+    yield studio
+    studio.service.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["raise", "abort", "sleep"])
+def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
+    fault: str, studio: Studio, calls: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_DRIVER_FAULT", fault)
+    events, folder = studio.make()
+    assert isinstance(events[-1], Finished), events[-1]
+    failed = len(calls.read_bytes())
+    # The VAE decodes stretches of a few lengths: each is a shape of its own, which fails once.
+    assert 1 <= failed <= 3
+    restarts = [event.message for event in events if isinstance(event, Warned)]
+    assert len(restarts) == (0 if fault == "raise" else failed)
+    assert all("computed another way" in text for text in restarts)
+    kept = [sorted((f / "sections").iterdir()) for f in (folder, undisturbed)]
+    assert [path.name for path in kept[0]] == [path.name for path in kept[1]]
+    made, expected = read(folder / "video.mp4").astype(int), read(undisturbed / "video.mp4").astype(int)
+    assert made.shape == expected.shape
+    # Before they are encoded, the pixels differ by 1 of 255 at most.
+    assert np.abs(made - expected).max() <= 4
+    assert np.abs(made - expected).mean() < 0.05
+    studio.engine.close()
+    again, _ = studio.make()
+    assert isinstance(again[-1], Finished)
+    assert len(calls.read_bytes()) == failed
+    assert not [event for event in again if isinstance(event, Warned)]
+
+
+@pytest.mark.slow
+def test_a_kill_inside_a_convolution_changes_no_byte(
+    studio: Studio, calls: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "kill")
+    events, folder = studio.make()
+    assert isinstance(events[-1], Finished), events[-1]
+    assert calls.read_bytes() == b"x"
+    assert sum(isinstance(event, Warned) for event in events) == 1
+    assert (folder / "video.mp4").read_bytes() == (undisturbed / "video.mp4").read_bytes()
