@@ -1,4 +1,4 @@
-"""A driver that fails at a convolution: the job ends in the same pixels, the next one does not ask it again."""
+"""A driver that fails at a convolution: the job ends in the same pixels, the next one asks it no more."""
 
 from __future__ import annotations
 
