@@ -132,8 +132,8 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     from diffusers_helper.miopen_fallback import classify
 
     routes = RouteStore(routes_folder())
-    for case, rung in condemn_interrupted(routes, cases[0].arch):
-        _say(f"The last run ended while it tried {rung} for {case}: that is never used again.")
+    if death := condemn_interrupted(routes, cases[0].arch):
+        _say(f"The last run died while it tried {death[1]} for {death[0]}. That is never used again.")
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")

@@ -55,46 +55,43 @@ def measure(
 ) -> Measurement:
     """Times the rungs for a case and stores the fastest one that is right.
 
-    The store says which rung is being tried until it is over, so that one that ends the process is found out;
-    call `condemn_interrupted` first.
+    While a rung is tried for the first time the store has a note of it, so that one that ends the process is
+    found out: call `condemn_interrupted` first.
 
     Raises:
         RuntimeError: a rung's own, if it is not recognised.
     """
-    inputs = _Inputs(case, device)
+    inputs, found = _Inputs(case, device), Measurement()
     deadly = routes.get(case).deadly
-    found = Measurement()
-    try:
-        for rung in _candidates(case):
-            if rung.name in deadly or (rung.name == "cpu" and found.milliseconds):
-                continue  # the CPU is the way out where there is no other, and slow to try
-            routes.set_trying(case, rung.name)
-            try:
-                found.milliseconds[rung.name] = _time(rung, inputs)
-            except _WrongResult as error:
-                found.failed[rung.name] = str(error)
-            except RuntimeError as error:
-                if classify(error) is None:
-                    raise
-                found.failed[rung.name] = str(error)
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-        routes.add_measured(case, found.milliseconds, found.failed, found.rung, found.reason)
-    finally:
-        if routes.get(case).trying:  # stopped by a person or an error of another kind, not by a death
-            routes.set_trying(case, "")
+    seconds: dict[str, list[float]] = {}
+    for rung in _candidates(case):
+        if rung.name in deadly or (rung.name == "cpu" and seconds):
+            continue  # the CPU is the way out where there is no other, and slow to try
+        with routes.trying(case, rung.name):
+            failure = _failure(rung, inputs, classify)
+        if failure is None:
+            seconds[rung.name] = []
+        else:
+            found.failed[rung.name] = failure
+    # In turns, so that what else the machine does meanwhile slows all of them down.
+    while waiting := [name for name, times in seconds.items() if not _is_enough(times)]:
+        for name in waiting:
+            start = time.perf_counter()
+            inputs.run(RUNGS[name])
+            seconds[name].append(time.perf_counter() - start)
+    found.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
+    routes.add_measured(case, found.milliseconds, found.failed, found.rung, found.reason)
     return found
 
 
-def condemn_interrupted(routes: RouteStore, arch: str) -> list[tuple[str, str]]:
+def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] | None:
     """Marks as deadly what a process was trying when it died; nothing else may be measuring.
 
-    Returns: (case, rung) of each.
+    Returns: the case and the rung, None if there was no death.
     """
-    found = [(text, route.trying) for text, route in routes.routes(arch).items() if route.trying]
-    for text, rung in found:
-        reason = "the process ended while this was being measured"
-        routes.add_deadly(ConvCase.from_text(text), rung, reason)
+    found = routes.take_interrupted(arch)
+    if found is not None:
+        routes.add_deadly(*found, "the process ended while this was being measured")
     return found
 
 
@@ -143,6 +140,15 @@ class _Inputs:
         part, weight, bias = host
         return functional.conv3d(part, weight, bias, self.stride, in_time, self.dilation, self.groups)
 
+    def run(self, rung: Rung) -> Tensor:
+        """The result, complete."""
+        result = rung.run(
+            self.x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+        if result.is_cuda:
+            torch.cuda.synchronize(result.device)
+        return result
+
     def check(self, result: Tensor) -> None:
         """Raises _WrongResult if it is not the convolution."""
         if tuple(result.shape) != self.shape:
@@ -156,22 +162,25 @@ class _Inputs:
                 raise _WrongResult(f"wrong result: off by {error:.2g} of its size")
 
 
-def _time(rung: Rung, inputs: _Inputs) -> float:
-    """Milliseconds of a call, the fastest of several after a first one, which is checked and not counted."""
+def _failure(
+    rung: Rung, inputs: _Inputs, classify: Callable[[BaseException], ErrorKind | None]
+) -> str | None:
+    """Why a rung cannot be used, after a first call, which also makes it search and compile."""
+    try:
+        inputs.check(inputs.run(rung))
+    except _WrongResult as error:
+        return str(error)
+    except RuntimeError as error:
+        if classify(error) is None:
+            raise
+        reason = str(error)
+    else:
+        return None
+    if inputs.x.is_cuda:
+        torch.cuda.empty_cache()
+    return reason
 
-    def run() -> Tensor:
-        result = rung.run(
-            inputs.x, inputs.weight, inputs.bias,
-            inputs.stride, inputs.padding, inputs.dilation, inputs.groups,
-        )  # fmt: skip
-        if result.is_cuda:
-            torch.cuda.synchronize(result.device)
-        return result
 
-    inputs.check(run())
-    seconds: list[float] = []
-    while len(seconds) < MIN_RUNS or (len(seconds) < MAX_RUNS and sum(seconds) < ENOUGH_SECONDS):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds) * 1000
+def _is_enough(seconds: list[float]) -> bool:
+    count = len(seconds)
+    return count >= MAX_RUNS or (count >= MIN_RUNS and sum(seconds) >= ENOUGH_SECONDS)

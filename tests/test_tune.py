@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,45 +97,55 @@ def test_what_a_decode_asks_for_is_measured_and_used(
     assert used <= {route.rung for route in stored.values()}
 
 
-def test_the_summary_for_people(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def six_cases(monkeypatch: pytest.MonkeyPatch, case: ConvCase) -> list[ConvCase]:
+    """As if a model needed no more."""
+    cases = [replace(case, shape=(1, 3, frames, 6, 8)) for frames in range(3, 9)]
+    monkeypatch.setattr(tune_module, "_cases", lambda *_: cases)
+    return cases
+
+
+def test_the_summary_for_people(
+    tiny_model: Path, six_cases: list[ConvCase], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(tiny_model) == 0
     shown = capsys.readouterr()
-    assert "shapes: " in shown.out
+    assert "6 shapes: " in shown.out
     assert "times as fast" in shown.out
     assert str(routes_folder()) in shown.out
-    assert "shape 1 of " in shown.err
-    assert "taps" in shown.err
+    assert "shape 6 of 6: measured miopen" in shown.err
 
 
 def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path,
+    six_cases: list[ConvCase],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    timed: list[str] = []
-    plain = conv_probe._time
+    tried: list[str] = []
+    plain = conv_probe._failure
 
-    def stopping(rung: Rung, inputs: Any) -> float:
-        timed.append(rung.name)
-        if len(timed) == 11:
+    def stopping(rung: Rung, *rest: Any) -> str | None:
+        tried.append(rung.name)
+        if len(tried) == 8:
             raise KeyboardInterrupt
-        return plain(rung, inputs)
+        return plain(rung, *rest)
 
-    monkeypatch.setattr(conv_probe, "_time", stopping)
+    monkeypatch.setattr(conv_probe, "_failure", stopping)
     assert run(tiny_model) == 130
     assert "goes on from here" in capsys.readouterr().err
     first = RouteStore(routes_folder()).routes("cpu")
-    assert len([route for route in first.values() if route.measured]) == 3
-    assert not any(route.trying or route.deadly for route in first.values())
-    timed[:] = ["stopped"] * 11
+    assert set(first) == {str(case) for case in six_cases[:2]}
     assert run(tiny_model, "--json") == 0
     shown = capsys.readouterr()
-    results = json.loads(shown.out)["results"]
-    assert len(timed) - 11 == 3 * (len(results) - 3)
-    assert f"3 of {len(results)} shapes have been measured before" in shown.err
-    timed[:] = ["stopped"] * 11
+    assert [result["case"] for result in json.loads(shown.out)["results"]] == list(map(str, six_cases))
+    assert "2 of 6 shapes have been measured before" in shown.err
+    assert "died" not in shown.err
+    assert len(tried) == 8 + 4 * 3
     assert run(tiny_model) == 0
-    assert len(timed) == 11
+    assert len(tried) == 8 + 4 * 3
     assert run(tiny_model, "--again") == 0
-    assert len(timed) == 11 + 3 * len(results)
+    assert len(tried) == 8 + 10 * 3
 
 
 def test_a_rung_that_computes_something_else_is_not_chosen(
@@ -174,16 +185,17 @@ def test_a_known_error_is_noted_and_another_is_raised(
     replace_rung(monkeypatch, "taps", broken("a mistake"))
     with pytest.raises(RuntimeError, match="a mistake"):
         measure(case, CPU, routes, classify)
-    assert condemn_interrupted(RouteStore(tmp_path), "cpu") == []
+    assert condemn_interrupted(RouteStore(tmp_path), "cpu") is None
 
 
 def test_what_was_being_tried_when_the_process_died_is_not_tried_again(
     case: ConvCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    RouteStore(tmp_path).set_trying(case, "miopen")
+    dying = RouteStore(tmp_path).trying(case, "miopen")
+    dying.__enter__()
     routes = RouteStore(tmp_path)
-    assert condemn_interrupted(routes, "cpu") == [(str(case), "miopen")]
-    assert condemn_interrupted(routes, "cpu") == []
+    assert condemn_interrupted(routes, "cpu") == (case, "miopen")
+    assert condemn_interrupted(routes, "cpu") is None
     ran = replace_rung(monkeypatch, "miopen", lambda result: result)
     assert set(measure(case, CPU, routes, classify).milliseconds) == {"taps", "tiles"}
     ladder(tmp_path).conv3d(*some_call())
