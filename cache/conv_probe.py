@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -68,7 +69,7 @@ def measure(
         if rung.name in deadly or (rung.name == "cpu" and seconds):
             continue  # the CPU is the way out where there is no other, and slow to try
         with routes.trying(case, rung.name):
-            failure = _failure(rung, inputs, classify)
+            failure = _failure(partial(inputs.run_checked, rung), device, classify)
         if failure is None:
             seconds[rung.name] = []
         else:
@@ -77,8 +78,11 @@ def measure(
     while waiting := [name for name, times in seconds.items() if not _is_enough(times)]:
         for name in waiting:
             start = time.perf_counter()
-            inputs.run(RUNGS[name])
+            failure = _failure(partial(inputs.run, RUNGS[name]), device, classify)
             seconds[name].append(time.perf_counter() - start)
+            if failure is not None:
+                found.failed[name] = failure
+                del seconds[name]
     found.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
     routes.add_measured(case, found.milliseconds, found.failed, found.rung, found.reason)
     return found
@@ -149,6 +153,10 @@ class _Inputs:
             torch.cuda.synchronize(result.device)
         return result
 
+    def run_checked(self, rung: Rung) -> None:
+        """A first call, in which a rung may also search and compile."""
+        self.check(self.run(rung))
+
     def check(self, result: Tensor) -> None:
         """Raises _WrongResult if it is not the convolution."""
         if tuple(result.shape) != self.shape:
@@ -163,11 +171,13 @@ class _Inputs:
 
 
 def _failure(
-    rung: Rung, inputs: _Inputs, classify: Callable[[BaseException], ErrorKind | None]
+    attempt: Callable[[], object],
+    device: torch.device,
+    classify: Callable[[BaseException], ErrorKind | None],
 ) -> str | None:
-    """Why a rung cannot be used, after a first call, which also makes it search and compile."""
+    """Why a rung cannot be used, None if it can."""
     try:
-        inputs.check(inputs.run(rung))
+        attempt()
     except _WrongResult as error:
         return str(error)
     except RuntimeError as error:
@@ -176,7 +186,7 @@ def _failure(
         reason = str(error)
     else:
         return None
-    if inputs.x.is_cuda:
+    if device.type == "cuda":
         torch.cuda.empty_cache()
     return reason
 

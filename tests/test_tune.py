@@ -123,15 +123,15 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     tried: list[str] = []
-    plain = conv_probe._failure
+    plain = conv_probe._Inputs.run_checked
 
-    def stopping(rung: Rung, *rest: Any) -> str | None:
+    def stopping(inputs: conv_probe._Inputs, rung: Rung) -> None:
         tried.append(rung.name)
         if len(tried) == 8:
             raise KeyboardInterrupt
-        return plain(rung, *rest)
+        plain(inputs, rung)
 
-    monkeypatch.setattr(conv_probe, "_failure", stopping)
+    monkeypatch.setattr(conv_probe._Inputs, "run_checked", stopping)
     assert run(tiny_model) == 130
     assert "goes on from here" in capsys.readouterr().err
     first = RouteStore(routes_folder()).routes("cpu")
@@ -186,6 +186,14 @@ def test_a_known_error_is_noted_and_another_is_raised(
     with pytest.raises(RuntimeError, match="a mistake"):
         measure(case, CPU, routes, classify)
     assert condemn_interrupted(RouteStore(tmp_path), "cpu") is None
+
+
+def test_a_rung_may_fail_while_it_is_timed(case: ConvCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([lambda result: result, broken(NO_ALGORITHM)])
+    replace_rung(monkeypatch, "miopen", lambda result: next(results)(result))
+    found = measure(case, CPU, RouteStore(), classify)
+    assert found.failed == {"miopen": NO_ALGORITHM}
+    assert found.rung in ("taps", "tiles")
 
 
 def test_what_was_being_tried_when_the_process_died_is_not_tried_again(
