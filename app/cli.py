@@ -12,6 +12,7 @@ from dataclasses import fields
 from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, Parser
 from app.jobs.stdio import open_closed_streams
 from app.make_video import make_video
+from app.tune import add_tune
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.packing import MODES
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
     _add_generate(commands)
+    add_tune(commands)
     return parser
 
 

@@ -103,7 +103,6 @@ class Route:
         failed: rungs that gave a recognised error, with its text.
         deadly: rungs that ended the process, with what is known of it. Never tried again.
         measured: milliseconds by rung, of those that were timed.
-        trying: the rung that a process was timing; it died in it if that process is gone.
     """
 
     rung: str = ""
@@ -112,7 +111,6 @@ class Route:
     failed: dict[str, str] = field(default_factory=dict[str, str])
     deadly: dict[str, str] = field(default_factory=dict[str, str])
     measured: dict[str, float] = field(default_factory=dict[str, float])
-    trying: str = ""
 
 
 def shorten(text: str) -> str:
@@ -162,13 +160,35 @@ class RouteStore:
 
         def change(route: Route) -> Route:
             left = replace(route, rung="", reason="") if route.rung == rung else route
-            return replace(left, deadly={**route.deadly, rung: shorten(reason)}, trying="")
+            return replace(left, deadly={**route.deadly, rung: shorten(reason)})
 
         self._change(case, change)
 
-    def set_trying(self, case: ConvCase, rung: str) -> None:
-        """Says which rung is about to be timed, or with an empty name that none is."""
-        self._change(case, lambda route: replace(route, trying=rung))
+    @contextlib.contextmanager
+    def trying(self, case: ConvCase, rung: str) -> Generator[None]:
+        """Leaves a note on disk while a rung is tried, for `take_interrupted`. One at a time in a folder."""
+        note = self._note(case.arch)
+        if note is None:
+            yield
+            return
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(f"{case}\n{rung}\n", encoding="utf-8")
+        try:
+            yield
+        finally:
+            note.unlink(missing_ok=True)
+
+    def take_interrupted(self, arch: str) -> tuple[ConvCase, str] | None:
+        """What was being tried when a process died, once; nothing else may be trying."""
+        note = self._note(arch)
+        if note is None or not note.is_file():
+            return None
+        lines = note.read_text(encoding="utf-8", errors="replace").splitlines()
+        note.unlink()
+        with contextlib.suppress(ValueError):
+            if len(lines) == 2:
+                return ConvCase.from_text(lines[0]), lines[1]
+        return None
 
     def add_measured(
         self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str
@@ -182,7 +202,6 @@ class RouteStore:
                 reason=shorten(reason),
                 measured={name: round(value, 4) for name, value in milliseconds.items()},
                 failed={name: shorten(text) for name, text in failed.items()},
-                trying="",
             ),
         )
 
@@ -207,6 +226,10 @@ class RouteStore:
     def _file(self, arch: str) -> Path | None:
         name = re.sub(r"[^\w.-]", "_", arch)
         return None if self._folder is None else self._folder / f"{name}.json"
+
+    def _note(self, arch: str) -> Path | None:
+        file = self._file(arch)
+        return None if file is None else file.with_name(f".{file.stem}.trying")
 
     def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
         """Applies a change to what is on disk now, which another process may have written since."""
@@ -283,7 +306,7 @@ def _parsed(content: Any) -> dict[str, Route]:
     for key, fields in content["routes"].items():
         ConvCase.from_text(key)
         route = Route(**fields)
-        values: list[Any] = [route.rung, route.reason, route.when, route.trying]
+        values: list[Any] = [route.rung, route.reason, route.when]
         values += [
             text for reasons in (route.failed, route.deadly) for item in reasons.items() for text in item
         ]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import signal
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from cache.conv import case_of
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS, Rung
 from tests.support.drivers import MEMORY, NO_ALGORITHM, ONE, Driver, break_rungs, ladder, some_call
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -229,3 +234,43 @@ def test_on_rocm_what_works_is_remembered(
         ladder(tmp_path, on_first_call=lambda case, rung: announced.append(rung)).conv3d(*call)
     assert announced == ["miopen"]
     assert [route.rung for route in RouteStore(tmp_path).routes("gfx1100").values()] == ["miopen"]
+
+
+DYING = """
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.support.drivers import ladder, some_call
+
+folder, note = Path(sys.argv[1]), Path(sys.argv[2])
+call, plain = some_call(), torch.nn.functional.conv3d
+
+
+def driver(x, *rest):
+    if x.shape == call[0].shape:
+        os.abort()
+    return plain(x, *rest)
+
+
+torch.nn.functional.conv3d = driver
+learned = ladder(folder, on_first_call=lambda case, rung: note.write_text(f"{case}\\n{rung}"))
+print(float(learned.conv3d(*call).sum()))
+"""
+
+
+def test_a_process_that_dies_in_a_rung_works_the_next_time(tmp_path: Path) -> None:
+    """As a supervisor does it: the note of the dead process says what to mark."""
+    folder, note = tmp_path / "routes", tmp_path / "note"
+    command = [sys.executable, "-c", DYING, str(folder), str(note)]
+    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert first.returncode == -signal.SIGABRT
+    case, rung = note.read_text().splitlines()
+    assert rung == "miopen"
+    ladder(folder).mark_deadly(case, rung, "the engine was ended by SIGABRT")
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    expected = float(functional.conv3d(*some_call()).sum())
+    assert float(second.stdout) == pytest.approx(expected, abs=1e-3)
+    assert note.read_text().splitlines()[1] == "taps"

@@ -96,10 +96,29 @@ def test_each_card_has_its_own_file(tmp_path: Path) -> None:
 def test_a_deadly_rung_is_not_the_chosen_one_any_more(tmp_path: Path) -> None:
     store = RouteStore(tmp_path)
     store.choose(CASE, "miopen", "works")
-    store.set_trying(CASE, "miopen")
     store.add_deadly(CASE, "miopen", "SIGSEGV")
     route = RouteStore(tmp_path).get(CASE)
-    assert (route.rung, route.reason, route.trying, route.deadly) == ("", "", "", {"miopen": "SIGSEGV"})
+    assert (route.rung, route.reason, route.deadly) == ("", "", {"miopen": "SIGSEGV"})
+
+
+def test_what_was_tried_when_a_process_died_is_told_once(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path / "routes")
+    with store.trying(CASE, "miopen"):
+        pass
+    with pytest.raises(KeyboardInterrupt), store.trying(CASE, "taps"):
+        raise KeyboardInterrupt
+    assert store.take_interrupted("gfx1100") is None
+    dying = store.trying(OTHER, "tiles")
+    dying.__enter__()
+    again = RouteStore(tmp_path / "routes")
+    assert again.take_interrupted("cpu") is None
+    assert again.take_interrupted("gfx1100") == (OTHER, "tiles")
+    assert again.take_interrupted("gfx1100") is None
+    with store.trying(CASE, "miopen"):
+        note = next((tmp_path / "routes").iterdir())
+        note.write_bytes(b"\xff half a l")
+        assert again.take_interrupted("gfx1100") is None
+    assert list((tmp_path / "routes").iterdir()) == []
 
 
 def test_measuring_replaces_failures_but_not_deaths(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from diffusers_helper.miopen_fallback import (
 )
 from diffusers_helper.registry import find_model
 from diffusers_helper.vae import to_uint8
-from tests.support.drivers import NO_ALGORITHM, NONE, ONE, Driver, break_rungs, ladder, some_call
+from tests.support.drivers import MEMORY, NO_ALGORITHM, NONE, ONE, Driver, break_rungs, ladder, some_call
 from tests.support.making import load_tiny
 
 TEXTS = {

@@ -1,0 +1,196 @@
+"""How fast each rung does a case on this device, and whether it does it right."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cache.conv import ErrorKind
+from cache.conv_routes import ConvCase, RouteStore
+from cache.conv_rungs import RUNGS, Rung, output_shape, window_of
+
+MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 15, 0.15
+# A rung further down has to be this much faster to be chosen, so that noise does not decide.
+GAIN = 1.1
+# Root mean square of the error over that of the result. Kernels that transform their input (Winograd) or
+# multiply in TF32 are this far off and still of use; a wrong result is off by about 1.
+MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+_WINDOW = 8  # pixels: height and width of the parts that are compared with the CPU's result
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Milliseconds of the rungs that were right, the reasons of those that were not, and the choice."""
+
+    milliseconds: dict[str, float] = field(default_factory=dict[str, float])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def rung(self) -> str:
+        """The one to use; empty if none gave the right result."""
+        if not self.milliseconds:
+            return ""
+        fastest = min(self.milliseconds.values())
+        return next(name for name in RUNGS if self.milliseconds.get(name, math.inf) <= fastest * GAIN)
+
+    @property
+    def reason(self) -> str:
+        """Why that one, in words."""
+        times = ", ".join(f"{name} {value:.3g} ms" for name, value in self.milliseconds.items())
+        errors = "".join(f"; {name}: {text}" for name, text in self.failed.items())
+        return f"measured {times or 'nothing'}{errors}"
+
+
+def measure(
+    case: ConvCase,
+    device: torch.device,
+    routes: RouteStore,
+    classify: Callable[[BaseException], ErrorKind | None],
+) -> Measurement:
+    """Times the rungs for a case and stores the fastest one that is right.
+
+    While a rung is tried for the first time the store has a note of it, so that one that ends the process is
+    found out: call `condemn_interrupted` first.
+
+    Raises:
+        RuntimeError: a rung's own, if it is not recognised.
+    """
+    inputs, found = _Inputs(case, device), Measurement()
+    deadly = routes.get(case).deadly
+    seconds: dict[str, list[float]] = {}
+    for rung in _candidates(case):
+        if rung.name in deadly or (rung.name == "cpu" and seconds):
+            continue  # the CPU is the way out where there is no other, and slow to try
+        with routes.trying(case, rung.name):
+            failure = _failure(partial(inputs.run_checked, rung), device, classify)
+        if failure is None:
+            seconds[rung.name] = []
+        else:
+            found.failed[rung.name] = failure
+    # In turns, so that what else the machine does meanwhile slows all of them down.
+    while waiting := [name for name, times in seconds.items() if not _is_enough(times)]:
+        for name in waiting:
+            start = time.perf_counter()
+            failure = _failure(partial(inputs.run, RUNGS[name]), device, classify)
+            seconds[name].append(time.perf_counter() - start)
+            if failure is not None:
+                found.failed[name] = failure
+                del seconds[name]
+    found.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
+    routes.add_measured(case, found.milliseconds, found.failed, found.rung, found.reason)
+    return found
+
+
+def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] | None:
+    """Marks as deadly what a process was trying when it died; nothing else may be measuring.
+
+    Returns: the case and the rung, None if there was no death.
+    """
+    found = routes.take_interrupted(arch)
+    if found is not None:
+        routes.add_deadly(*found, "the process ended while this was being measured")
+    return found
+
+
+def _candidates(case: ConvCase) -> list[Rung]:
+    rungs = [rung for rung in RUNGS.values() if rung.supports(case) is None]
+    if case.arch == "cpu":  # where the others are the plain call
+        rungs = [rung for rung in rungs if rung.name in ("miopen", "taps", "tiles")]
+    return rungs
+
+
+class _WrongResult(Exception):
+    """A rung ran and computed something else."""
+
+
+class _Inputs:
+    """Random numbers in the shapes of a case, and what parts of the result must be."""
+
+    def __init__(self, case: ConvCase, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(0)
+        dtype: torch.dtype = getattr(torch, case.dtype)
+
+        def random(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(device, dtype)
+
+        self.x = random(*case.shape)
+        self.weight = random(*case.weight) / math.sqrt(math.prod(case.weight[1:]))
+        self.bias = random(case.weight[0])
+        self.stride, self.padding, self.dilation, self.groups = (
+            case.stride, case.padding, case.dilation, case.groups,
+        )  # fmt: skip
+        self.shape = output_shape(case.shape, case.weight, case.stride, case.padding, case.dilation)
+        self.expected = [(box, self._on_cpu(box)) for box in self._boxes()]
+
+    def _boxes(self) -> list[tuple[int, int, int, int]]:
+        """Two corners and the middle: what lies at an edge, and what does not."""
+        sides = [(side, min(_WINDOW, side)) for side in self.shape[3:]]
+        return [
+            (*(int((side - size) * place) for side, size in sides), *(size for _, size in sides))
+            for place in (0, 0.5, 1)
+        ]  # pyright: ignore[reportReturnType]
+
+    def _on_cpu(self, box: tuple[int, int, int, int]) -> Tensor:
+        part = window_of(self.x, self.weight, self.stride, self.padding, self.dilation, box)
+        host = (tensor.to("cpu", torch.float32) for tensor in (part, self.weight, self.bias))
+        in_time = (self.padding[0], 0, 0)
+        part, weight, bias = host
+        return functional.conv3d(part, weight, bias, self.stride, in_time, self.dilation, self.groups)
+
+    def run(self, rung: Rung) -> Tensor:
+        """The result, complete."""
+        result = rung.run(
+            self.x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+        if result.is_cuda:
+            torch.cuda.synchronize(result.device)
+        return result
+
+    def run_checked(self, rung: Rung) -> None:
+        """A first call, in which a rung may also search and compile."""
+        self.check(self.run(rung))
+
+    def check(self, result: Tensor) -> None:
+        """Raises _WrongResult if it is not the convolution."""
+        if tuple(result.shape) != self.shape:
+            raise _WrongResult(f"wrong shape {tuple(result.shape)}; expected {self.shape}")
+        if not bool(result.isfinite().all()):
+            raise _WrongResult("wrong result: not all numbers are finite")
+        for (top, left, height, width), expected in self.expected:
+            part = result[..., top : top + height, left : left + width].to("cpu", torch.float32)
+            error = float((part - expected).square().mean().sqrt() / expected.square().mean().sqrt())
+            if error > MAX_ERROR.get(result.dtype, 2e-3):
+                raise _WrongResult(f"wrong result: off by {error:.2g} of its size")
+
+
+def _failure(
+    attempt: Callable[[], object],
+    device: torch.device,
+    classify: Callable[[BaseException], ErrorKind | None],
+) -> str | None:
+    """Why a rung cannot be used, None if it can."""
+    try:
+        attempt()
+    except _WrongResult as error:
+        return str(error)
+    except RuntimeError as error:
+        if classify(error) is None:
+            raise
+        reason = str(error)
+    else:
+        return None
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return reason
+
+
+def _is_enough(seconds: list[float]) -> bool:
+    count = len(seconds)
+    return count >= MAX_RUNS or (count >= MIN_RUNS and sum(seconds) >= ENOUGH_SECONDS)

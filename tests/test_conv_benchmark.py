@@ -1,0 +1,22 @@
+"""`benchmarks/conv_ladder.py` runs as it is documented, and says what it measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "conv_ladder.py"
+
+
+def test_figures_for_a_small_decode(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--json", "--size", "16", "--latents", "1", "--repeat", "2"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode in (0, 1)  # so small a decode may cost more than its convolutions
+    figures = json.loads(done.stdout)
+    assert {name: len(seconds) for name, seconds in figures["seconds"].items()} == {"plain": 2, "ladder": 2}
+    assert figures["calls"] > 20
+    share = figures["calls"] * figures["seconds_added_to_a_call"] / min(figures["seconds"]["plain"])
+    assert abs(figures["share"] - share) < 1e-9
+    assert list(tmp_path.iterdir()) == []
