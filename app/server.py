@@ -242,9 +242,9 @@ def close_page(page: gr.Blocks) -> None:
 
 
 def _appearance() -> dict[str, Any]:
-    from app.ui.theme import CSS_FILE, ICON_FILE, theme
+    from app.ui.theme import CSS_FILES, ICON_FILE, theme
 
-    return {"theme": theme(), "css_paths": [CSS_FILE], "favicon_path": ICON_FILE}
+    return {"theme": theme(), "css_paths": CSS_FILES, "favicon_path": ICON_FILE}
 
 
 class _StopSignals:
