@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from typing import Any
 
 import gradio as gr
 
@@ -31,25 +32,26 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
                 result = Result()
         actions = Actions(service, catalogue)
         connect_request(request, actions)
-        _connect_jobs(page, request, result, actions, service)
+        _connect_jobs(page, request, result, actions)
         add_endpoint(service, catalogue)
     return page
 
 
-def _connect_jobs(
-    page: gr.Blocks, request: RequestForm, result: Result, actions: Actions, service: JobService
-) -> None:
+def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions: Actions) -> None:
     names = list(request.controls)
 
     def start(*values: object) -> str:
         return actions.start(dict(zip(names, values, strict=True)))
+
+    def updates() -> Iterator[tuple[Any, ...]]:
+        yield from subscribe(actions.service)
 
     # Unprocessed: the request itself checks the values, with the same words as the command line.
     request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
     request.end.click(actions.end, None, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)
     page.load(
-        partial(subscribe, service),
+        updates,
         None,
         [result.player, result.preview, result.status, request.start, request.end, request.remove],
         show_progress="hidden",
