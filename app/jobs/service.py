@@ -130,6 +130,11 @@ class JobService:
         """How many jobs have to end before this one begins: 0 if it runs or is over."""
         return self._store.jobs_before(job_id)
 
+    def events(self, job_id: str) -> list[Event]:
+        """What a job has said so far. Raises InputError if there is no such job."""
+        self._store.job(job_id)
+        return [event for _, event in self._store.events(job_id).read()]
+
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event] | None]:
         """A job's events with their sequence numbers, from number `after` + 1 until the final one.
 
