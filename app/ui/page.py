@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import gradio as gr
 
 from app.jobs.service import JobService
@@ -13,7 +10,7 @@ from app.ui.api import add_endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.request_form import QUIET, RequestForm, connect_request
 from app.ui.result import Result
-from app.ui.subscribe import subscribe
+from app.ui.subscribe import connect_updates
 
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
 <p>FramePack video on Radeon cards, that finishes.</p></header>"""
@@ -43,18 +40,8 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
     def start(*values: object) -> str:
         return actions.start(dict(zip(names, values, strict=True)))
 
-    def updates() -> Iterator[tuple[Any, ...]]:
-        yield from subscribe(actions.service)
-
     # Unprocessed: the request itself checks the values, with the same words as the command line.
     request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
     request.end.click(actions.end, None, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)
-    page.load(
-        updates,
-        None,
-        [result.player, result.preview, result.status, request.start, request.end, request.remove],
-        show_progress="hidden",
-        concurrency_limit=None,
-        api_visibility="private",
-    )
+    connect_updates(page, actions.service, result, request)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gradio as gr
 
-from app.ui import view
+from app.ui import scene
 
 _HERE = Path(__file__).parent
 _STAGE = """<div class="lt-stage" data-state="empty"><p class="lt-empty">No video yet</p>
@@ -19,10 +19,11 @@ class Result:
     def __init__(self) -> None:
         with gr.Column(elem_classes="lt-screen"):
             self.player = gr.HTML(
-                view.player(None),
+                scene.player(None),
                 html_template=_STAGE,
                 js_on_load=(_HERE / "player.js").read_text(encoding="utf-8"),
                 apply_default_css=False,
             )
             self.preview = gr.HTML(apply_default_css=False, js_on_load=None)
-        self.status = gr.HTML(view.status(None, 0.0), apply_default_css=False, js_on_load=None)
+        self.status = gr.HTML(scene.status(None, 0.0), apply_default_css=False, js_on_load=None)
+        self.outputs = [self.player, self.preview, self.status]

@@ -9,8 +9,27 @@ from typing import Any
 import gradio as gr
 
 from app.jobs.service import JobService
+from app.ui import scene as shown
 from app.ui import view
+from app.ui.request_form import RequestForm
+from app.ui.result import Result
 from app.ui.watch import watch
+
+
+def connect_updates(page: gr.Blocks, service: JobService, result: Result, request: RequestForm) -> None:
+    """Every open page gets a subscription of its own."""
+
+    def updates() -> Iterator[tuple[Any, ...]]:
+        yield from subscribe(service)
+
+    page.load(
+        updates,
+        None,
+        [*result.outputs, request.start, request.end, request.remove],
+        show_progress="hidden",
+        concurrency_limit=None,
+        api_visibility="private",
+    )
 
 
 def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
@@ -21,9 +40,9 @@ def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
     before: tuple[Any, ...] = (None,) * 6
     for scene in watch(service):
         now = (
-            view.player(scene.live),
-            view.preview(scene.live),
-            view.status(scene.live, time.time()),
+            shown.player(scene.live),
+            shown.preview(scene.live),
+            shown.status(scene.live, time.time()),
             view.start_label(scene.open_jobs),
             scene.open_jobs > 0,
             len(scene.waiting),
