@@ -126,6 +126,16 @@ class JobService:
         """Newest first, those of other processes included."""
         return self._store.jobs(limit)
 
+    def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
+        """The running job, the oldest if several programs run one, and those that wait, oldest first."""
+        jobs = self._store.open_jobs()
+        running = [job for job in jobs if job.state == "running"]
+        return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
+
+    def finished_jobs(self, limit: int) -> list[Job]:
+        """The last that were finished, newest first."""
+        return self._store.finished_jobs(limit)
+
     def queue_position(self, job_id: str) -> int:
         """How many jobs have to end before this one begins: 0 if it runs or is over."""
         return self._store.jobs_before(job_id)
