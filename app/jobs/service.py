@@ -116,7 +116,14 @@ class JobService:
         if self._store.cancel_queued(job_id):
             self._notify()
             return True
-        return self._worker is not None and self._worker.cancel(job_id)
+        asked = self._worker is not None and self._worker.cancel(job_id)
+        self._notify()
+        return asked
+
+    def is_ending(self, job_id: str) -> bool:
+        """Whether a job that runs in this process has been asked to end and has not done so yet."""
+        worker = self._worker
+        return worker is not None and worker.is_ending(job_id)
 
     def job(self, job_id: str) -> Job:
         """Raises InputError if there is no such job."""
