@@ -6,24 +6,22 @@ from pathlib import Path
 
 import gradio as gr
 
-from app.ui import scene
-
 _HERE = Path(__file__).parent
-_STAGE = """<div class="lt-stage" data-state="empty"><p class="lt-empty">No video yet</p>
-<video loop muted playsinline preload="auto" aria-label="The video so far"></video></div>"""
+_SCRIPTS = ("player.js", "strip.js", "live.js")
 
 
 class Result:
-    """Player, preview and status."""
+    """Video, preview, sections, progress and figures, as one component.
+
+    Its value is what `scene.show` makes. The markup never changes: scripts put the values into it, so that
+    focus, scrolling and layout stay where they are.
+    """
 
     def __init__(self) -> None:
-        with gr.Column(elem_classes="lt-screen"):
-            self.player = gr.HTML(
-                scene.player(None),
-                html_template=_STAGE,
-                js_on_load=(_HERE / "player.js").read_text(encoding="utf-8"),
-                apply_default_css=False,
-            )
-            self.preview = gr.HTML(apply_default_css=False, js_on_load=None)
-        self.status = gr.HTML(scene.status(None, 0.0), apply_default_css=False, js_on_load=None)
-        self.outputs = [self.player, self.preview, self.status]
+        self.view = gr.HTML(
+            {"job": "", "state": "idle", "beat": 0},
+            html_template=(_HERE / "live.html").read_text(encoding="utf-8"),
+            js_on_load="\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+            apply_default_css=False,
+            elem_classes="lt-live",
+        )

@@ -1,21 +1,30 @@
-"""From a watched job to what the page shows of it."""
+"""From a watched job to the plain data of the page's live view. The browser puts it in as text only."""
 
 from __future__ import annotations
 
 import base64
 import mimetypes
-from collections.abc import Iterable
-from html import escape
+import re
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from app.ui.live import LiveJob
-from app.ui.view import error_box
-from diffusers_helper.errors import LongtakeError
+from app.ui import words
+from app.ui.live import Cell, LiveJob
+from app.ui.watch import Scene
+from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.job_folder import JobFolder
 from diffusers_helper.packing import FPS
+from diffusers_helper.registry import ModelInfo
 
 _MAX_PREVIEW_BYTES = 500_000
+_MAX_SLUG = 40
+# Silence is worth a word after three times what is usual, and never before this many seconds.
+_CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
+
+Shown = dict[str, Any]
 
 
 def file_url(path: str | Path) -> str:
@@ -23,36 +32,134 @@ def file_url(path: str | Path) -> str:
     return f"gradio_api/file={quote(str(path))}"
 
 
-def clock(seconds: float) -> str:
-    """`0:07`, `12:30`, `1:02:03`."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def download_name(prompt: str, job_id: str) -> str:
+    """`longtake-the-red-ball-moves-right-3f9a.mp4`: plain letters, whatever the prompt holds."""
+    plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
+    slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")
+    if len(slug) > _MAX_SLUG:
+        slug = slug[: _MAX_SLUG + 1].rpartition("-")[0] or slug[:_MAX_SLUG]
+    return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2]))) + ".mp4"
 
 
-def player(live: LiveJob | None) -> dict[str, object]:
-    """The value of the page's player: the newest version, and where in it the old beginning lies."""
+def show(
+    scene: Scene,
+    now: float,
+    *,
+    find_model: Callable[[str], ModelInfo | None],
+    report: Callable[[str], str],
+) -> Shown:
+    """What the live view shows of a scene.
+
+    Args:
+        now: seconds since the epoch.
+        find_model: facts of a model by its name in a request.
+        report: text of the problem report of a job that has failed, by its id.
+    """
+    live = scene.live
     if live is None:
-        return {"job": "", "url": "", "poster": "", "front": 0}
-    picture = JobFolder(live.job.folder).input
-    return {
+        return {"job": "", "state": "idle", "beat": round(now, 1)}
+    elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
+    running = live.state == "running"
+    shown: Shown = {
         "job": live.job.id,
-        "url": "" if live.video is None else file_url(live.video),
-        "poster": file_url(picture),
-        "front": round(live.seconds_in_front, 4),
+        "state": live.state,
+        "beat": round(now, 1),
+        "prompt": live.job.request.prompt,
+        "headline": words.ending(live) if scene.ending else words.headline(live, scene.jobs_first),
+        "remark": words.remark(live),
+        "section": live.section,
+        "sections": live.sections,
+        "sectionsDone": live.sections_done,
+        "step": live.step,
+        "steps": live.steps,
+        "percent": round(live.percent, 1),
+        "elapsed": round(elapsed, 1),
+        "left": _rounded(live.seconds_left(elapsed)) if running else None,
+        "warnings": live.warnings,
+        "cells": [_cell(cell) for cell in live.cells],
+        "hidden": round(live.hidden_in_front, 4),
+        "settings": words.settings(live.job.request, find_model(live.job.request.model)),
+    }
+    shown |= _pulse(live, elapsed) if running else {}
+    shown |= _pictures(live)
+    if live.job.is_over:
+        shown["figures"] = _figures(live, elapsed)
+    if live.state == "failed":
+        shown["failure"] = {
+            "message": live.job.message,
+            "remedy": live.job.remedy,
+            "report": report(live.job.id),
+        }
+    return shown
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _pulse(live: LiveJob, elapsed: float) -> Shown:
+    text, seconds = words.usual(live)
+    return {
+        "sign": round(live.last_sign, 2),
+        "quiet": round(max(0.0, elapsed - live.last_sign), 1),
+        "usual": text,
+        "calm": max(_CALM_SECONDS, _CALM_FACTOR * seconds),
     }
 
 
-def preview(live: LiveJob | None) -> str:
-    """The section in the making, as it looks so far."""
-    data = None if live is None or live.preview is None else _inline(Path(live.preview))
-    if live is None or data is None:
-        return ""
-    return (
-        f'<figure class="lt-latent" data-section="{live.section}" data-step="{live.step}">'
-        f'<img src="{data}" alt="Rough preview of the section being made">'
-        f"<figcaption>Being made: section {live.section}</figcaption></figure>"
-    )
+def _pictures(live: LiveJob) -> Shown:
+    folder = JobFolder(live.job.folder)
+    shown: Shown = {
+        "poster": file_url(folder.input),
+        "ratio": round(live.width / live.height, 4) if live.height else None,
+        "video": None,
+        "preview": None,
+    }
+    if live.video is not None:
+        # Each version has an address of its own, also where a later one gets the same name.
+        url = f"{file_url(live.video)}?v={live.video_frames}"
+        shown["video"] = {
+            "url": url,
+            "front": round(live.seconds_in_front, 4),
+            "seconds": round(live.video_frames / FPS, 2),
+            "name": download_name(live.job.request.prompt, live.job.id),
+            "whole": live.state == "finished",
+        }
+    if live.preview is not None and (data := _inline(Path(live.preview))):
+        cell = next(cell for cell in live.cells if cell.number == live.section)
+        shown["preview"] = {"data": data, "label": f"Being made: {_span(cell)}"}
+    return shown
+
+
+def _cell(cell: Cell) -> Shown:
+    return {
+        "number": cell.number,
+        "begin": round(cell.begin, 3),
+        "label": _span(cell),
+        "state": cell.state,
+        "thumb": file_url(cell.thumbnail) if cell.thumbnail else None,
+    }
+
+
+def _span(cell: Cell) -> str:
+    return f"{cell.begin:.1f} – {cell.end:.1f} s"
+
+
+def _figures(live: LiveJob, elapsed: float) -> Shown:
+    stages = words.stage_seconds(live)
+    longest = max((seconds for _, seconds in stages), default=0.0)
+    facts = [("Took", words.duration(elapsed))] if live.job.started else []
+    if live.timing.step is not None:
+        facts.append(("A step", words.duration(live.timing.step)))
+    if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
+        facts.append(("Peak memory of the engine", f"{live.end.peak_host_bytes / 2**30:.1f} GB of RAM"))
+    return {
+        "facts": facts,
+        "stages": [
+            {"name": name, "text": words.duration(seconds), "share": round(seconds / longest, 4)}
+            for name, seconds in stages
+        ],
+    }
 
 
 def _inline(path: Path) -> str | None:
@@ -64,73 +171,3 @@ def _inline(path: Path) -> str | None:
     if not kind or not kind.startswith("image/") or len(data) > _MAX_PREVIEW_BYTES:
         return None
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def status(live: LiveJob | None, now: float) -> str:
-    """What happens, how far it is, and how long it still takes.
-
-    Args:
-        now: seconds since the epoch.
-    """
-    if live is None:
-        return (
-            '<div class="lt-status" data-state="idle"><p class="lt-hint">Choose a picture, write what should '
-            "happen, press Start Generation. The video grows here, section by section.</p></div>"
-        )
-    elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
-    facts = {
-        "state": live.state, "job": live.job.id, "section": live.section, "sections": live.sections,
-        "step": live.step, "frames": live.video_frames, "percent": f"{live.percent:.0f}",
-    }  # fmt: skip
-    attributes = "".join(f' data-{name}="{escape(str(value))}"' for name, value in facts.items())
-    return f'<div class="lt-status"{attributes}>{"".join(_status_parts(live, elapsed))}</div>'
-
-
-def _status_parts(live: LiveJob, elapsed: float) -> Iterable[str]:
-    running = live.state == "running"
-    yield (
-        f'<div class="lt-line"><b class="lt-headline" aria-live="polite">{escape(live.headline)}</b>'
-        f'<span class="lt-eta">{_time_text(live, elapsed)}</span></div>'
-    )
-    if running:
-        yield (
-            f'<div class="lt-line"><progress max="100" value="{live.percent:.1f}" '
-            f'aria-label="Overall progress"></progress>'
-            f'<span class="lt-percent">{live.percent:.0f} %</span></div>'
-        )
-    if running and live.job.request.mode == "inverted" and live.sections > 1:
-        yield '<p class="lt-hint">The end is made first, the beginning last.</p>'
-    if live.state == "failed":
-        yield error_box(LongtakeError(live.job.message, live.job.remedy))
-    yield from (f'<div class="lt-box">{escape(message)}</div>' for message in live.warnings)
-    yield _result_line(live)
-    yield f'<p class="lt-hint lt-prompt">{escape(_shortened(live.job.request.prompt))}</p>'
-
-
-def _time_text(live: LiveJob, elapsed: float) -> str:
-    if live.state == "queued":
-        return ""
-    if live.state != "running":
-        return f"took {clock(elapsed)}"
-    left = live.seconds_left(elapsed)
-    so_far = f"{clock(elapsed)} so far"
-    return so_far if left is None else f"about {clock(left)} left · {so_far}"
-
-
-def _result_line(live: LiveJob) -> str:
-    if live.video is None:
-        nothing = live.job.is_over
-        return '<p class="lt-hint">No section was finished, so there is no video.</p>' if nothing else ""
-    length = f"{live.video_frames / FPS:.2f} s, {live.video_frames} frames"
-    whole = live.state == "finished"
-    label = f"Download ({length})" if whole else f"Download what there is ({length})"
-    url = escape(file_url(live.video))
-    return (
-        f'<p class="lt-line"><a class="lt-download" href="{url}" download>{label}</a>'
-        f'<span class="lt-hint">Job {escape(live.job.id)}</span></p>'
-    )
-
-
-def _shortened(text: str, limit: int = 200) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[:limit]}…"

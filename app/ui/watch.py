@@ -24,11 +24,15 @@ class Scene:
         live: the job that is shown, if any.
         running: the job that is being made.
         waiting: those that come after it, oldest first.
+        ending: whether the shown job has been asked to end and has not done so yet.
+        jobs_first: how many jobs come before the shown one.
     """
 
     live: LiveJob | None
     running: Job | None
     waiting: tuple[Job, ...]
+    ending: bool = False
+    jobs_first: int = 0
 
     @property
     def open_jobs(self) -> int:
@@ -66,7 +70,9 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
                 continue  # comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
         running, waiting = open_jobs(service)
-        yield Scene(live, running, waiting)
+        ending = live.state == "running" and service.is_ending(live.job.id)
+        first = service.queue_position(live.job.id) if live.state == "queued" else 0
+        yield Scene(live, running, waiting, ending, first)
         shown = time.monotonic()
         if live.job.state == "queued" and running is not None:
             return
