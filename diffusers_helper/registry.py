@@ -104,7 +104,8 @@ def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> M
 
 
 _FACT_TYPES: dict[str, type] = {
-    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "modes": list, "vocabulary": dict, "examples": list,
+    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "modes": list,
+    "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
 

@@ -47,6 +47,12 @@ class Catalogue:
             return self.folder
         return find_model(name)
 
+    def key(self, name: str) -> str:
+        """What the jobs of a model call it: its name, or the folder's path."""
+        if self.folder is not None and name == self.preselected:
+            return str(self.folder.folder)
+        return name
+
     def submit(self, service: JobService, settings: dict[str, object]) -> Job:
         """Queues one job made of what a person set; `mode` None stands for the model's own.
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import gradio as gr
 
 from app.jobs.service import JobService
 from app.ui.actions import Actions
 from app.ui.api import add_endpoint
 from app.ui.catalogue import Catalogue
+from app.ui.describe import Describer
 from app.ui.request_form import QUIET, RequestForm, connect_request
 from app.ui.result import Result
 from app.ui.subscribe import connect_updates
+from diffusers_helper import __version__
 
+# The form's script puts the chosen model's title in.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
-<p>FramePack video on Radeon cards, that finishes.</p></header>"""
+<p class="lt-machine"><span aria-hidden="true"></span><span id="lt-model">{model}</span></p></header>"""
+_FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
+<a href="?view=api">Use it from a program</a></footer>"""
 
 
 def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
@@ -21,14 +28,16 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
     with gr.Blocks(
         title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
     ) as page:
-        gr.HTML(_HEADER)
+        title = escape(catalogue.info(catalogue.preselected).title)
+        gr.HTML(_HEADER.format(model=title), apply_default_css=False, js_on_load=None)
         with gr.Row(elem_classes="lt-main"):
             with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
                 request = RequestForm(catalogue)
             with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
                 result = Result()
         actions = Actions(service, catalogue)
-        connect_request(request, actions)
+        gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
+        connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
         add_endpoint(service, catalogue)
     return page

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+from app.ui.examples import thumbnail
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.registry import ModelInfo
 
 _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
@@ -15,19 +15,11 @@ def ordinal(number: int) -> str:
     return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"number {number}"
 
 
-def length_text(seconds: float, mode: Mode) -> str:
-    """What length will really come out, as whole sections are made."""
-    try:
-        plan = plan_sections(seconds, mode=mode)
-    except (TypeError, ValueError):
-        return ""
-    sections = f"{len(plan)} section{'s' if len(plan) > 1 else ''}"
-    return f"Comes out as <b>{plan.seconds:.2f} s</b>: {plan.total_frames} frames in {sections}."
-
-
-def error_box(error: LongtakeError) -> str:
+def error_box(error: LongtakeError, control: str = "") -> str:
+    """A refusal or failure; `control` names the setting at fault, for the page's script to go there."""
     message, remedy = escape(error.message), escape(error.remedy)
-    return f'<div class="lt-box lt-error" role="alert"><b>{message}</b> {remedy}</div>'
+    about = f' data-control="{escape(control)}"' if control else ""
+    return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
 
 
 def note_box(text: str) -> str:
@@ -35,16 +27,30 @@ def note_box(text: str) -> str:
 
 
 def banner(info: ModelInfo) -> str:
-    """For a model with a vocabulary: what it is and which words it knows. Empty for any other."""
+    """For a model with a vocabulary: what it is, examples to start with one click, its words."""
     if not info.vocabulary:
         return ""
     groups = "".join(
         f"<dt>{escape(group)}</dt><dd>{escape(', '.join(words))}</dd>"
         for group, words in info.vocabulary.items()
     )
+    cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
+    invitation = (
+        f'<p class="lt-hint">Click one, and its video is made:</p><div class="lt-cards">{cards}</div>'
+    )
     return (
-        '<details class="lt-box lt-demo"><summary><b>This is the demo model.</b> It is small, runs on any '
-        f"machine, and knows a few dozen words. <u>Which ones?</u></summary><dl>{groups}</dl></details>"
+        '<section class="lt-demo" aria-label="Demo model"><p><b>This is the demo model.</b> It is small, '
+        f"runs on any machine, and knows a few dozen words.</p>{invitation if cards else ''}"
+        f"<details><summary>The words it knows</summary><dl>{groups}</dl></details></section>"
+    )
+
+
+def _card(index: int, prompt: str) -> str:
+    picture = thumbnail(prompt)
+    image = f'<img src="{picture}" alt="" width="192" height="192">' if picture else ""
+    return (
+        f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
+        f"{image}<span>{escape(prompt)}</span></button>"
     )
 
 
