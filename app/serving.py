@@ -71,14 +71,7 @@ def open_page(
 
     page = build_page(service, Catalogue.starting_with(model))
     outputs = outputs.expanduser().absolute()
-    uploads = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
-    guarding: dict[str, Any] = {
-        "hosts": hosts,
-        "files": ServedFiles(outputs, uploads),
-        "uploads": UploadRoom(uploads, UPLOAD_BYTES),
-        "login": auth is not None,
-    }
     _, url, public_url = page.launch(
         prevent_thread_lock=True,
         server_name=server,
@@ -94,7 +87,7 @@ def open_page(
         ssr_mode=False,
         run_history=False,
         footer_links=["api"],
-        app_kwargs={"lifespan": _guarded(guarding)},
+        app_kwargs={"lifespan": _guarded(hosts, outputs, has_login=auth is not None)},
         **_appearance(),
     )
     if public_url:
@@ -114,11 +107,21 @@ def close_page(page: gr.Blocks) -> None:
     closing.join(_SERVER_SECONDS)
 
 
-def _guarded(settings: dict[str, Any]) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
+def _guarded(
+    hosts: Hosts, outputs: Path, *, has_login: bool
+) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
     """Puts the guard around the whole application before the server takes its first request.
 
     Middleware that gradio is given would stand behind its own, which answers some requests itself.
     """
+
+    uploads = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()
+    settings: dict[str, Any] = {
+        "hosts": hosts,
+        "files": ServedFiles(outputs, uploads),
+        "uploads": UploadRoom(uploads, UPLOAD_BYTES),
+        "login": has_login,
+    }
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:

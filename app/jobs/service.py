@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import sqlite3
@@ -89,21 +90,21 @@ class JobService:
         load_picture(Path(request.image).expanduser()).save(picture, "PNG", compress_level=1)
         folder = JobFolder.create(self._outputs)
         try:
-            write_atomic(folder.input, picture.getvalue())
-            model = request.model if request.model in model_names() else str(info.folder)
-            job = Job(
-                id=folder.job,
-                state="queued",
-                request=replace(request, image=str(folder.input), model=model),
-                folder=folder.path,
-                created=time.time(),
-            )
-            self._store.add(job)
-        except BaseException as error:
-            shutil.rmtree(folder.path, ignore_errors=True)
-            if isinstance(error, OSError | sqlite3.OperationalError):
-                raise unwritable(self._outputs, error) from error
-            raise
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
+                write_atomic(folder.input, picture.getvalue())
+                model = request.model if request.model in model_names() else str(info.folder)
+                job = Job(
+                    id=folder.job,
+                    state="queued",
+                    request=replace(request, image=str(folder.input), model=model),
+                    folder=folder.path,
+                    created=time.time(),
+                )
+                self._store.add(job)
+                on_failure.pop_all()
+        except (OSError, sqlite3.OperationalError) as error:
+            raise unwritable(self._outputs, error) from error
         if self._worker is not None:
             self._worker.wake()
         return job

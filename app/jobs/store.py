@@ -213,13 +213,11 @@ class JobStore:
     @contextlib.contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
         """Alone against other threads and processes, all or nothing."""
-        with self._lock:
+        with self._lock, contextlib.ExitStack() as on_failure:
             self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
+            on_failure.callback(self._database.execute, "ROLLBACK")
+            yield self._database
+            on_failure.pop_all()
             self._database.execute("COMMIT")
 
 
