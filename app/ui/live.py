@@ -107,7 +107,7 @@ class LiveJob:
         self.last_sign = event.time
 
     def _add_stage(self, time: float) -> None:
-        self.stages[self.stage] = self.stages.get(self.stage, 0.0) + time - self._stage_began
+        self.stages[self.stage] = self.stages.get(self.stage, 0.0) + max(0.0, time - self._stage_began)
         self._stage_began = time
 
     def _begin(self, event: StageStarted) -> None:

@@ -10,7 +10,7 @@ function createPlayer(stage) {
   const poster = find('.lt-poster'), fit = find('.lt-fit');
   let [top, under] = stage.querySelectorAll('video');
   let job = null; // what `top` shows: { job, url, front }
-  let shown = null, wanted = null, swapping = false, loops = false, held = false;
+  let shown = null, wanted = null, asked = '', swapping = false, loops = false, held = false;
   const listeners = [];
 
   const isOver = (video) => video.ended || (video.duration && video.currentTime >= video.duration - 0.001);
@@ -75,16 +75,16 @@ function createPlayer(stage) {
           top.loop = false;
           await align(target);
         }
-        if (wanted && wanted.job !== target.job) continue;
+        if (target.job !== job) continue;
         const plays = same ? isPlaying() : target.autoplay && !still.matches;
         for (const name of ['volume', 'muted', 'playbackRate']) under[name] = top[name];
         under.loop = loops;
         bring(target);
         if (plays) play(top);
       } catch (error) {
-        // A version that was replaced meanwhile: the next one is on its way, or was there before.
+        // Replaced by a newer version meanwhile, or the connection was lost: asked for again, if still wanted.
         console.info('video:', error.message);
-        if (!shown || shown.job !== target.job) shown = null;
+        setTimeout(() => { if (asked === target.url) asked = ''; }, 1000);
       } finally {
         top.loop = loops;
         if (held && top.ended && loops && shown) play(top);
@@ -119,6 +119,7 @@ function createPlayer(stage) {
       video.classList.remove('lt-top');
     }
     shown = wanted = null;
+    asked = '';
     bar.hidden = true;
     stage.dataset.swaps = 0;
     stage.dataset.url = '';
@@ -137,9 +138,8 @@ function createPlayer(stage) {
     loops = next.state === 'running' && !still.matches;
     if (!swapping) top.loop = loops;
     const video = next.video;
-    const newest = wanted || (swapping ? null : shown);
-    if (!video || (newest && newest.url === video.url) || stage.dataset.asked === job + video.url) return;
-    stage.dataset.asked = job + video.url;
+    if (!video || asked === video.url) return;
+    asked = video.url;
     wanted = { job, url: video.url, front: video.front, autoplay: next.state === 'running' };
     if (!swapping) swap();
   }

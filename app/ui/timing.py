@@ -9,6 +9,7 @@ from diffusers_helper.packing import SectionPlan
 
 # Decoding and writing one frame, in steps, while none has been measured. Only the bar's evenness hangs on it.
 _STEPS_PER_FRAME = 0.05
+_SHORTEST = 0.001  # seconds: times come from a clock that is set now and then
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 
@@ -29,11 +30,11 @@ class Timing:
 
     def step_took(self, seconds: float, *, is_first: bool) -> None:
         """From one step's end to the next one's, or from the section's beginning to its first step's end."""
-        (self._lead_seconds if is_first else self._step_seconds).append(seconds)
+        (self._lead_seconds if is_first else self._step_seconds).append(max(_SHORTEST, seconds))
 
     def tail_took(self, seconds: float, section: int) -> None:
         """Decode and write of a section, numbered in order of making from 1."""
-        self._frame_seconds.append(seconds / self.plan[section - 1].decoded_frames)
+        self._frame_seconds.append(max(_SHORTEST, seconds) / self.plan[section - 1].decoded_frames)
 
     @property
     def step(self) -> float | None:

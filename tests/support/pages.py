@@ -129,7 +129,7 @@ class PageProgram:
 
 def visit(page: Any, stand: Stand) -> None:
     page.goto(stand.url)
-    page.wait_for_selector(".lt-status")
+    page.wait_for_selector(".lt-view")
 
 
 def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right", **numbers: float) -> None:
