@@ -63,7 +63,7 @@ class Pictures:
         self._known: OrderedDict[str, Size | InputError] = OrderedDict()
 
     def judge(self, path: str) -> Size | InputError:
-        """Its size, or why it cannot be used. Uploads never change: their folders bear their content's hash."""
+        """Its size, or why it cannot be used. An upload never changes."""
         with self._lock:
             if path in self._known:
                 self._known.move_to_end(path)

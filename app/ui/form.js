@@ -39,6 +39,7 @@ shared.openFoldOf = (name) => {
 const frame = document.createElement('div');
 frame.className = 'lt-crop';
 let cropped = null;
+const sizes = new ResizeObserver(() => placeCrop());
 
 function placeCrop() {
   const block = find('#set-image');
@@ -47,6 +48,7 @@ function placeCrop() {
   frame.hidden = true;
   if (!image || !crop || !image.naturalWidth || cropped !== image.src) return;
   if (frame.parentElement !== block) block.append(frame);
+  sizes.observe(image);
   const box = image.getBoundingClientRect();
   const outer = block.getBoundingClientRect();
   const scale = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight);
@@ -67,14 +69,16 @@ frame.innerHTML = '<i></i>';
 
 function watchPicture() {
   const block = find('#set-image');
-  new ResizeObserver(placeCrop).observe(block);
+  sizes.observe(block);
   new MutationObserver((changes) => {
     if (changes.every((change) => frame.contains(change.target) || change.target === block)) return;
     const image = block.querySelector('.image-frame img, .image-container img');
     if (image && !image.complete) image.addEventListener('load', placeCrop, { once: true });
     placeCrop();
   }).observe(block, { childList: true, subtree: true, attributeFilter: ['src'] });
-  block.addEventListener('load', placeCrop, true);
+  // A picture that browsers cannot show, such as a TIFF, may still be used; what cannot be used says so itself.
+  block.addEventListener('load', () => { block.classList.remove('lt-unseen'); placeCrop(); }, true);
+  block.addEventListener('error', () => block.classList.add('lt-unseen'), true);
 }
 
 // ---- What the settings come to.
@@ -150,6 +154,12 @@ document.addEventListener('drop', (event) => {
   event.stopImmediatePropagation();
   shared.givePicture(file).catch((error) => console.warn(error));
 }, true);
+
+// Gradio's own button only changes to the field that is there already.
+document.addEventListener('click', (event) => {
+  if (!event.target.closest?.('#set-image [aria-label="Upload file"]')) return;
+  requestAnimationFrame(() => find('#set-image input[type="file"]')?.click());
+});
 
 // ---- Once the other components stand.
 function settle(tries = 0) {

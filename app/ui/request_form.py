@@ -70,7 +70,7 @@ class RequestForm:
     def _add_prompt(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
         self.prompt = gr.Textbox(
-            label="Prompt", lines=3, max_lines=8, max_length=MAX_PROMPT_CHARACTERS,
+            "", label="Prompt", lines=3, max_lines=8, max_length=MAX_PROMPT_CHARACTERS,
             placeholder="What should happen?", elem_id="set-prompt",
         )  # fmt: skip
         self.controls |= {"image": self.image, "prompt": self.prompt}
@@ -116,7 +116,7 @@ class RequestForm:
         )
         self._slider("guidance", info="How closely to follow the prompt. Costs nothing; best left alone.")
         self.controls["negative"] = gr.Textbox(
-            label="Negative Prompt", lines=2, max_length=MAX_PROMPT_CHARACTERS, elem_id="set-negative",
+            "", label="Negative Prompt", lines=2, max_length=MAX_PROMPT_CHARACTERS, elem_id="set-negative",
             info="What should not happen. Used only where CFG Scale is above 1.",
         )  # fmt: skip
         self._slider("cfg", info="Above 1 the negative prompt counts, and each step takes twice as long.")

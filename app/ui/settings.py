@@ -53,6 +53,7 @@ def to_request(settings: dict[str, Any], info: ModelInfo) -> dict[str, Any]:
             "seed is larger than a browser can hold exactly; expected a whole number from 0 to 2^53 - 1.",
             "Choose a smaller one; the command line takes any up to 2^63 - 1.",
         )
+    settings |= {name: "" for name in _TEXTS if settings.get(name) is None}  # a field that was never touched
     if settings.get("resolution") == info.side:
         settings["resolution"] = None
     return settings

@@ -138,11 +138,21 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
         page.set_input_files("input[type=file]", str(photo))
         page.wait_for_selector(".lt-request .image-container img")
     page.get_by_label("Prompt", exact=True).fill(prompt)
+    if numbers.keys() - {"seconds"}:
+        open_folds(page)
     for name, value in numbers.items():
         field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(RANGES[name].label)}"))
         field.fill(f"{value:g}")
         field.press("Tab")
     page.get_by_role("button", name="Start Generation").click()
+
+
+def open_folds(page: Any) -> None:
+    """Opens what the form keeps folded; its controls are not in the page before."""
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    for head in page.locator(".gr-accordion > button[aria-expanded=false]").all():
+        head.click()
+    page.wait_for_selector("#set-preserved_gb input")
 
 
 def status(page: Any, **facts: object) -> Any:
