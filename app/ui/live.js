@@ -9,7 +9,8 @@ player.onTime((at) => strip.mark(at));
 
 const LOST_AFTER = 4000; // milliseconds without an update; the server sends one a second
 const RETRY_EVERY = 3000;
-let scene = { job: '', state: 'idle' }, received = performance.now(), retried = 0;
+const GRACE = 10000; // for the very first update, which waits for the page to be set up
+let scene = { job: '', state: 'idle' }, received = performance.now() + GRACE, retried = 0;
 let beat = null, seen = null, copied = 0;
 
 function text(selector, words) {
@@ -208,7 +209,7 @@ function figures() {
 
 // Between two updates, and without any, the times go on here.
 function times() {
-  const since = (performance.now() - received) / 1000, lost = since * 1000 > LOST_AFTER;
+  const since = Math.max(0, performance.now() - received) / 1000, lost = since * 1000 > LOST_AFTER;
   const running = scene.state === 'running', pulse = find('.lt-pulse');
   let kind = 'none', words = '';
   if (lost) {

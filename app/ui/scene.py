@@ -7,13 +7,17 @@ import mimetypes
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from PIL import Image
+
 from app.ui import words
 from app.ui.live import Cell, LiveJob
 from app.ui.watch import Scene
+from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.job_folder import JobFolder
 from diffusers_helper.packing import FPS
@@ -58,6 +62,7 @@ def show(
     live = scene.live
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
+    model = find_model(live.job.request.model)
     elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
     running = live.state == "running"
     shown: Shown = {
@@ -78,10 +83,10 @@ def show(
         "warnings": live.warnings,
         "cells": [_cell(cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
-        "settings": words.settings(live.job.request, find_model(live.job.request.model)),
+        "settings": words.settings(live.job.request, model),
     }
     shown |= _pulse(live, elapsed) if running else {}
-    shown |= _pictures(live)
+    shown |= _pictures(live, model)
     if live.job.is_over:
         shown["figures"] = _figures(live, elapsed)
     if live.state == "failed":
@@ -107,11 +112,31 @@ def _pulse(live: LiveJob, elapsed: float) -> Shown:
     }
 
 
-def _pictures(live: LiveJob) -> Shown:
+def _ratio(live: LiveJob, model: ModelInfo | None) -> float | None:
+    """Width by height of the video, also before its first event."""
+    if live.height:
+        return round(live.width / live.height, 4)
+    if model is None:
+        return None
+    side = live.job.request.resolution or model.side
+    return _shape(JobFolder(live.job.folder).input, side, model.multiple)
+
+
+@lru_cache(maxsize=64)
+def _shape(picture: Path, side: int, multiple: int) -> float | None:
+    try:
+        with Image.open(picture) as image:
+            height, width = nearest_bucket(image.height, image.width, side, multiple)
+    except OSError:  # a folder that was removed by hand
+        return None
+    return round(width / height, 4)
+
+
+def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
     folder = JobFolder(live.job.folder)
     shown: Shown = {
         "poster": file_url(folder.input),
-        "ratio": round(live.width / live.height, 4) if live.height else None,
+        "ratio": _ratio(live, model),
         "video": None,
         "preview": None,
     }

@@ -26,15 +26,14 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
     def updates() -> Iterator[tuple[Any, ...]]:
         yield from subscribe(service)
 
-    for event in (page.load, result.view.submit):
-        event(
-            updates,
-            None,
-            [result.view, request.start, request.end, request.remove],
-            show_progress="hidden",
-            concurrency_limit=None,
-            api_visibility="private",
-        )
+    outputs = [result.view, request.start, request.end, request.remove]
+    quiet: dict[str, Any] = {
+        "show_progress": "hidden",
+        "concurrency_limit": None,
+        "api_visibility": "private",
+    }
+    first = page.load(updates, None, outputs, **quiet)
+    result.view.submit(updates, None, outputs, cancels=[first], trigger_mode="multiple", **quiet)
 
 
 def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
