@@ -19,6 +19,7 @@ from tests.support.pages import (
     Stand,
     needs_chromium,
     notice,
+    open_folds,
     start,
     status,
     visit,
@@ -26,11 +27,12 @@ from tests.support.pages import (
 
 pytestmark = needs_chromium
 LABELS = {
-    "seconds": 5, "steps": 25, "guidance": 10, "cfg": 1, "cfg_rescale": 0, "crf": 16, "preserved_gb": 6,
+    "seconds": 5, "steps": 8, "guidance": 10, "cfg": 1, "cfg_rescale": 0, "crf": 16, "preserved_gb": 6,
 }  # fmt: skip
 
 
 def test_the_controls_are_those_of_framepack(page: Any) -> None:
+    open_folds(page)
     for name, value in LABELS.items():
         bounds = RANGES[name]
         number = page.get_by_label(re.compile(f"^number input for {re.escape(bounds.label)}"))
@@ -92,20 +94,22 @@ def test_what_a_person_writes_never_becomes_markup(page: Any, stand: Stand, phot
 
 
 def test_the_demo_model_names_its_words(page: Any) -> None:
-    page.get_by_text("This is the demo model.").click()
+    page.get_by_text("This is the demo model.").wait_for()
+    page.get_by_text("The words it knows").click()
     assert "diamond" in page.locator(".lt-demo dl").inner_text()
     page.get_by_label("Prompt", exact=True).fill("the red <b>walrus</b> moves right")
     page.get_by_text("Not known to the demo model").wait_for()
     assert page.locator("mark").all_inner_texts() == ["b", "walrus"]
-    page.get_by_role("button", name="the camera pans left").click()
+    page.get_by_role("button", name="the camera pans left", exact=True).click()
     page.locator("mark").first.wait_for(state="detached")
     assert page.get_by_label("Prompt", exact=True).input_value() == "the camera pans left"
 
 
 def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
-    page.get_by_text("Comes out as 4.83 s: 145 frames in 4 sections.").wait_for()
+    page.get_by_text("5 s → comes out as 4.83 s, 145 frames in 4 sections.").wait_for()
     page.get_by_label(f"number input for {RANGES['seconds'].label}").fill("60")
-    page.get_by_text("Comes out as 60.03 s: 1801 frames in 50 sections.").wait_for()
+    page.get_by_text("60 s → comes out as 60.03 s, 1801 frames in 50 sections.").wait_for()
+    open_folds(page)
     page.get_by_role("button", name="New seed").click()
     page.wait_for_function("![...document.querySelectorAll('input')].some(i => i.value === '31337')")
     assert page.get_by_role("radio").count() == 2
@@ -115,10 +119,12 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     page.wait_for_function("document.querySelectorAll('input[type=radio]').length === 1")
     assert page.get_by_role("radio", name="Forward · F1").is_checked()
     assert page.get_by_label("number input for Resolution").input_value() == "640"
+    assert page.get_by_label("number input for Steps").input_value() == "25"
+    assert page.locator("#lt-model").inner_text() == "FramePack F1"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1024, 1440])
+@pytest.mark.parametrize("width", [390, 1024, 1440, 3840])
 def test_nothing_is_wider_than_the_window(browser: Any, stand: Stand, width: int, theme: str) -> None:
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=theme)
     visit(page, stand)

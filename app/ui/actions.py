@@ -21,6 +21,7 @@ from diffusers_helper.registry import ModelInfo
 _log = logging.getLogger(__name__)
 MODE_LABELS: dict[Mode, str] = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 _ELSEWHERE = LongtakeError("This job runs in another program, such as the command line.", "End it there.")
+_EXAMPLE_SECONDS = 2.4  # two sections: soon there, and long enough to see the video grow
 # What `choose_model` and `restore` change besides settings, in this order.
 AROUND = ("examples", "banner", "unknown")
 
@@ -60,7 +61,7 @@ class Actions:
         job = running or (waiting[0] if waiting else None)
         if job is None:
             return view.note_box("Nothing is running.")
-        return self._cancel(job.id, "Ending: the step being computed is finished first.")
+        return self._cancel(job.id, "Ending: the work at hand is finished first.")
 
     def remove_newest(self) -> str:
         """Takes the newest waiting job out of the queue. Returns a notice."""
@@ -125,7 +126,8 @@ class Actions:
             notice = self._submit(request | {"image": str(file), "prompt": prompt})
         except LongtakeError as error:
             notice = view.error_box(error)
-        return self.reset(name) | self.use_example(name, index) | {"notice": notice}
+        filled = self.reset(name) | {"seconds": _EXAMPLE_SECONDS} | self.use_example(name, index)
+        return filled | {"notice": notice}
 
     def _example(self, name: str, index: object) -> str | None:
         try:

@@ -92,25 +92,24 @@ function tell() {
   placeCrop();
 }
 
-// ---- Keys and clicks. A burst of clicks on a button is one press, so that no job is made or ended twice.
-const BURST_MS = 400;
-const pressed = { start: -Infinity, end: -Infinity };
+// ---- Keys and clicks. A double click is one press, and so is a key that is held down.
 document.addEventListener('click', (event) => {
   const button = event.target.closest?.('#start, #end');
   if (!button) return;
-  const before = pressed[button.id];
-  pressed[button.id] = event.timeStamp;
-  if (event.timeStamp - before < BURST_MS) {
+  if (event.detail > 1) {
     event.preventDefault();
     event.stopImmediatePropagation();
   } else if (button.id === 'start') shared.rememberPrompt?.();
 }, true);
 
 document.addEventListener('keydown', (event) => {
-  if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey) || event.repeat || !isForm(event.target)) return;
+  if (event.key !== 'Enter') return;
+  const held = event.repeat && event.target.closest?.('#start, #end');
+  const starts = (event.ctrlKey || event.metaKey) && isForm(event.target);
+  if (!held && !starts) return;
   event.preventDefault();
   event.stopImmediatePropagation();
-  find('#start')?.click();
+  if (!event.repeat) find('#start')?.click();
 }, true);
 
 // ---- Pictures that are pasted or dropped anywhere on the page.
@@ -161,6 +160,13 @@ document.addEventListener('click', (event) => {
   requestAnimationFrame(() => find('#set-image input[type="file"]')?.click());
 });
 
+// ---- A finished job makes the estimate better.
+function watchJobs() {
+  new MutationObserver((changes) => {
+    if (changes.some((change) => change.target.dataset.state === 'finished')) trigger('submit');
+  }).observe(document.body, { subtree: true, attributeFilter: ['data-state'] });
+}
+
 // ---- Once the other components stand.
 function settle(tries = 0) {
   if (!find('#set-image') || !find('#set-prompt textarea') || !prepareFolds()) {
@@ -170,6 +176,7 @@ function settle(tries = 0) {
   const hint = find('#set-prompt [data-testid="block-info"]');
   hint.dataset.hint = /Mac|iPhone|iPad/.test(navigator.platform) ? '⌘ Enter starts' : 'Ctrl + Enter starts';
   watchPicture();
+  watchJobs();
   shared.preparePrompts?.();
   shared.restorePicture?.();
   tell();

@@ -180,7 +180,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         return described.length, described.picture, described.facts
 
     gr.on(
-        [page.load, *(control.change for control in controls if control is not form.prompt)],  # pyright: ignore[reportAttributeAccessIssue]
+        [page.load, form.facts.submit, *(control.change for control in controls if control is not form.prompt)],  # pyright: ignore[reportAttributeAccessIssue]
         describe, controls, [form.length, form.picture_note, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
