@@ -150,8 +150,10 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
 def open_folds(page: Any) -> None:
     """Opens what the form keeps folded; its controls are not in the page before."""
     page.wait_for_selector("#fold-memory > button[aria-expanded]")
-    for head in page.locator(".gr-accordion > button[aria-expanded=false]").all():
-        head.click()
+    for name in ("look", "output", "memory"):
+        head = page.locator(f"#fold-{name} > button")
+        if head.get_attribute("aria-expanded") == "false":
+            head.click()
     page.wait_for_selector("#set-preserved_gb input")
 
 
