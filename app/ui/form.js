@@ -72,13 +72,20 @@ function watchPicture() {
   sizes.observe(block);
   new MutationObserver((changes) => {
     if (changes.every((change) => frame.contains(change.target) || change.target === block)) return;
+    nameUpload();
     const image = block.querySelector('.image-frame img, .image-container img');
     if (image && !image.complete) image.addEventListener('load', placeCrop, { once: true });
     placeCrop();
   }).observe(block, { childList: true, subtree: true, attributeFilter: ['src'] });
+  nameUpload();
   // A picture that browsers cannot show, such as a TIFF, may still be used; what cannot be used says so itself.
   block.addEventListener('load', () => { block.classList.remove('lt-unseen'); placeCrop(); }, true);
   block.addEventListener('error', () => block.classList.add('lt-unseen'), true);
+}
+
+// The button's own text names it. Gradio's label says something else than what is to be read there.
+function nameUpload() {
+  find('#set-image .upload-container[aria-label]')?.removeAttribute('aria-label');
 }
 
 // ---- What the settings come to.

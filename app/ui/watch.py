@@ -13,7 +13,6 @@ from app.ui.live import LiveJob
 _SHORTEST_PAUSE = 0.2  # seconds between two updates: more would only cost the browser work
 _LOOK_AGAIN = 0.5  # seconds between two looks for a job while none runs
 _RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
-_MANY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +38,11 @@ class Scene:
         return len(self.waiting) + (self.running is not None)
 
 
-def open_jobs(service: JobService) -> tuple[Job | None, tuple[Job, ...]]:
-    """The job that is being made and those that wait, oldest first."""
-    jobs = service.jobs(_MANY)[::-1]
-    running = [job for job in jobs if job.state == "running"]
-    return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
-
-
 def watch(service: JobService) -> Iterator[Scene]:
     """Scenes for ever, at least one a second: the running job; while none runs, the newest one."""
     live: LiveJob | None = None
     while True:
-        running, waiting = open_jobs(service)
+        running, waiting = service.open_jobs()
         job = running or (waiting[0] if waiting else _newest(service, live))
         if job is None or (live is not None and live.job.id == job.id and live.job.is_over):
             yield Scene(live, running, waiting)
@@ -69,7 +61,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
             if time.monotonic() - shown < _SHORTEST_PAUSE:
                 continue  # comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
-        running, waiting = open_jobs(service)
+        running, waiting = service.open_jobs()
         ending = live.state == "running" and service.is_ending(live.job.id)
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
         yield Scene(live, running, waiting, ending, first)
@@ -77,7 +69,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         if live.job.state == "queued" and running is not None:
             return
     live.job = service.job(live.job.id)
-    yield Scene(live, *open_jobs(service))
+    yield Scene(live, *service.open_jobs())
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
