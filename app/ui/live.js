@@ -138,6 +138,8 @@ function titleOf() {
 
 function facts() {
   view.dataset.state = scene.state;
+  // On a narrow screen the video comes first while it is made, and does not leave when it is finished.
+  view.dataset.first = Boolean(seen.open || seen.watched);
   const values = {
     state: scene.state, job: scene.job, section: scene.section, sections: scene.sections, step: scene.step,
     percent: Math.floor(scene.percent || 0), frames: scene.video ? Math.round(scene.video.seconds * 30) : 0,

@@ -133,7 +133,7 @@ function createPlayer(stage) {
       job = next.job;
       clear(next);
     }
-    fit.style.setProperty('--ratio', next.ratio || '');
+    stage.style.setProperty('--ratio', next.ratio || '');
     fit.classList.toggle('lt-shaped', Boolean(next.ratio));
     loops = next.state === 'running' && !still.matches;
     if (!swapping) top.loop = loops;
