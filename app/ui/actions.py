@@ -117,11 +117,8 @@ class Actions:
         file = None if prompt is None else example_file(prompt)
         if prompt is None or file is None:
             return self.use_example(name, index)
-        request = form.defaults(self.catalogue.info(name)) | {
-            "model": name,
-            "prompt": prompt,
-            "resolution": None,
-        }
+        settings = form.defaults(self.catalogue.info(name)) | {"seconds": _EXAMPLE_SECONDS}
+        request = settings | {"model": name, "resolution": None}
         try:
             notice = self._submit(request | {"image": str(file), "prompt": prompt})
         except LongtakeError as error:

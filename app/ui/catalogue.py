@@ -42,10 +42,10 @@ class Catalogue:
         return model_names() if self.folder is None else (*model_names(), self.preselected)
 
     def info(self, name: str) -> ModelInfo:
-        """Raises InputError for any other name, a path included."""
+        """Raises InputError for anything but one of the names, a path included."""
         if self.folder is not None and name == self.preselected:
             return self.folder
-        return find_model(name)
+        return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
 
     def key(self, name: str) -> str:
         """What the jobs of a model call it: its name, or the folder's path."""

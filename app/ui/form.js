@@ -89,6 +89,7 @@ function nameUpload() {
 }
 
 // ---- What the settings come to.
+shared.changed = () => trigger('submit');
 function tell() {
   const facts = props.value || {};
   for (const name of FOLDS) if (foldHead(name)) foldHead(name).dataset.state = facts[name] || '';

@@ -23,6 +23,7 @@ _KEPT = "() => { try { return localStorage.getItem('longtake.form') } catch { re
 # Of a page's own events none is an endpoint, none shows gradio's spinner, and none waits for another.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 _SCRIPT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+_CHANGED: dict[str, Any] = {"fn": None, "js": "() => window.longtake?.changed()", **_SCRIPT}
 _EXAMPLES_JS = """element.addEventListener('click', (event) => {
   const card = event.target.closest('[data-example]');
   if (card) trigger('click', { index: Number(card.dataset.example) });
@@ -179,8 +180,10 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         described = describer.describe(dict(zip(names, values, strict=True)))
         return described.length, described.picture, described.facts
 
+    # What is folded away has no change event; who sets it lets the script say so, as `facts.submit`.
+    changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
-        [page.load, form.facts.submit, *(control.change for control in controls if control is not form.prompt)],  # pyright: ignore[reportAttributeAccessIssue]
+        [page.load, *changes],
         describe, controls, [form.length, form.picture_note, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
@@ -193,12 +196,12 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     form.model.input(
         named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode, form.prompt],
         [*(form.controls[name] for name in chosen), *around], preprocess=False, **QUIET,
-    )  # fmt: skip
+    ).then(**_CHANGED)  # fmt: skip
     form.examples.click(
         named(actions.use_example, "image", "prompt"), [form.model, form.examples],
         [form.image, form.prompt], **QUIET,
     )  # fmt: skip
-    form.dice.click(None, None, form.seed, js=_DICE, **_SCRIPT)
+    form.dice.click(None, None, form.seed, js=_DICE, **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions, named)
     # What the form's script was given: a picture that was pasted, dropped, or kept by the browser.
     form.facts.input(None, None, form.image, js=_PASSED_ON, **_SCRIPT)
@@ -206,9 +209,9 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     page.load(
         named(actions.restore, *kept, *AROUND), form.facts,
         [*(form.controls[name] for name in kept), *around], js=_KEPT, preprocess=False, **QUIET,
-    ).then(None, None, None, js="() => window.longtake?.restored()", **_SCRIPT)  # fmt: skip
+    ).then(None, None, None, js="() => window.longtake?.restored()", **_SCRIPT).then(**_CHANGED)  # fmt: skip
     gr.on(
-        [control.change for control in controls if control is not form.image],  # pyright: ignore[reportAttributeAccessIssue]
+        changes,
         None, [form.controls[name] for name in kept], None,
         js=f"(...values) => window.longtake?.keep({kept}, values)", **_SCRIPT,
     )  # fmt: skip
@@ -220,7 +223,9 @@ def _connect_defaults(
 ) -> None:
     plain = [name for name in form.controls if name not in ("image", "prompt", "model")]
     outputs = [form.controls[name] for name in plain]
-    form.reset.click(named(actions.reset, *plain), form.model, outputs, preprocess=False, **QUIET)
+    form.reset.click(
+        named(actions.reset, *plain), form.model, outputs, preprocess=False, **QUIET
+    ).then(**_CHANGED)  # fmt: skip
 
     def run_example(model: str, event: gr.EventData) -> list[Any]:
         index = event._data.get("index") if isinstance(event._data, dict) else None
@@ -228,4 +233,4 @@ def _connect_defaults(
 
     form.banner.click(
         run_example, form.model, [*outputs, form.image, form.prompt, form.notice], preprocess=False, **QUIET
-    )
+    ).then(**_CHANGED)
