@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import logging
 import os
 import signal
@@ -12,26 +11,17 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from platformdirs import user_cache_path
 
 from app.arguments import EXIT_BAD_INPUT, EXIT_FAILED, Parser
 from app.jobs.service import JobService
 from app.jobs.stdio import open_closed_streams
+from app.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.picture import MAX_BYTES
 from diffusers_helper.registry import DEFAULT_MODEL, model_names
 
-if TYPE_CHECKING:
-    import gradio as gr
-
-DEFAULT_PORT = 7860
 AUTH_VARIABLE = "LONGTAKE_AUTH"
-_UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit, so that the refusal is our own sentence in most cases
-_SUBSCRIBERS = 200  # each open page holds one thread of the server's
-_ENGINE_SECONDS, _SERVER_SECONDS, _END_SECONDS = 3.0, 0.5, 4.5
+_ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,6 +77,10 @@ def _parser() -> Parser:
         help=f"ask for a password; better set {AUTH_VARIABLE} in the environment, where no list of "
         "processes shows it",
     )  # fmt: skip
+    parser.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME",
+        help="a further name under which the page is reached, such as a reverse proxy's; may be repeated",
+    )  # fmt: skip
     return parser
 
 
@@ -105,22 +99,13 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
                 f"Set --auth or {AUTH_VARIABLE} that way.",
             )
         return user, password
-    if arguments.share or not _is_local(arguments.server):
+    if arguments.share or not is_local(arguments.server):
         reach = "--share makes" if arguments.share else f"--server {arguments.server} makes"
         raise InputError(
             f"{reach} the page reachable from other machines; expected a password for that.",
             f"Set --auth USER:PASSWORD or {AUTH_VARIABLE}.",
         )
     return None
-
-
-def _is_local(server: str) -> bool:
-    if server == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(server).is_loopback
-    except ValueError:
-        return False
 
 
 def _free_port(server: str, port: int) -> int:
@@ -167,6 +152,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
             share=arguments.share,
             inbrowser=arguments.inbrowser,
             auth=auth,
+            allowed_hosts=arguments.allowed_host,
         )
         # Only now: the engine's start would slow down the page's.
         service.start(warm=True)
@@ -179,72 +165,6 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         if page is not None:
             close_page(page)
     return 0
-
-
-def open_page(
-    service: JobService,
-    outputs: Path,
-    *,
-    model: str = DEFAULT_MODEL,
-    server: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
-    share: bool = False,
-    inbrowser: bool = False,
-    auth: tuple[str, str] | None = None,
-) -> tuple[gr.Blocks, str]:
-    """Serves the page in a thread.
-
-    Args:
-        outputs: the service's folder; the page serves its files and no others.
-        model: preselected; a registered name, or a folder.
-        auth: user and password.
-
-    Returns: the page, for `close_page`, and its address.
-
-    Raises:
-        InputError: if there is no such model.
-    """
-    os.environ.setdefault("GRADIO_TEMP_DIR", str(user_cache_path("longtake") / "page"))
-    from app.ui.catalogue import Catalogue
-    from app.ui.page import build_page
-
-    page = build_page(service, Catalogue.starting_with(model))
-    outputs = outputs.expanduser().absolute()
-    _, url, public_url = page.launch(
-        prevent_thread_lock=True,
-        server_name=server,
-        server_port=port,
-        share=share,
-        inbrowser=inbrowser,
-        auth=auth,
-        allowed_paths=[str(outputs)],
-        blocked_paths=[str(outputs / ".longtake")],
-        max_file_size=_UPLOAD_BYTES,
-        max_threads=_SUBSCRIBERS,
-        quiet=True,
-        ssr_mode=False,
-        run_history=False,
-        footer_links=["api"],
-        **_appearance(),
-    )
-    return page, public_url or url
-
-
-def close_page(page: gr.Blocks) -> None:
-    """Closes the server, without waiting long for browsers that hold a connection open."""
-    from gradio.tunneling import CURRENT_TUNNELS
-
-    for tunnel in CURRENT_TUNNELS:
-        tunnel.kill()
-    closing = threading.Thread(target=page.close, kwargs={"verbose": False}, daemon=True)
-    closing.start()
-    closing.join(_SERVER_SECONDS)
-
-
-def _appearance() -> dict[str, Any]:
-    from app.ui.theme import CSS_FILE, ICON_FILE, theme
-
-    return {"theme": theme(), "css_paths": [CSS_FILE], "favicon_path": ICON_FILE}
 
 
 class _StopSignals:

@@ -57,6 +57,7 @@ class SectionFinished(Event):
     """A section can be watched. `video`: absolute path of the playable video so far, of `frames` frames.
 
     `added_in_front` frames were put before what the version before showed (0 in forward mode).
+    `thumbnail`: absolute path of a small picture from the middle of the section.
     """
 
     section: int
@@ -64,6 +65,7 @@ class SectionFinished(Event):
     video: str
     frames: int
     added_in_front: int = 0
+    thumbnail: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,12 +77,16 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(Event):
-    """The whole video is there. `seconds` is wall time."""
+    """The whole video is there. `seconds` is wall time.
+
+    `peak_host_bytes` is the most main memory the engine has held since it was started, 0 where not measured.
+    """
 
     is_final: ClassVar[bool] = True
     video: str
     frames: int
     seconds: float
+    peak_host_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +96,7 @@ class Cancelled(Event):
     is_final: ClassVar[bool] = True
     video: str | None
     frames: int
+    peak_host_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,6 +66,11 @@ class JobFolder:
         return self.path / "preview"
 
     @property
+    def thumbs(self) -> Path:
+        """One small picture per section, `0001.webp` and on, in order of making."""
+        return self.path / "thumbs"
+
+    @property
     def video(self) -> Path:
         """The finished video, or what there was when the job ended early."""
         return self.path / "video.mp4"

@@ -37,6 +37,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import StepInfo, flow_sigmas, sample_euler, sample_unipc, shift_of
 from diffusers_helper.seeds import noise_for
 from diffusers_helper.text import TextCondition, encode_pooled, encode_states
+from diffusers_helper.thumbnails import write_thumbnail
 from diffusers_helper.tiles import TileDecoder
 from diffusers_helper.vae import FrameBlender, decode_latents, encode_picture
 from diffusers_helper.video import GrowingVideo
@@ -221,12 +222,13 @@ class _Job:
         self.report.stage("decode", section)
         with self.on_device("vae") as vae:
             frames = decode_latents(vae, *history.to_decode(section), self.decoder)
+        thumbnail = write_thumbnail(self.folder.thumbs, section, frames, self.request.mode)
         # Of the last section that is in the video already, only the frames that face the next are needed.
         final, pending = self.blender.add(frames, section)
         if section.number > shown:
             self.report.stage("write", section)
             self.video.add_section(final, pending)
-        self.report.section(section)
+        self.report.section(section, thumbnail)
 
 
 def _open_folder(

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.packing import MODES, Mode
+from diffusers_helper.request import RANGES
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
@@ -35,6 +36,7 @@ class ModelInfo:
     Attributes:
         side, multiple: the picture shapes (`buckets.buckets`) it was made for.
         modes: orders of sections it serves; the first is its default.
+        steps, guidance: what it works best with; the page starts from them.
         vocabulary: words it knows, by group; empty for a model that reads free text.
         examples: prompts that work.
     """
@@ -45,6 +47,8 @@ class ModelInfo:
     modes: tuple[Mode, ...] = MODES
     side: int = 640
     multiple: int = 32
+    steps: int = 25
+    guidance: float = 10.0
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     examples: tuple[str, ...] = ()
     folder: Path | None = None
@@ -100,7 +104,8 @@ def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> M
 
 
 _FACT_TYPES: dict[str, type] = {
-    "title": str, "side": int, "multiple": int, "modes": list, "vocabulary": dict, "examples": list,
+    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "modes": list,
+    "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
 
@@ -124,6 +129,10 @@ def _read_facts(file: Path) -> dict[str, Any]:
         raise refusal(f"modes {short_repr(facts['modes'])}", f"some of {', '.join(MODES)}")
     if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
         raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
+    for name in ("steps", "guidance"):
+        bounds = RANGES[name]
+        if name in facts and not bounds.low <= facts[name] <= bounds.high:
+            raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
     return facts
 
 
@@ -136,6 +145,8 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
         modes=tuple(facts.get("modes", MODES)),
         side=facts.get("side", 640),
         multiple=facts.get("multiple", 32),
+        steps=facts.get("steps", 25),
+        guidance=facts.get("guidance", 10.0),
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
         examples=tuple(facts.get("examples", ())),
         folder=folder,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +65,7 @@ class Report:
             )
         )
 
-    def section(self, section: Section) -> None:
+    def section(self, section: Section, thumbnail: Path) -> None:
         """A section can be watched in the video's latest version."""
         frames = self._video.frames
         in_front = (
@@ -79,6 +81,7 @@ class Report:
                 video=str(self._video.latest),
                 frames=frames,
                 added_in_front=in_front,
+                thumbnail=str(thumbnail),
             )
         )
 
@@ -88,7 +91,12 @@ class Report:
         seconds = self._time
         self._on_event(
             Finished(
-                job=self._job, time=seconds, video=str(video), frames=self._video.frames, seconds=seconds
+                job=self._job,
+                time=seconds,
+                video=str(video),
+                frames=self._video.frames,
+                seconds=seconds,
+                peak_host_bytes=_peak_host_bytes(),
             )
         )
         return video
@@ -96,4 +104,18 @@ class Report:
     def cancelled(self) -> None:
         """What there is of the video gets its lasting name."""
         video = str(self._video.finish()) if self._video.latest else None
-        self._on_event(Cancelled(job=self._job, time=self._time, video=video, frames=self._video.frames))
+        self._on_event(
+            Cancelled(
+                job=self._job,
+                time=self._time,
+                video=video,
+                frames=self._video.frames,
+                peak_host_bytes=_peak_host_bytes(),
+            )
+        )
+
+
+def _peak_host_bytes() -> int:
+    """Of this process, since it was started."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

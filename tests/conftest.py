@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+
+from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
 
 # Before torch is imported, and inherited by the engines that tests start: on networks this small a second
 # thread gains nothing, and on busy cores the threads' waiting for each other makes them many times slower.
@@ -20,3 +25,39 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
     write_tiny_model(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as run:
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photo(tmp_path_factory.mktemp("photo") / "photo.png")
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    with staged_page(tmp_path) as stand:
+        yield stand
+
+
+@pytest.fixture
+def page(browser: Any, stand: Stand) -> Iterator[Any]:
+    """A fresh tab that has the page open; fails if the page asked anybody else for anything."""
+    context = browser.new_context()
+    context.set_default_timeout(15_000)
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    page = context.new_page()
+    visit(page, stand)
+    yield page
+    context.close()
+    hosts = {urlsplit(url).netloc for url in asked if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
+    assert hosts == {urlsplit(stand.url).netloc}

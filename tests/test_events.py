@@ -46,17 +46,20 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
         SectionFinished(**COMMON, section=2, sections=4, video="/o/a.mp4", frames=69, added_in_front=36),
         {
             "event": "section_finished", **COMMON, "section": 2, "sections": 4, "video": "/o/a.mp4",
-            "frames": 69, "added_in_front": 36,
+            "frames": 69, "added_in_front": 36, "thumbnail": None,
         },
     ),
     (Warned(**COMMON, message="Wörter"), {"event": "warned", **COMMON, "message": "Wörter"}),
     (
         Finished(**COMMON, video="/o/video.mp4", frames=145, seconds=61.5),
-        {"event": "finished", **COMMON, "video": "/o/video.mp4", "frames": 145, "seconds": 61.5},
+        {
+            "event": "finished", **COMMON, "video": "/o/video.mp4", "frames": 145, "seconds": 61.5,
+            "peak_host_bytes": 0,
+        },
     ),
     (
         Cancelled(**COMMON, video=None, frames=0),
-        {"event": "cancelled", **COMMON, "video": None, "frames": 0},
+        {"event": "cancelled", **COMMON, "video": None, "frames": 0, "peak_host_bytes": 0},
     ),
     (
         Failed(**COMMON, message="It is broken.", remedy="Mend it."),

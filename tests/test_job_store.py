@@ -18,7 +18,15 @@ from PIL import Image
 from app.jobs.event_log import EventReader, append_event
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, StepDone, Warned
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    SectionFinished,
+    StepDone,
+    Warned,
+)
 from tests.support.jobs import ROOT, STAND_IN, Studio, write_picture
 
 # A program that hands in the jobs whose scripts it gets, says their ids and runs them.
@@ -296,3 +304,19 @@ def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Stud
     assert isinstance(studio.events(after)[-1], Finished)
     assert studio.service.job(job.id).state == "failed"
     assert isinstance(studio.events(job)[-1], Failed)
+
+
+def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
+    over = studio.submit()
+    studio.service.cancel(over.id)
+    assert studio.service.open_jobs() == (None, ())
+    studio.service.start()
+    first = studio.submit("sections=2 steps=1 at=1 fault=wait")
+    studio.until(first, SectionFinished)
+    later = [studio.submit(), studio.submit()]
+    running, waiting = studio.service.open_jobs()
+    assert running is not None
+    assert (running.id, [job.id for job in waiting]) == (first.id, [job.id for job in later])
+    for job in (*later, first):
+        studio.service.cancel(job.id)
+    studio.events(first)

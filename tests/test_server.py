@@ -16,8 +16,10 @@ from gradio_client import Client, handle_file
 
 from app.jobs.service import JobService
 from app.server import AUTH_VARIABLE, main
+from app.serving import close_page, open_page
+from tests.support.asking import ask
 from tests.support.jobs import processes_in_group, wait_until
-from tests.support.pages import PageProgram, write_photo
+from tests.support.pages import PageProgram, free_port, write_photo
 
 Launch = Callable[..., PageProgram]
 
@@ -131,3 +133,31 @@ def test_the_password_is_asked_for(launch: Launch) -> None:
         Client(url, auth=("anna", "wrong"), verbose=False)
     client = Client(url, auth=("anna", "s3cret:with:colons"), verbose=False)
     assert list(client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ["/generate"]
+
+
+def test_only_the_names_that_were_allowed_are_answered(launch: Launch) -> None:
+    url = launch("--allowed-host", "Video.Example", "--allowed-host", "other.example").wait_until_up()
+    for host, expected in {"video.example": 200, "other.example:443": 200, "third.example": 421}.items():
+        assert ask(url, headers={"Host": host}).status == expected
+    through_proxy = {"Origin": "https://video.example"}
+    assert ask(url, "/config", headers=through_proxy).status == 200
+    assert ask(url, "/config", headers={"Origin": "https://third.example"}).status == 403
+
+
+def test_a_shared_page_answers_to_its_public_name_and_brings_its_own_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("gradio.networking.setup_tunnel", lambda **_: "https://abc.share.example")
+    outputs, port = tmp_path / "outputs", free_port()
+    page, url = open_page(JobService(outputs), outputs, port=port, share=True, auth=("anna", "geheim"))
+    try:
+        assert url == "https://abc.share.example"
+        local = f"http://127.0.0.1:{port}/"
+        answer = ask(local, headers={"Host": "abc.share.example", "X-Forwarded-Proto": "https"})
+        assert answer.status == 200
+        assert "amazonaws" not in answer.text
+        assert ask(local, "/config", headers={"Host": "abc.share.example"}).status == 401
+        assert ask(local, headers={"Host": "xyz.share.example"}).status == 421
+    finally:
+        close_page(page)

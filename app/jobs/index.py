@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sqlite3
@@ -49,7 +50,8 @@ def open_index(path: Path) -> sqlite3.Connection:
 
 def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(database.close)
         database.row_factory = sqlite3.Row
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
@@ -59,9 +61,7 @@ def _open(path: Path) -> sqlite3.Connection:
                 database.execute(statement)
             _fill(database, path.parent.parent)
         database.execute("COMMIT")
-    except BaseException:
-        database.close()
-        raise
+        on_failure.pop_all()
     return database
 
 

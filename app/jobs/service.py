@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import sqlite3
@@ -93,21 +94,21 @@ class JobService:
         load_picture(Path(request.image).expanduser()).save(picture, "PNG", compress_level=1)
         folder = JobFolder.create(self._outputs)
         try:
-            write_atomic(folder.input, picture.getvalue())
-            model = request.model if request.model in model_names() else str(info.folder)
-            job = Job(
-                id=folder.job,
-                state="queued",
-                request=replace(request, image=str(folder.input), model=model),
-                folder=folder.path,
-                created=time.time(),
-            )
-            self._store.add(job)
-        except BaseException as error:
-            shutil.rmtree(folder.path, ignore_errors=True)
-            if isinstance(error, OSError | sqlite3.OperationalError):
-                raise unwritable(self._outputs, error) from error
-            raise
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
+                write_atomic(folder.input, picture.getvalue())
+                model = request.model if request.model in model_names() else str(info.folder)
+                job = Job(
+                    id=folder.job,
+                    state="queued",
+                    request=replace(request, image=str(folder.input), model=model),
+                    folder=folder.path,
+                    created=time.time(),
+                )
+                self._store.add(job)
+                on_failure.pop_all()
+        except (OSError, sqlite3.OperationalError) as error:
+            raise unwritable(self._outputs, error) from error
         if self._worker is not None:
             self._worker.wake()
         return job
@@ -120,7 +121,14 @@ class JobService:
         if self._store.cancel_queued(job_id):
             self._notify()
             return True
-        return self._worker is not None and self._worker.cancel(job_id)
+        asked = self._worker is not None and self._worker.cancel(job_id)
+        self._notify()
+        return asked
+
+    def is_ending(self, job_id: str) -> bool:
+        """Whether a job that runs in this process has been asked to end and has not done so yet."""
+        worker = self._worker
+        return worker is not None and worker.is_ending(job_id)
 
     def job(self, job_id: str) -> Job:
         """Raises InputError if there is no such job."""
@@ -130,9 +138,24 @@ class JobService:
         """Newest first, those of other processes included."""
         return self._store.jobs(limit)
 
+    def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
+        """The running job, the oldest if several programs run one, and those that wait, oldest first."""
+        jobs = self._store.open_jobs()
+        running = [job for job in jobs if job.state == "running"]
+        return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
+
+    def finished_jobs(self, limit: int) -> list[Job]:
+        """The last that were finished, newest first."""
+        return self._store.finished_jobs(limit)
+
     def queue_position(self, job_id: str) -> int:
         """How many jobs have to end before this one begins: 0 if it runs or is over."""
         return self._store.jobs_before(job_id)
+
+    def events(self, job_id: str) -> list[Event]:
+        """What a job has said so far. Raises InputError if there is no such job."""
+        self._store.job(job_id)
+        return [event for _, event in self._store.events(job_id).read()]
 
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event] | None]:
         """A job's events with their sequence numbers, from number `after` + 1 until the final one.

@@ -102,6 +102,25 @@ class JobStore:
             rows = self._database.execute(
                 "SELECT * FROM jobs ORDER BY number DESC LIMIT ?", (limit,)
             ).fetchall()
+        return self._readable(rows)
+
+    def open_jobs(self) -> list[Job]:
+        """Those that run or wait, oldest first. The index on `state` finds them, however many are over."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT * FROM jobs WHERE state IN ('queued', 'running') ORDER BY number"
+            ).fetchall()
+        return self._readable(rows)
+
+    def finished_jobs(self, limit: int) -> list[Job]:
+        """The last that were finished, newest first."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT * FROM jobs WHERE state = 'finished' ORDER BY number DESC LIMIT ?", (limit,)
+            ).fetchall()
+        return self._readable(rows)
+
+    def _readable(self, rows: list[sqlite3.Row]) -> list[Job]:
         found: list[Job] = []
         for row in rows:
             try:
@@ -194,13 +213,11 @@ class JobStore:
     @contextlib.contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
         """Alone against other threads and processes, all or nothing."""
-        with self._lock:
+        with self._lock, contextlib.ExitStack() as on_failure:
             self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
+            on_failure.callback(self._database.execute, "ROLLBACK")
+            yield self._database
+            on_failure.pop_all()
             self._database.execute("COMMIT")
 
 

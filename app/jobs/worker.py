@@ -60,6 +60,11 @@ class Worker:
         self._engine.cancel(job_id)
         return True
 
+    def is_ending(self, job_id: str) -> bool:
+        """Whether the running job has been asked to end."""
+        with self._lock:
+            return job_id in self._cancelled
+
     def stop(self, timeout: float) -> None:
         """Cancels what runs, waits for its end, kills the engine if that takes too long. Queued jobs stay."""
         self._stopping.set()

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
 from app.jobs.service import JobService
+from app.ui import settings as form
 from app.ui import view
 from app.ui.catalogue import Catalogue
-from app.ui.examples import example_picture, samples_of
-from app.ui.watch import open_jobs, watch
+from app.ui.examples import example_file, example_picture, samples_of
+from app.ui.uploads import picture_path
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.packing import Mode
+from diffusers_helper.registry import ModelInfo
 
 _log = logging.getLogger(__name__)
 MODE_LABELS: dict[Mode, str] = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 _ELSEWHERE = LongtakeError("This job runs in another program, such as the command line.", "End it there.")
+_EXAMPLE_SECONDS = 2.4  # two sections: soon there, and long enough to see the video grow
+# What `choose_model` and `restore` change besides settings, in this order.
+AROUND = ("examples", "banner", "unknown")
 
 
 def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
@@ -36,13 +39,17 @@ class Actions:
 
     def start(self, settings: dict[str, Any]) -> str:
         """Queues a job. Returns a notice: where it stands, or why not."""
-        picture = settings.pop("image", None)
-        settings["image"] = picture["path"] if isinstance(picture, dict) else ""
         try:
-            job = self.catalogue.submit(self.service, settings)
-            before = self.service.queue_position(job.id)
+            settings = settings | {"image": picture_path(settings.get("image"))}
+            return self._submit(form.to_request(settings, self.catalogue.info(str(settings.get("model")))))
+        except InputError as error:
+            return view.error_box(error, form.control_of(error))
         except LongtakeError as error:
             return view.error_box(error)
+
+    def _submit(self, request: dict[str, Any]) -> str:
+        job = self.catalogue.submit(self.service, request)
+        before = self.service.queue_position(job.id)
         if not before:
             return ""
         jobs = "1 job comes" if before == 1 else f"{before} jobs come"
@@ -50,15 +57,15 @@ class Actions:
 
     def end(self) -> str:
         """Ends the running job, or the next one if none has begun yet. Returns a notice."""
-        running, waiting = open_jobs(self.service)
+        running, waiting = self.service.open_jobs()
         job = running or (waiting[0] if waiting else None)
         if job is None:
             return view.note_box("Nothing is running.")
-        return self._cancel(job.id, "Ending: the step being computed is finished first.")
+        return self._cancel(job.id, "Ending: the work at hand is finished first.")
 
     def remove_newest(self) -> str:
         """Takes the newest waiting job out of the queue. Returns a notice."""
-        _, waiting = open_jobs(self.service)
+        _, waiting = self.service.open_jobs()
         if not waiting:
             return view.note_box("No job is waiting.")
         return self._cancel(waiting[-1].id, "Removed from the queue.")
@@ -68,29 +75,70 @@ class Actions:
             return view.note_box(done)
         return "" if self.service.job(job_id).is_over else view.error_box(_ELSEWHERE)
 
-    def choose_model(self, name: str, mode: Mode, prompt: str) -> tuple[Any, ...]:
-        """What else changes with the model: mode, quick list, banner, unknown words, resolution."""
+    def choose_model(self, name: str, mode: Mode, prompt: str) -> dict[str, Any]:
+        """What else changes with the model, by name: settings, quick list, banner, unknown words."""
         try:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message names a model that is not in the list
-            return tuple(gr.skip() for _ in range(5))
-        if mode not in info.modes:
-            mode = info.modes[0]
-        return (
-            gr.Radio(choices=mode_choices(info.modes), value=mode),
-            gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
-            view.banner(info),
-            view.unknown_words(info, prompt),
-            info.side,
-        )
+            return {}
+        changes = {"steps": info.steps, "guidance": info.guidance, "resolution": info.side}
+        mode = mode if mode in info.modes else info.modes[0]
+        return changes | {"mode": _mode(info, mode)} | self._around(info, prompt)
 
-    def use_example(self, name: str, index: int) -> tuple[Any, Any]:
+    def restore(self, kept: object) -> dict[str, Any]:
+        """What a browser kept of the form, by name."""
+        usable = form.restored(self.catalogue, kept)
+        if not usable:
+            return {}
+        info = self.catalogue.info(usable["model"])
+        usable["mode"] = _mode(info, usable["mode"])
+        return usable | self._around(info, usable.get("prompt", ""))
+
+    def reset(self, name: str) -> dict[str, Any]:
+        """Every setting but picture, prompt and model as the model wants it."""
+        try:
+            info = self.catalogue.info(name)
+        except InputError:
+            return {}
+        values = form.defaults(info)
+        return values | {"mode": _mode(info, values["mode"])}
+
+    def use_example(self, name: str, index: int) -> dict[str, Any]:
         """Picture, if there is one, and prompt of an entry of the quick list."""
-        examples = self.catalogue.info(name).examples
-        if not 0 <= index < len(examples):
-            return gr.skip(), gr.skip()
-        picture = example_picture(examples[index])
-        return (gr.skip() if picture is None else picture), examples[index]
+        prompt = self._example(name, index)
+        if prompt is None:
+            return {}
+        picture = example_picture(prompt)
+        return {"prompt": prompt} | ({} if picture is None else {"image": picture})
+
+    def run_example(self, name: str, index: int) -> dict[str, Any]:
+        """Fills the form with an example and the model's own settings, and starts exactly that."""
+        prompt = self._example(name, index)
+        file = None if prompt is None else example_file(prompt)
+        if prompt is None or file is None:
+            return self.use_example(name, index)
+        settings = form.defaults(self.catalogue.info(name)) | {"seconds": _EXAMPLE_SECONDS}
+        request = settings | {"model": name, "resolution": None}
+        try:
+            notice = self._submit(request | {"image": str(file), "prompt": prompt})
+        except LongtakeError as error:
+            notice = view.error_box(error)
+        filled = self.reset(name) | {"seconds": _EXAMPLE_SECONDS} | self.use_example(name, index)
+        return filled | {"notice": notice}
+
+    def _example(self, name: str, index: object) -> str | None:
+        try:
+            examples = self.catalogue.info(name).examples
+        except InputError:
+            return None
+        return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
+
+    def _around(self, info: ModelInfo, prompt: str) -> dict[str, Any]:
+        return {
+            "examples": gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
+            "banner": view.banner(info),
+            "unknown": view.unknown_words(info, prompt),
+        }
 
     def unknown_words(self, name: str, prompt: str) -> str:
         try:
@@ -98,29 +146,6 @@ class Actions:
         except InputError:
             return ""
 
-    def subscribe(self) -> Iterator[tuple[Any, ...]]:
-        """Keeps one page up to date; sends only what has changed.
 
-        Yields: player, preview, status, start button, end button, remove button.
-        """
-        before: tuple[Any, ...] = (None,) * 6
-        for scene in watch(self.service):
-            now = (
-                view.player(scene.live),
-                view.preview(scene.live),
-                view.status(scene.live, time.time()),
-                view.start_label(scene.open_jobs),
-                scene.open_jobs > 0,
-                len(scene.waiting),
-            )
-            made = (
-                now[0],
-                now[1],
-                now[2],
-                gr.Button(now[3]),
-                gr.Button(interactive=now[4]),
-                gr.Button(f"Remove Last from Queue ({now[5]} waiting)", visible=now[5] > 0),
-            )
-            pairs = zip(now, before, made, strict=True)
-            yield tuple(gr.skip() if new == old else update for new, old, update in pairs)
-            before = now
+def _mode(info: ModelInfo, mode: Mode) -> gr.Radio:
+    return gr.Radio(choices=mode_choices(info.modes), value=mode)

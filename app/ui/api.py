@@ -11,7 +11,8 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from diffusers_helper.errors import InputError, LongtakeError
+from app.ui.uploads import picture_path
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import GenerationRequest
 
 # No `from __future__ import annotations` here: gradio reads the endpoint's types from its signature.
@@ -54,7 +55,7 @@ def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitab
         given = locals()
         settings = {field.name: given[field.name] for field in fields(GenerationRequest)}
         try:
-            settings["image"] = _path(image)
+            settings["image"] = picture_path(image)
             job = await asyncio.to_thread(catalogue.submit, service, settings)
             while not job.is_over:
                 await asyncio.sleep(_POLL_SECONDS)
@@ -64,17 +65,6 @@ def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitab
             raise gr.Error(str(error), print_exception=False) from error
 
     return generate  # pyright: ignore[reportReturnType]
-
-
-def _path(image: object) -> str:
-    """Where the upload lies; gradio has made sure that it lies there."""
-    if image is None:
-        return ""
-    if isinstance(image, dict) and isinstance(image.get("path"), str):
-        return image["path"]
-    raise InputError(
-        "image is not an upload; expected a picture sent along.", "Pass gradio_client.handle_file(path)."
-    )
 
 
 def _video(job: Job) -> dict[str, Any]:

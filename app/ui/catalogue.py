@@ -42,10 +42,16 @@ class Catalogue:
         return model_names() if self.folder is None else (*model_names(), self.preselected)
 
     def info(self, name: str) -> ModelInfo:
-        """Raises InputError for any other name, a path included."""
+        """Raises InputError for anything but one of the names, a path included."""
         if self.folder is not None and name == self.preselected:
             return self.folder
-        return find_model(name)
+        return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
+
+    def key(self, name: str) -> str:
+        """What the jobs of a model call it: its name, or the folder's path."""
+        if self.folder is not None and name == self.preselected:
+            return str(self.folder.folder)
+        return name
 
     def submit(self, service: JobService, settings: dict[str, object]) -> Job:
         """Queues one job made of what a person set; `mode` None stands for the model's own.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from app.jobs.job import Job
+from app.ui.timing import Timing
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -17,19 +19,27 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )  # fmt: skip
-from diffusers_helper.packing import FPS
+from diffusers_helper.packing import FPS, SectionPlan, plan_sections
 
-# Decoding and writing a section, as a share of its denoising. Only the bar's evenness hangs on it.
-_TAIL = 0.15
+CellState = Literal["waiting", "running", "done"]
+_TAIL: tuple[Stage, ...] = ("decode", "write")
 
-_BEFORE_SECTIONS = {
-    "load": "Loading the model",
-    "text": "Encoding the prompt",
-    "image": "Preparing the picture",
-    "vae_encode": "Encoding the picture",
-    "vision": "Looking at the picture",
-}
-_IN_SECTION = {"decode": "decoding", "write": "writing the video"}
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A section at its place in the video.
+
+    Attributes:
+        number: in order of making, from 1.
+        begin, end: seconds in the finished video.
+        thumbnail: path of a small picture of it.
+    """
+
+    number: int
+    begin: float
+    end: float
+    state: CellState
+    thumbnail: str | None
 
 
 @dataclass
@@ -38,37 +48,46 @@ class LiveJob:
 
     Attributes:
         job: a snapshot from the store; replace it by a newer one at will.
+        plan: the sections, known before the engine says anything.
+        section: the one in the making, in order of making from 1; 0 before the first.
         video: path of the newest version that can be watched.
         seconds_in_front: how much has been put before the first version's beginning.
         preview: path of a small picture of the section in the making.
+        last_sign: when the engine was last heard of, in seconds since the job began to run.
+        stages: seconds that each kind of work took, in the order in which they first came.
         end: the final event.
     """
 
     job: Job
-    sections: int = 0
-    frames: int = 0
+    plan: SectionPlan = field(init=False)
+    timing: Timing = field(init=False)
     width: int = 0
     height: int = 0
     stage: Stage | None = None
     section: int = 0
     sections_done: int = 0
     step: int = 0
-    steps: int = 0
     preview: str | None = None
     video: str | None = None
     video_frames: int = 0
     seconds_in_front: float = 0.0
+    last_sign: float = 0.0
     warnings: list[str] = field(default_factory=list[str])
+    thumbnails: dict[int, str] = field(default_factory=dict[int, str])
+    stages: dict[Stage | None, float] = field(default_factory=dict[Stage | None, float])
     end: Finished | Cancelled | Failed | None = None
-    _first_step: float | None = None
-    _last_step: float = 0.0
-    _section_began: float = 0.0
-    _section_seconds: list[float] = field(default_factory=list[float])
+    _stage_began: float = 0.0
+    _tail_began: float = 0.0
+    _mark: float = 0.0
+    _percent: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.plan = plan_sections(self.job.request.seconds, mode=self.job.request.mode)
+        self.timing = Timing(self.plan, self.job.request.steps)
 
     def apply(self, event: Event) -> None:
         """Takes in the next event."""
         if isinstance(event, JobStarted):
-            self.sections, self.frames = event.sections, event.frames
             self.width, self.height = event.width, event.height
         elif isinstance(event, StageStarted):
             self._begin(event)
@@ -79,29 +98,44 @@ class LiveJob:
         elif isinstance(event, Warned):
             self.warnings.append(event.message)
         elif isinstance(event, Finished | Cancelled | Failed):
+            self._add_stage(event.time)
             self.end, self.preview = event, None
             if event.video is not None:
                 self.video, self.video_frames = event.video, event.frames
+        if isinstance(event, StepDone | SectionFinished):
+            self._percent = max(self._percent, self._share())
+        self.last_sign = event.time
+
+    def _add_stage(self, time: float) -> None:
+        self.stages[self.stage] = self.stages.get(self.stage, 0.0) + max(0.0, time - self._stage_began)
+        self._stage_began = time
 
     def _begin(self, event: StageStarted) -> None:
+        self._add_stage(event.time)
         self.stage = event.stage
         if event.section is not None and event.section != self.section:
-            self.section, self.step, self._first_step = event.section, 0, None
-            self._section_began = event.time
+            self.section, self.step = event.section, 0
+        if event.stage == "decode":
+            self._tail_began = event.time
+        self._mark = event.time
 
     def _step(self, event: StepDone) -> None:
-        self.section, self.step, self.steps = event.section, event.step, event.steps
+        self.section, self.step = event.section, event.step
+        self.timing.steps = event.steps
+        self.timing.step_took(event.time - self._mark, is_first=event.step == 1)
         self.preview = event.preview or self.preview
-        if self._first_step is None:
-            self._first_step = event.time
-        self._last_step = event.time
+        self._mark = event.time
 
     def _finish_section(self, event: SectionFinished) -> None:
-        self.sections, self.sections_done = event.sections, event.section
+        if self.stage in _TAIL:
+            self.timing.tail_took(event.time - self._tail_began, event.section)
+        self._add_stage(event.time)
+        self.section = self.sections_done = event.section
         if self.video is not None:
             self.seconds_in_front += event.added_in_front / FPS
         self.video, self.video_frames, self.preview = event.video, event.frames, None
-        self._section_seconds.append(event.time - self._section_began)
+        if event.thumbnail is not None:
+            self.thumbnails[event.section] = event.thumbnail
 
     @property
     def state(self) -> str:
@@ -109,47 +143,60 @@ class LiveJob:
         return self.job.state
 
     @property
-    def headline(self) -> str:
-        """What happens now, in words."""
-        if self.job.is_over:
-            return {"finished": "Finished", "cancelled": "Ended", "failed": "Failed"}[self.job.state]
-        if self.job.state == "queued":
-            return "Waiting for its turn"
-        if self.stage in _BEFORE_SECTIONS and not self.section:
-            return _BEFORE_SECTIONS[self.stage]
-        if not self.section:
-            return "Starting the engine"
-        of = f"Section {self.section} of {self.sections}"
-        if self.stage in _IN_SECTION:
-            return f"{of}, {_IN_SECTION[self.stage]}"
-        return f"{of}, step {self.step} of {self.steps}" if self.step else of
+    def sections(self) -> int:
+        return len(self.plan)
+
+    @property
+    def steps(self) -> int:
+        return self.timing.steps
+
+    @property
+    def in_tail(self) -> bool:
+        """Whether a section is being decoded or written."""
+        return self.stage in _TAIL and self.section > self.sections_done
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All sections in order of the video."""
+        found: list[Cell] = []
+        each = 4 * self.plan.window / FPS
+        for section in sorted(self.plan, key=lambda section: section.video_position):
+            number, place = section.number, section.video_position
+            state: CellState = "waiting"
+            if number <= self.sections_done:
+                state = "done"
+            elif number == self.section and not self.job.is_over:
+                state = "running"
+            end = self.plan.seconds if place == len(self.plan) - 1 else (place + 1) * each
+            found.append(Cell(number, place * each, end, state, self.thumbnails.get(number)))
+        return found
+
+    @property
+    def hidden_in_front(self) -> float:
+        """Seconds of the finished video that come before what can be watched now."""
+        if self.job.request.mode == "forward" or not self.video_frames:
+            return 0.0
+        return (self.plan.total_frames - self.video_frames) / FPS
 
     @property
     def percent(self) -> float:
         """Share of the whole work that is done, 0 to 100; never falls while a job runs."""
-        if self.job.state == "finished":
-            return 100.0
-        if not self.sections:
-            return 0.0
-        within = 0.0
-        if self.section > self.sections_done and self.steps:
-            within = self.step / self.steps / (1 + _TAIL)
-        return min(99.0, 100 * (self.sections_done + within) / self.sections)
+        return 100.0 if self.job.state == "finished" else self._percent
+
+    def _share(self) -> float:
+        sampling, frame = self.timing.costs()
+        done = sampling * self.sections_done + frame * self.timing.frames(slice(self.sections_done))
+        if self.section > self.sections_done:
+            done += sampling * (1.0 if self.in_tail else self.step / self.steps)
+        return min(99.0, 100 * done / (sampling * self.sections + frame * self.timing.frames(slice(None))))
 
     def seconds_left(self, elapsed: float) -> float | None:
         """Estimate for the rest of the job, `elapsed` seconds after it began; None while nothing is known."""
-        if self.job.is_over:
+        if self.job.is_over or not self.section:
             return None
-        if self._section_seconds:
-            # The newest sections tell most: the first one is decoded alone, and caches warm up.
-            recent = self._section_seconds[-3:]
-            each = sum(recent) / len(recent)
-            begun = self.section > self.sections_done
-            spent = elapsed - self._section_began if begun else 0.0
-            return max(0.0, each - spent) + each * (self.sections - self.sections_done - 1)
-        if self._first_step is None or self.step < 2:
-            return None
-        pace = (self._last_step - self._first_step) / (self.step - 1)
-        each = pace * self.steps * (1 + _TAIL)
-        spent = pace * self.step + elapsed - self._last_step
-        return max(0.0, each - spent) + each * (self.sections - 1)
+        if self.section == self.sections_done:  # between two sections
+            if self.section == self.sections:
+                return 0.0
+            return self.timing.left(self.section + 1, 0, elapsed - self.last_sign, in_tail=False)
+        since = elapsed - (self._tail_began if self.in_tail else self._mark)
+        return self.timing.left(self.section, self.step, since, in_tail=self.in_tail)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from html import escape
 
 import gradio as gr
 
 from app.jobs.service import JobService
-from app.ui import view
-from app.ui.actions import Actions, mode_choices
+from app.ui.actions import Actions
 from app.ui.api import add_endpoint
 from app.ui.catalogue import Catalogue
-from app.ui.examples import samples_of
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, MAX_RESOLUTION, MIN_RESOLUTION, RANGES
+from app.ui.describe import Describer
+from app.ui.request_form import QUIET, RequestForm, connect_request
+from app.ui.result import Result
+from app.ui.subscribe import connect_updates
+from diffusers_helper import __version__
 
-_HERE = Path(__file__).parent
-_DICE = "() => Math.floor(Math.random() * 2 ** 31)"
+# The form's script puts the chosen model's title in.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
-<p>FramePack video on Radeon cards, that finishes.</p></header>"""
-_STAGE = """<div class="lt-stage" data-state="empty"><p class="lt-empty">No video yet</p>
-<video loop muted playsinline preload="auto" aria-label="The video so far"></video></div>"""
-# Of a page's own events none is an endpoint, none shows gradio's spinner, and none waits for another.
-_QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+<p class="lt-machine"><span aria-hidden="true"></span><span id="lt-model">{model}</span></p></header>"""
+_FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
+<a href="?view=api">Use it from a program</a></footer>"""
 
 
 def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
@@ -30,178 +28,29 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
     with gr.Blocks(
         title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
     ) as page:
-        gr.HTML(_HEADER)
+        title = escape(catalogue.info(catalogue.preselected).title)
+        gr.HTML(_HEADER.format(model=title), apply_default_css=False, js_on_load=None)
         with gr.Row(elem_classes="lt-main"):
             with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
-                request = _Request(catalogue)
+                request = RequestForm(catalogue)
             with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
-                result = _Result()
+                result = Result()
         actions = Actions(service, catalogue)
-        _connect_request(request, actions)
+        gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
+        connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
         add_endpoint(service, catalogue)
     return page
 
 
-class _Request:
-    """Left: what a person asks for. `controls` are those that become the job's settings, by their names."""
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        info = catalogue.info(catalogue.preselected)
-        self.controls: dict[str, gr.components.Component] = {}
-        self.banner = gr.HTML(view.banner(info))
-        self.controls["image"] = gr.Image(
-            type="filepath", label="Image", sources=["upload", "clipboard"], height=264, buttons=[]
-        )
-        self.prompt = gr.Textbox(
-            label="Prompt", lines=3, max_lines=8, max_length=MAX_PROMPT_CHARACTERS,
-            placeholder="What should happen?",
-        )  # fmt: skip
-        self.controls["prompt"] = self.prompt
-        self.unknown = gr.HTML()
-        self.examples = gr.Dataset(
-            components=[self.prompt], samples=samples_of(info), type="index", label="Quick List",
-            visible=bool(info.examples), elem_classes="lt-examples",
-        )  # fmt: skip
-        self._add_shape(catalogue)
-        with gr.Accordion("Look", open=True):
-            self._add_look()
-        with gr.Accordion("Size, memory and output", open=True):
-            self._add_output(info.side)
-        # Last, and sticky at the lower edge of the window: always in sight.
-        with gr.Column(elem_classes="lt-go"):
-            self.notice = gr.HTML(elem_id="notice")
-            with gr.Row():
-                self.start = gr.Button("Start Generation", variant="primary", scale=3, min_width=160)
-                self.end = gr.Button("End Generation", interactive=False, scale=1, min_width=130)
-            self.remove = gr.Button("Remove Last from Queue", visible=False, size="sm")
-
-    def _add_shape(self, catalogue: Catalogue) -> None:
-        info = catalogue.info(catalogue.preselected)
-        self.seconds = self._slider("seconds", 5.0)
-        self.length = gr.HTML(view.length_text(5.0, info.modes[0]), elem_classes="lt-hint", elem_id="length")
-        self.model = gr.Dropdown(
-            [(catalogue.info(name).title, name) for name in catalogue.names],
-            value=catalogue.preselected,
-            label="Model",
-        )
-        self.mode = gr.Radio(
-            mode_choices(info.modes), value=info.modes[0], label="Order (model variant)",
-            info="What is made first.", elem_classes="lt-segments",
-        )  # fmt: skip
-        self.controls |= {"model": self.model, "mode": self.mode}
-
-    def _add_look(self) -> None:
-        with gr.Row(equal_height=True):
-            self.seed = gr.Number(31337, label="Seed", precision=0, minimum=0, scale=3, min_width=120)
-            self.dice = gr.Button(
-                "New seed", icon=str(_HERE / "dice.svg"), scale=1, min_width=110, elem_classes="lt-dice"
-            )
-        self.controls["seed"] = self.seed
-        self._slider("steps", 25, info="Of each section. Changing this is not recommended.")
-        self._slider("guidance", 10.0, info="How closely to follow the prompt. Best left alone.")
-        self.controls["negative"] = gr.Textbox(
-            label="Negative Prompt", lines=2, max_length=MAX_PROMPT_CHARACTERS,
-            info="What should not happen. Used where CFG Scale is above 1.",
-        )  # fmt: skip
-        self._slider("cfg", 1.0, info="Above 1 each step takes twice as long.")
-        self._slider("cfg_rescale", 0.0, info="Keeps a strong CFG Scale from burning the colours.")
-        gr.Checkbox(
-            False, label="Use TeaCache", interactive=False,
-            info="Not in this version yet: every step is computed in full.",
-        )  # fmt: skip
-
-    def _add_output(self, side: int) -> None:
-        self.resolution = gr.Slider(
-            MIN_RESOLUTION, MAX_RESOLUTION, side, step=16, label="Resolution", buttons=[],
-            info="Side in pixels of a square of the same area. The model's own suits it best.",
-        )  # fmt: skip
-        self.controls["resolution"] = self.resolution
-        self._slider(
-            "preserved_gb", 6.0, label="GPU Inference Preserved Memory (GB) (larger means slower)",
-            info="Recorded with the job. Takes effect on a GPU, with the memory management to come.",
-        )  # fmt: skip
-        self._slider("crf", 16, info="Lower is better and larger. Below 1 is written as 1.")
-
-    def _slider(self, name: str, value: float, *, label: str = "", info: str | None = None) -> gr.Slider:
-        bounds = RANGES[name]
-        slider = gr.Slider(
-            bounds.low,
-            bounds.high,
-            value,
-            step=bounds.step,
-            label=label or bounds.label,
-            info=info,
-            buttons=[],
-        )
-        self.controls[name] = slider
-        return slider
-
-
-class _Result:
-    """Right: what a person gets."""
-
-    def __init__(self) -> None:
-        with gr.Column(elem_classes="lt-screen"):
-            self.player = gr.HTML(
-                view.player(None),
-                html_template=_STAGE,
-                js_on_load=(_HERE / "player.js").read_text(encoding="utf-8"),
-                apply_default_css=False,
-            )
-            self.preview = gr.HTML(apply_default_css=False, js_on_load=None)
-        self.status = gr.HTML(view.status(None, 0.0), apply_default_css=False, js_on_load=None)
-
-
-def _connect_request(request: _Request, actions: Actions) -> None:
-    gr.on(
-        [request.seconds.change, request.mode.change],
-        view.length_text,
-        [request.seconds, request.mode],
-        request.length,
-        trigger_mode="always_last",
-        preprocess=False,
-        **_QUIET,
-    )
-    request.prompt.change(
-        actions.unknown_words,
-        [request.model, request.prompt],
-        request.unknown,
-        trigger_mode="always_last",
-        preprocess=False,
-        **_QUIET,
-    )
-    request.model.change(
-        actions.choose_model,
-        [request.model, request.mode, request.prompt],
-        [request.mode, request.examples, request.banner, request.unknown, request.resolution],
-        preprocess=False,
-        **_QUIET,
-    )
-    request.examples.click(
-        actions.use_example,
-        [request.model, request.examples],
-        [request.controls["image"], request.prompt],
-        **_QUIET,
-    )
-    request.dice.click(None, None, request.seed, js=_DICE, api_visibility="private")
-
-
-def _connect_jobs(page: gr.Blocks, request: _Request, result: _Result, actions: Actions) -> None:
+def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions: Actions) -> None:
     names = list(request.controls)
 
     def start(*values: object) -> str:
         return actions.start(dict(zip(names, values, strict=True)))
 
     # Unprocessed: the request itself checks the values, with the same words as the command line.
-    request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **_QUIET)
-    request.end.click(actions.end, None, request.notice, **_QUIET)
-    request.remove.click(actions.remove_newest, None, request.notice, **_QUIET)
-    page.load(
-        actions.subscribe,
-        None,
-        [result.player, result.preview, result.status, request.start, request.end, request.remove],
-        show_progress="hidden",
-        concurrency_limit=None,
-        api_visibility="private",
-    )
+    request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
+    request.end.click(actions.end, None, request.notice, **QUIET)
+    request.remove.click(actions.remove_newest, None, request.notice, **QUIET)
+    connect_updates(page, actions.service, result, request)

@@ -13,7 +13,6 @@ from app.ui.live import LiveJob
 _SHORTEST_PAUSE = 0.2  # seconds between two updates: more would only cost the browser work
 _LOOK_AGAIN = 0.5  # seconds between two looks for a job while none runs
 _RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
-_MANY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +23,26 @@ class Scene:
         live: the job that is shown, if any.
         running: the job that is being made.
         waiting: those that come after it, oldest first.
+        ending: whether the shown job has been asked to end and has not done so yet.
+        jobs_first: how many jobs come before the shown one.
     """
 
     live: LiveJob | None
     running: Job | None
     waiting: tuple[Job, ...]
+    ending: bool = False
+    jobs_first: int = 0
 
     @property
     def open_jobs(self) -> int:
         return len(self.waiting) + (self.running is not None)
 
 
-def open_jobs(service: JobService) -> tuple[Job | None, tuple[Job, ...]]:
-    """The job that is being made and those that wait, oldest first."""
-    jobs = service.jobs(_MANY)[::-1]
-    running = [job for job in jobs if job.state == "running"]
-    return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
-
-
 def watch(service: JobService) -> Iterator[Scene]:
     """Scenes for ever, at least one a second: the running job; while none runs, the newest one."""
     live: LiveJob | None = None
     while True:
-        running, waiting = open_jobs(service)
+        running, waiting = service.open_jobs()
         job = running or (waiting[0] if waiting else _newest(service, live))
         if job is None or (live is not None and live.job.id == job.id and live.job.is_over):
             yield Scene(live, running, waiting)
@@ -65,13 +61,15 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
             if time.monotonic() - shown < _SHORTEST_PAUSE:
                 continue  # comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
-        running, waiting = open_jobs(service)
-        yield Scene(live, running, waiting)
+        running, waiting = service.open_jobs()
+        ending = live.state == "running" and service.is_ending(live.job.id)
+        first = service.queue_position(live.job.id) if live.state == "queued" else 0
+        yield Scene(live, running, waiting, ending, first)
         shown = time.monotonic()
         if live.job.state == "queued" and running is not None:
             return
     live.job = service.job(live.job.id)
-    yield Scene(live, *open_jobs(service))
+    yield Scene(live, *service.open_jobs())
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:

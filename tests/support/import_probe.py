@@ -57,7 +57,7 @@ class Watch:
             self.module = module
             try:
                 importlib.import_module(module)
-            except BaseException:  # noqa: BLE001 - reported in full; SystemExit must not end the probe
+            except (Exception, SystemExit):  # noqa: BLE001 - reported in full, and does not end the probe
                 self.findings.append(f"{module} cannot be imported:\n{traceback.format_exc()}")
             finally:
                 self.module = ""

@@ -28,6 +28,7 @@ CORE = (
     "diffusers_helper.__init__",
 )
 INPUTS = helper("picture prompts")
+JOBS = ("app.jobs", "app.report_text")
 TORCH = helper("memory sampling miopen_fallback")
 HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
 
@@ -69,11 +70,11 @@ LAYERS = (
         ("diffusers_helper", "cache"),
         HEAVY | ARRAYS | {"tokenizers", "huggingface_hub"},
     ),
-    Layer("jobs", ("app.jobs",), (*CORE, *INPUTS, "app.jobs"), reads_environment=True),
+    Layer("jobs", JOBS, (*CORE, *INPUTS, *JOBS), reads_environment=True),
     Layer(
         "page",
         ("app.ui",),
-        (*CORE, *INPUTS, "app.jobs", "app.ui"),
+        (*CORE, *INPUTS, *JOBS, "app.ui"),
         GRADIO | ARRAYS | {"fastapi", "starlette", "uvicorn"},
         reads_environment=True,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,14 +13,29 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageDraw
 
 from app.jobs.service import JobService
+from diffusers_helper.request import RANGES
 from tests.support.jobs import ROOT
-from tests.support.staged_engine import StagedEngine
+from tests.support.staged_engine import STEPS, StagedEngine
 
+# Events of a job until its first section can be watched, and of each further section.
+FIRST, FURTHER = 2 + 1 + STEPS + 2, 1 + STEPS + 2
+# Readiness, length in seconds, and the mean colour of what the video shows now.
+VIDEO = """async () => {
+    const video = document.querySelector('.lt-stage video');
+    if (video.readyState < 2) await new Promise(done => video.addEventListener('loadeddata', done));
+    const canvas = document.createElement('canvas');
+    canvas.width = canvas.height = 8;
+    const context = canvas.getContext('2d');
+    context.drawImage(video, 0, 0, 8, 8);
+    const data = context.getImageData(0, 0, 8, 8).data;
+    return {duration: video.duration, at: video.currentTime, light: data.reduce((a, b) => a + b) / 256};
+}"""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -109,3 +125,47 @@ class PageProgram:
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def visit(page: Any, stand: Stand) -> None:
+    page.goto(stand.url)
+    page.wait_for_selector(".lt-view")
+
+
+def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right", **numbers: float) -> None:
+    """Fills the page in and presses Start."""
+    if photo is not None:
+        page.set_input_files("input[type=file]", str(photo))
+        page.wait_for_selector(".lt-request .image-container img")
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    if numbers.keys() - {"seconds"}:
+        open_folds(page)
+    for name, value in numbers.items():
+        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(RANGES[name].label)}"))
+        field.fill(f"{value:g}")
+        field.press("Tab")
+    page.get_by_role("button", name="Start Generation").click()
+
+
+def open_folds(page: Any) -> None:
+    """Opens what the form keeps folded; its controls are not in the page before."""
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    for name in ("look", "output", "memory"):
+        head = page.locator(f"#fold-{name} > button")
+        if head.get_attribute("aria-expanded") == "false":
+            head.click()
+    page.wait_for_selector("#set-preserved_gb input")
+
+
+def status(page: Any, **facts: object) -> Any:
+    """The status once it says so, such as `state="running", frames=33`."""
+    selector = ".lt-status" + "".join(f'[data-{name}="{value}"]' for name, value in facts.items())
+    page.wait_for_selector(selector)
+    return page.locator(selector)
+
+
+def notice(page: Any, text: str) -> Any:
+    """The line beside Start once it contains the text."""
+    found = page.locator("#notice").filter(has_text=text)
+    found.wait_for()
+    return found

@@ -19,11 +19,13 @@ from diffusers_helper.events import (
     StageStarted,
     StepDone,
 )  # fmt: skip
+from diffusers_helper.job_folder import JobFolder
 from diffusers_helper.packing import plan_sections
 from tests.support.clips import cut, scene, writer
 
 STEPS = 2
-FAILING_PROMPT = "fail"
+PEAK = 3 * 2**30
+FAILING_PROMPT, FAILING_LATE_PROMPT = "fail", "fail in section 2"
 MESSAGE, REMEDY = "The <b>stage</b> collapsed.", "Build another & start again."
 
 
@@ -34,6 +36,16 @@ class StagedEngine:
         self._changed = threading.Condition()
         self._permits = 0
         self._cancelled: set[str] = set()
+        self._holds_cancel = False
+
+    def hold_cancel(self) -> None:
+        """From now on a cancelled job does not end before `release_cancel`, as in the middle of a step."""
+        self._holds_cancel = True
+
+    def release_cancel(self) -> None:
+        with self._changed:
+            self._holds_cancel = False
+            self._changed.notify_all()
 
     def go(self, events: int = 1) -> None:
         """Lets the next events happen."""
@@ -64,11 +76,14 @@ class StagedEngine:
 
     def _may_go_on(self, job_id: str) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._permits > 0 or job_id in self._cancelled)
-            if job_id in self._cancelled:
+            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id))
+            if self._ends(job_id):
                 return False
             self._permits -= 1
             return True
+
+    def _ends(self, job_id: str) -> bool:
+        return job_id in self._cancelled and not self._holds_cancel
 
     def _script(self, job: Job) -> Iterator[Event]:
         plan = plan_sections(job.request.seconds, mode=job.request.mode)
@@ -85,13 +100,19 @@ class StagedEngine:
                 preview = job.folder / f"preview-{number}-{step}.png"
                 Image.new("RGB", (48, 32), (200, 90 * step, 60)).save(preview)
                 yield StepDone(**about, section=number, step=step, steps=STEPS, preview=str(preview))
-            if job.request.prompt == FAILING_PROMPT:
-                yield Failed(**about, message=MESSAGE, remedy=REMEDY, detail="Traceback: secret.py")
+            if (job.request.prompt, number) in ((FAILING_PROMPT, 1), (FAILING_LATE_PROMPT, 2)):
+                so_far: dict[str, Any] = {"video": str(video.latest), "frames": shown} if shown else {}
+                yield Failed(**about, message=MESSAGE, remedy=REMEDY, detail="Traceback: secret.py", **so_far)
                 return
             yield StageStarted(**about, stage="decode", section=number)
             path = str(video.add_section(final, pending))
             front = video.frames - shown if job.request.mode == "inverted" and shown else 0
             shown = video.frames
+            picture = final if final is not None and len(final) else pending
+            assert picture is not None
+            thumbnail = JobFolder(job.folder).thumbs / f"{number:04}.webp"
+            thumbnail.parent.mkdir(exist_ok=True)
+            Image.fromarray(picture[len(picture) // 2]).save(thumbnail)
             yield SectionFinished(
                 **about,
                 section=number,
@@ -99,5 +120,7 @@ class StagedEngine:
                 video=str(path),
                 frames=shown,
                 added_in_front=front,
+                thumbnail=str(thumbnail),
             )
-        yield Finished(**about, video=str(video.finish()), frames=shown, seconds=1.0)
+        end = str(video.finish())
+        yield Finished(**about, video=end, frames=shown, seconds=1.0, peak_host_bytes=PEAK)

@@ -1,0 +1,196 @@
+"""What the form says about itself: the length and time to come, the crop, and what stands in the folds."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from app.jobs.pace import PaceBook, Work, in_words, passes
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.uploads import picture_path
+from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.errors import InputError
+from diffusers_helper.packing import SectionPlan, plan_sections
+from diffusers_helper.picture import load_picture
+from diffusers_helper.registry import ModelInfo
+
+_PICTURES_KNOWN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Upright size of a picture, as the file has it and as it is used, which differs above 16 megapixels."""
+
+    width: int
+    height: int
+    used_width: int
+    used_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """The part of a picture that becomes the video.
+
+    Attributes:
+        place: left, top, width and height as shares of the picture.
+        pixels: width and height of the video.
+    """
+
+    place: tuple[float, float, float, float]
+    pixels: tuple[int, int]
+
+
+def crop_of(size: Size, side: int, multiple: int) -> Crop:
+    """What `picture.fit_picture` leaves of a picture for the bucket nearest to its shape."""
+    height, width = nearest_bucket(size.used_height, size.used_width, side, multiple)
+    wanted, found = width / height, size.used_width / size.used_height
+    across, down = min(1.0, wanted / found), min(1.0, found / wanted)
+    return Crop(((1 - across) / 2, (1 - down) / 2, across, down), (width, height))
+
+
+class Pictures:
+    """Judges uploaded pictures by the rules of a job, each one once. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Size | InputError] = OrderedDict()
+
+    def judge(self, path: str) -> Size | InputError:
+        """Its size, or why it cannot be used. An upload never changes."""
+        with self._lock:
+            if path in self._known:
+                self._known.move_to_end(path)
+                return self._known[path]
+        try:
+            found: Size | InputError = _size(Path(path))
+        except InputError as error:
+            found = error
+        with self._lock:
+            self._known[path] = found
+            while len(self._known) > _PICTURES_KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+
+def _size(path: Path) -> Size:
+    used = load_picture(path)
+    with Image.open(path) as file:
+        width, height = file.size
+    if (width > height) != (used.width > used.height):  # the file says that the camera was held upright
+        width, height = height, width
+    return Size(width, height, used.width, used.height)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the form says. `length` and `picture` are markup, `facts` is for the page's script.
+
+    Attributes:
+        picture: why the picture cannot be used; empty if it can, or there is none.
+        facts: `crop` in percent of the picture or None, `size` in words, and a state for each fold.
+    """
+
+    length: str
+    picture: str
+    facts: dict[str, Any]
+
+
+class Describer:
+    """Describes a form's values; what cannot be used is left out here and refused at the start."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._paces, self._pictures = PaceBook(service), Pictures()
+
+    def describe(self, settings: dict[str, Any]) -> Description:
+        info = self._info(settings)
+        side = max(info.multiple, _whole(settings.get("resolution"), info.side))
+        found = self._judge(settings.get("image"))
+        crop = crop_of(found, side, info.multiple) if isinstance(found, Size) else None
+        pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
+        facts = {
+            "crop": crop and [round(100 * share, 3) for share in crop.place],
+            "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
+            "look": f"seed {_text(settings.get('seed'))} · {_text(settings.get('steps'))} steps · "
+            f"guidance {_text(settings.get('guidance'))}",
+            "output": f"{_text(settings.get('resolution'))} px · quality {_text(settings.get('crf'))}",
+            "memory": f"{_text(settings.get('preserved_gb'))} GB kept free",
+            "model": info.title,
+        }  # fmt: skip
+        return Description(self._length(settings, info, pixels), _refusal(found), facts)
+
+    def _judge(self, picture: object) -> Size | InputError | None:
+        try:
+            path = picture_path(picture)
+        except InputError as error:
+            return error
+        return self._pictures.judge(path) if path else None
+
+    def _info(self, settings: dict[str, Any]) -> ModelInfo:
+        try:
+            return self._catalogue.info(settings.get("model", self._catalogue.preselected))
+        except InputError:  # only a forged message names a model that is not in the list
+            return self._catalogue.info(self._catalogue.preselected)
+
+    def _length(self, settings: dict[str, Any], info: ModelInfo, pixels: int) -> str:
+        plan = _plan(settings)
+        if plan is None:
+            return ""
+        return f"{length_text(settings['seconds'], plan)}<br>{self._time(settings, info, pixels, plan)}"
+
+    def _time(self, settings: dict[str, Any], info: ModelInfo, pixels: int, plan: SectionPlan) -> str:
+        try:
+            cost = passes(settings["cfg"])
+        except (KeyError, TypeError):
+            cost = 1
+        work = Work(len(plan), max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
+        estimate = self._paces.estimate(self._catalogue.key(str(settings.get("model"))), work)
+        if estimate is None:
+            return "No time estimate yet: the first video on this machine will tell."
+        jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
+        words = in_words(estimate.seconds)
+        return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
+
+
+def length_text(seconds: float, plan: SectionPlan) -> str:
+    """What length will really come out, as whole sections are made."""
+    sections = f"{len(plan)} section{'s' if len(plan) > 1 else ''}"
+    return (
+        f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in {sections}."
+    )
+
+
+def _plan(settings: dict[str, Any]) -> SectionPlan | None:
+    try:
+        return plan_sections(settings["seconds"], mode=settings["mode"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _size_words(crop: Crop, size: Size) -> str:
+    return f"{crop.pixels[0]} × {crop.pixels[1]} of {size.width} × {size.height}"
+
+
+def _refusal(found: Size | InputError | None) -> str:
+    if not isinstance(found, InputError):
+        return ""
+    return f'<p class="lt-refusal" role="alert">{escape(str(found))}</p>'
+
+
+def _whole(value: object, otherwise: int) -> int:
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 10**6
+    return int(value) if usable else otherwise  # pyright: ignore[reportArgumentType]
+
+
+def _text(value: object) -> str:
+    """A number in its shortest form; whatever else a field may hold is a dash."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–"
+    return str(value) if isinstance(value, int) else f"{value:.15g}"

@@ -1,0 +1,67 @@
+"""Raw HTTP, for what well-behaved clients would not send."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(errors="replace")
+
+
+def ask(
+    url: str,
+    path: str = "/",
+    *,
+    method: str = "GET",
+    headers: Iterable[tuple[str, str]] | dict[str, str] = (),
+    body: bytes | Iterable[bytes] | None = None,
+    data: Any = None,
+) -> Answer:
+    """One request, exactly as told.
+
+    `Host` is the server's own unless given. `data` is sent as JSON, an iterable `body` in chunks without a
+    length.
+    """
+    given = list(headers.items()) if isinstance(headers, dict) else list(headers)
+    if data is not None:
+        body, given = json.dumps(data).encode(), [*given, ("Content-Type", "application/json")]
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        has_host = any(name.lower() == "host" for name, _ in given)
+        connection.putrequest(method, path, skip_host=has_host, skip_accept_encoding=True)
+        for name, value in given:
+            connection.putheader(name, value)
+        is_chunked = body is not None and not isinstance(body, bytes)
+        if is_chunked:
+            connection.putheader("Transfer-Encoding", "chunked")
+        elif body is not None and not any(name.lower() == "content-length" for name, _ in given):
+            connection.putheader("Content-Length", str(len(body)))  # pyright: ignore[reportArgumentType]
+        # A request may be refused before all of it was sent; the answer is there to read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.endheaders(body, encode_chunked=is_chunked)
+        response = connection.getresponse()
+        endless = path.startswith("/gradio_api/heartbeat") and response.status == 200
+        return Answer(response.status, response.msg, b"" if endless else response.read())
+    finally:
+        connection.close()
+
+
+def form(name: bytes, content: bytes) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an upload of one file."""
+    head = b'--lt\r\nContent-Disposition: form-data; name="files"; filename="' + name + b'"\r\n'
+    body = head + b"Content-Type: application/octet-stream\r\n\r\n" + content + b"\r\n--lt--\r\n"
+    return {"Content-Type": "multipart/form-data; boundary=lt"}, body

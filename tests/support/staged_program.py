@@ -1,0 +1,58 @@
+"""The page over a staged engine as a process of its own, which can be killed.
+
+    python -m tests.support.staged_program FOLDER PORT
+
+Writes `up` once it serves. A line of its standard input is a number of events that the engine may go on, or
+below zero a request for the process's figures as a line of JSON. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+from pathlib import Path
+
+from app.jobs.service import JobService
+from app.serving import close_page, open_page
+from tests.support.staged_engine import StagedEngine
+
+
+def figures() -> dict[str, int]:
+    """Of this process: resident bytes, threads, open files, and the highest resident bytes so far."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "threads": threading.active_count(),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def main(folder: str, port: str) -> None:
+    outputs, engine = Path(folder) / "outputs", StagedEngine()
+    service = JobService(outputs, engine)
+    page, _ = open_page(service, outputs, port=int(port))
+    service.start()
+    _say("up")
+    for line in sys.stdin:
+        count = int(line)
+        if count < 0:
+            _say(json.dumps(figures()))
+        else:
+            engine.go(count)
+    for job in service.jobs():
+        service.cancel(job.id)
+    service.stop()
+    close_page(page)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

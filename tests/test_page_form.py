@@ -1,0 +1,221 @@
+"""The left side of the page in Chromium: what helps a person to ask for a video."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.support.pages import (
+    FIRST,
+    FURTHER,
+    Stand,
+    needs_chromium,
+    notice,
+    open_folds,
+    start,
+    status,
+)
+
+pytestmark = needs_chromium
+PROMPT = "the red ball moves right"
+READY = "document.querySelector('#fold-memory > button[aria-expanded][data-state]:not([data-state=\"\"])')"
+# Edges of the crop and of the picture as it is drawn, in pixels of the window.
+CROP = """() => {
+    const image = document.querySelector('#set-image img');
+    const box = image.getBoundingClientRect();
+    const scale = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight);
+    const [w, h] = [image.naturalWidth * scale, image.naturalHeight * scale];
+    const x = box.left + (box.width - w) / 2, y = box.top + (box.height - h) / 2;
+    const hole = document.querySelector('.lt-crop i').getBoundingClientRect();
+    return [(hole.left - x) / w, (hole.top - y) / h, hole.width / w, hole.height / h];
+}"""
+PASTE = """async (bytes) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([new Uint8Array(bytes)], 'pasted.png', { type: 'image/png' }));
+    document.querySelector('#set-prompt textarea').dispatchEvent(
+        new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true }));
+}"""
+
+
+def ready(page: Any) -> None:
+    """Until the form's script has said what the settings come to."""
+    page.wait_for_function(READY)
+
+
+def size(page: Any, text: str) -> None:
+    page.wait_for_selector(f'#set-image label[data-hint="{text}"]')
+
+
+def prompt_box(page: Any) -> Any:
+    return page.get_by_label("Prompt", exact=True)
+
+
+def kept(page: Any, text: str) -> None:
+    """Until the browser keeps a setting with this text in it."""
+    page.wait_for_function("(text) => (localStorage.getItem('longtake.form') || '').includes(text)", arg=text)
+
+
+def test_the_crop_lies_on_the_picture_and_follows_the_model(page: Any, photo: Path, tmp_path: Path) -> None:
+    ready(page)
+    page.set_input_files("input[type=file]", str(photo))
+    size(page, "144 × 112 of 320 × 240")
+    page.wait_for_selector(".lt-crop:not([hidden])")
+    aspect = (144 / 112) / (320 / 240)
+    assert page.evaluate(CROP) == pytest.approx([(1 - aspect) / 2, 0, aspect, 1], abs=0.02)
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="FramePack F1").click()
+    size(page, "704 × 544 of 320 × 240")
+    page.wait_for_selector('#fold-look > button[data-state="seed 31337 · 25 steps · guidance 10"]')
+    kept(page, '"resolution":640')
+    turned, upright = tmp_path / "phone.jpg", Image.new("RGB", (400, 200), "red")
+    exif = upright.getexif()
+    exif[0x0112] = 6
+    upright.save(turned, exif=exif)
+    page.set_input_files("input[type=file]", str(turned))
+    size(page, "448 × 864 of 200 × 400")
+    page.wait_for_selector(".lt-crop:not([hidden])")
+    page.wait_for_function(f"({CROP})()[2] > 0.9")
+    assert page.evaluate(CROP) == pytest.approx([0, 0.018, 1, 0.964], abs=0.02)
+
+
+def test_a_picture_that_cannot_be_used_says_so_before_the_start(
+    page: Any, photo: Path, tmp_path: Path
+) -> None:
+    ready(page)
+    text = tmp_path / "holiday.jpg"
+    text.write_text("not a picture")
+    page.set_input_files("input[type=file]", str(text))
+    refusal = page.locator(".lt-refusal")
+    refusal.wait_for()
+    assert "The picture holiday.jpg is not a picture that can be read" in refusal.inner_text()
+    assert page.locator(".lt-crop:not([hidden])").count() == 0
+    page.evaluate(PASTE, list(photo.read_bytes()))
+    size(page, "144 × 112 of 320 × 240")
+    assert refusal.count() == 0
+
+
+def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    start(page, photo, seed=2**53)
+    assert "seed is larger than a browser can hold exactly" in notice(page, "seed").inner_text()
+    page.wait_for_function("document.activeElement.closest('#set-seed') !== null")
+    assert page.locator("#set-seed input").get_attribute("aria-invalid") == "true"
+    assert stand.service.jobs() == []
+    page.get_by_label("Seed", exact=True).fill(str(2**53 - 1))
+    page.keyboard.press("Control+Enter")
+    status(page, state="running")
+    assert [job.request.seed for job in stand.service.jobs()] == [2**53 - 1]
+
+
+def test_ctrl_enter_starts_and_earlier_prompts_come_back(page: Any, stand: Stand, photo: Path) -> None:
+    ready(page)
+    page.set_input_files("input[type=file]", str(photo))
+    size(page, "144 × 112 of 320 × 240")
+    box = prompt_box(page)
+    for number, text in enumerate((PROMPT, "the camera <b>pans</b> left"), 1):
+        box.fill(text)
+        box.press("Control+Enter")
+        page.get_by_role("button", name="End Generation").and_(page.locator(":enabled")).wait_for()
+        page.wait_for_function(
+            "(n) => window.document.querySelectorAll('#lt-history li').length === n", arg=number
+        )
+    page.locator("#start", has_text="queued third").wait_for()
+    assert [job.request.prompt for job in stand.service.jobs()] == ["the camera <b>pans</b> left", PROMPT]
+    box.fill("a draft")
+    box.press("Alt+ArrowUp")
+    box.press("Alt+ArrowUp")
+    assert box.input_value() == PROMPT
+    box.press("Alt+ArrowDown")
+    box.press("Alt+ArrowDown")
+    assert box.input_value() == "a draft"
+    page.get_by_text("Earlier prompts (2)").press("Enter")
+    assert page.locator("#lt-history li").all_inner_texts() == ["the camera <b>pans</b> left", PROMPT]
+    page.locator("#lt-history li button").nth(1).press("Enter")
+    assert box.input_value() == PROMPT
+    page.get_by_text("Earlier prompts (2)").click()
+    page.get_by_role("button", name="Forget them").click()
+    page.locator(".lt-history").wait_for(state="detached")
+
+
+def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> None:
+    ready(page)
+    page.set_input_files("input[type=file]", str(photo))
+    size(page, "144 × 112 of 320 × 240")
+    page.locator("#start").click(click_count=20)
+    status(page, state="running")
+    page.locator("#start", has_text="queued second").click()
+    page.locator("#start", has_text="queued third").wait_for()
+    assert len(stand.service.jobs()) == 2
+    page.locator("#end").click(click_count=20)
+    notice(page, "Ending")
+    page.locator("#start", has_text="queued second").wait_for()
+    states = sorted(job.state for job in stand.service.jobs())
+    assert states in (["cancelled", "queued"], ["cancelled", "running"])
+
+
+def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: Any, stand: Stand) -> None:
+    ready(page)
+    page.get_by_text("No time estimate yet: the first video on this machine will tell.").wait_for()
+    page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
+    job = status(page, state="running").get_attribute("data-job")
+    size(page, "128 × 128 of 256 × 256")
+    assert prompt_box(page).input_value() == PROMPT
+    assert page.get_by_label(re.compile("^number input for Total Video Length")).input_value() == "2.4"
+    request = stand.service.job(job).request
+    assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 8, None)
+    stand.engine.go(FIRST + FURTHER + 1)
+    status(page, state="finished", frames=73)
+    page.get_by_text("A few seconds on this machine, from its last job.").wait_for()
+
+
+def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> None:
+    ready(page)
+    start(page, photo, seconds=2.4, seed=7, steps=12)
+    first = status(page, state="running").get_attribute("data-job")
+    page.wait_for_selector("html[data-kept=picture]")
+    page.get_by_text("Forward · F1").click()
+    prompt_box(page).fill("the ball <i>grows</i>")
+    kept(page, "<i>grows</i>")
+    kept(page, '"forward"')
+    page.reload()
+    size(page, "144 × 112 of 320 × 240")
+    page.wait_for_function("document.querySelector('#set-prompt textarea').value.includes('grows')")
+    assert page.get_by_role("radio", name="Forward · F1").is_checked()
+    look = page.locator("#fold-look > button")
+    page.wait_for_selector('#fold-look > button[data-state="seed 7 · 12 steps · guidance 10"]')
+    assert look.get_attribute("aria-expanded") == "true"
+    page.locator("#start").click()
+    page.locator("#start", has_text="queued third").wait_for()
+    again = stand.service.jobs()[0]
+    assert again.id != first
+    assert (again.request.seed, again.request.steps, again.request.mode) == (7, 12, "forward")
+    inputs = [(stand.outputs / name / "input.png").read_bytes() for name in (first, again.id)]
+    assert inputs[0] == inputs[1]
+    page.get_by_role("button", name="Reset to defaults").click()
+    page.wait_for_selector('#fold-look > button[data-state="seed 31337 · 8 steps · guidance 10"]')
+    assert prompt_box(page).input_value() == "the ball <i>grows</i>"
+
+
+def test_everything_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None:
+    ready(page)
+    open_folds(page)
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll('.lt-request :is(button, input, textarea)')]
+            .filter((e) => e.offsetParent && !(e.ariaLabel || e.innerText.trim() || e.labels?.[0]?.innerText.trim()
+            || e.closest('label')?.innerText.trim())).map((e) => e.outerHTML.slice(0, 120))"""
+    )
+    assert unnamed == []
+    reached = set[str]()
+    page.locator(".lt-cards button").first.focus()
+    for _ in range(60):
+        reached.add(page.evaluate("document.activeElement.closest('[id]')?.id || ''"))
+        page.keyboard.press("Tab")
+    wanted = {"set-prompt", "set-mode", "set-seconds", "set-seed", "set-steps", "set-negative", "set-crf"}
+    assert wanted | {"fold-look", "fold-output", "fold-memory", "set-preserved_gb", "start"} <= {
+        re.sub(r"^range_id_.*", "", name) for name in reached
+    }

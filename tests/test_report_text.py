@@ -1,0 +1,116 @@
+"""The problem report: it helps to find a fault and says nothing about the person."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.event_log import append_event
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.jobs.store import JobStore
+from app.report_text import LAST_EVENTS, report_text
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Event, Failed, SectionFinished, StepDone, Warned
+from diffusers_helper.request import GenerationRequest
+
+USER, HOST = "annelise", "annes-tower"
+JOB = "20260101-120000-abcd"
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The outputs folder of a person whose name stands wherever it can."""
+    home = tmp_path / "home" / USER
+    home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("LOGNAME", USER)
+    monkeypatch.setenv("LONGTAKE_AUTH", f"{USER}:correct-horse")
+    monkeypatch.setenv("LONGTAKE_TEST", "only-in-the-environment")
+    monkeypatch.setattr("socket.gethostname", lambda: HOST)
+    return home / "My videos"
+
+
+def report(outputs: Path, events: list[Event], **settings: Any) -> str:
+    request = GenerationRequest.from_dict({"image": str(outputs / JOB / "input.png"), **settings})
+    folder = outputs / JOB
+    folder.mkdir(parents=True)
+    JobStore(outputs).add(
+        Job(id=JOB, state="queued", request=request, folder=folder, created=time.time() - 9)
+    )
+    for event in events:
+        append_event(folder / "events.jsonl", event)
+    return report_text(JobService(outputs), JOB)
+
+
+def steps(count: int) -> list[Event]:
+    return [StepDone(job=JOB, time=float(n), section=1, step=n, steps=count) for n in range(1, count + 1)]
+
+
+def failed(**facts: Any) -> Failed:
+    about = {"message": "There was not enough memory to go on.", "remedy": "Choose less.", **facts}
+    return Failed(job=JOB, time=99.5, **about)
+
+
+def test_it_tells_versions_settings_events_and_the_fault(outputs: Path) -> None:
+    text = report(outputs, [*steps(40), failed(detail="Traceback\n  boom")], prompt="a red ball", steps=40)
+    for expected in (
+        "Longtake ", "Python 3.", "torch ", "diffusers ", "gradio 6.", "CPUs", "GB of RAM", JOB,
+        "prompt: 'a red ball'", "model: 'demo'", "seed: 31337", "image: 'input.png'",
+        "There was not enough memory to go on.", "Choose less.", "| Traceback\n  |   boom",
+        f"Last {LAST_EVENTS} of 41 events", "12.00 s step_done section=1 step=12 steps=40", "99.50 s failed",
+    ):  # fmt: skip
+        assert expected in text, expected
+    assert "step=11 " not in text
+
+
+def test_no_name_of_person_or_machine_and_no_private_path_is_left(outputs: Path, tmp_path: Path) -> None:
+    elsewhere = f"/data/{USER}'s disk/private stuff/model"
+    detail = "\n".join(
+        (
+            f'  File "{outputs.parent}/projects/secret plan/run.py", line 3, in {USER}_main',
+            f"  File '/srv/hidden/{USER}/x.py'",
+            f"OSError: /mnt/vault/{USER}/hidden/weights.safetensors, owner {USER.upper()} on {HOST}.lan",
+            f"file:///mnt/vault/hidden/a.bin and ~{USER}/hidden/b.bin and ~/hidden/c.bin",
+            f"GET https://{USER}:correct-horse@example.org/x token=abc123def hf_abcdefghijklmnop",
+            f"{os.__file__}",
+        )
+    )
+    video = str(outputs / JOB / "segments" / "0001.mp4")
+    text = report(
+        outputs,
+        [
+            SectionFinished(job=JOB, time=1, section=1, sections=2, video=video, frames=33),
+            Warned(job=JOB, time=2, message=f"{USER} has {elsewhere}"),
+            failed(message=f"The file {elsewhere}/x cannot be read by {USER}.", detail=detail),
+        ],
+        prompt=f"{USER} dances in {outputs}",
+        model=elsewhere,
+    )
+    assert "video='<outputs>/20260101-120000-abcd/segments/0001.mp4'" in text
+    assert "<home>/projects" in text
+    assert "prompt: '<user> dances in <outputs>'" in text
+    assert "weights.safetensors" in text
+    lowered = text.lower()
+    for private in (
+        USER, HOST, str(tmp_path), "correct-horse", "abc123def", "hf_abc", "vault", "hidden/", "srv",
+        "my videos",
+    ):  # fmt: skip
+        assert private not in lowered, private
+    assert "only-in-the-environment" not in text
+
+
+def test_long_texts_are_bounded(outputs: Path) -> None:
+    text = report(outputs, [failed(detail="x" * 100_000)], prompt="long " * 799, negative="no " * 900)
+    assert "(3997 characters)" in text
+    assert len(text) < 14_000
+
+
+def test_a_job_without_events_has_a_report_and_an_unknown_one_has_none(outputs: Path) -> None:
+    assert "Last 0 of 0 events" in report(outputs, [])
+    with pytest.raises(InputError, match="no-such-job"):
+        report_text(JobService(outputs), "no-such-job")
