@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from PIL import Image
 
+from app.jobs.engine_client import Trial
 from app.jobs.job import Job
 from diffusers_helper.events import (
     Cancelled,
@@ -31,6 +33,8 @@ MESSAGE, REMEDY = "The <b>stage</b> collapsed.", "Build another & start again."
 
 class StagedEngine:
     """Shows `tests.support.clips.scene`. Each event of a job takes one `go`."""
+
+    restarts = False
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -64,7 +68,9 @@ class StagedEngine:
             self._cancelled.add(job_id)
             self._changed.notify_all()
 
-    def run(self, job: Job) -> Iterator[Event]:
+    def run(
+        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event]:
         shown: SectionFinished | None = None
         for event in self._script(job):
             if not self._may_go_on(job.id):
