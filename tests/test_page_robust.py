@@ -156,7 +156,7 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
     answers: list[int] = []
     page.on("request", lambda request: asked.add(request) if "/run/predict" in request.url else None)
     for end in ("requestfinished", "requestfailed"):
-        page.on(end, asked.discard)
+        page.on(end, lambda request: asked.discard(request))
     page.on(
         "response", lambda answer: answers.append(answer.status) if "/run/predict" in answer.url else None
     )
