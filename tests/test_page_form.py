@@ -206,8 +206,9 @@ def test_everything_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None
     open_folds(page)
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll('.lt-request :is(button, input, textarea)')]
-            .filter((e) => e.offsetParent && !(e.ariaLabel || e.innerText.trim() || e.labels?.[0]?.innerText.trim()
-            || e.closest('label')?.innerText.trim())).map((e) => e.outerHTML.slice(0, 120))"""
+            .filter((e) => e.offsetParent && ![e.ariaLabel, e.innerText, e.labels?.[0]?.innerText,
+                e.closest('label')?.innerText].some((text) => text?.trim()))
+            .map((e) => e.outerHTML.slice(0, 120))"""
     )
     assert unnamed == []
     reached = set[str]()
