@@ -240,7 +240,7 @@ class ConvLadder:
         reasons = [f"{name}: {text}" for (left, name), text in self.left.items() if left == case]
         if reasons:
             self._routes.choose(case, rung.name, "; ".join(reasons))
-            _log.warning("%s runs on rung %s from now on", case, rung.name)
+            _log.info("%s runs on rung %s from now on", case, rung.name)
         elif case.rocm != "none":
             # Off ROCm there is nothing to learn from a plain call that works.
             self._routes.choose(case, rung.name, "works")
