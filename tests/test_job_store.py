@@ -17,12 +17,14 @@ from PIL import Image
 
 from app.jobs.event_log import EventReader, append_event
 from app.jobs.service import JobService
+from app.jobs.store import TAKEN_OVER, JobStore
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
     Event,
     Failed,
     Finished,
+    JobStarted,
     SectionFinished,
     StepDone,
     Warned,
@@ -68,26 +70,62 @@ def kill(process: subprocess.Popen[str]) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-def test_what_a_killed_program_left_is_ended_or_taken_over(studio: Studio) -> None:
-    process, (running, queued) = run_program(studio, "sections=2 steps=2 at=3 fault=hang", "steps=1")
+def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
+    script = "sections=3 steps=2 at=3 fault=hang times=1"
+    process, (running, queued) = run_program(studio, script, "steps=1")
     watcher = studio.service
-    watcher.job(running)
     studio.until(watcher.job(running), StepDone, 3)
-    temporary = studio.outputs / running / "segments" / ".0002.mp4.tmp"
-    temporary.write_bytes(b"half")
+    began = watcher.job(running).started
     kill(process)
 
     watcher.start()
-    end = studio.events(watcher.job(running))[-1]
+    events = studio.events(watcher.job(running))
+    assert isinstance(events[-1], Finished)
+    assert TAKEN_OVER in [event.message for event in events if isinstance(event, Warned)]
+    assert [event.section for event in events if isinstance(event, SectionFinished)] == [1, 2, 3]
+    assert sum(isinstance(event, JobStarted) for event in events) == 1
+    assert [event.time for event in events] == sorted(event.time for event in events)
+    job = watcher.job(running)
+    assert (job.state, job.frames, job.started) == ("finished", 109, began)
+    assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
+
+
+def test_a_job_that_outlived_too_many_programs_is_ended(studio: Studio) -> None:
+    process, (running,) = run_program(studio, "sections=2 steps=2 at=3 fault=hang")
+    last = studio.until(studio.service.job(running), StepDone, 3)
+    kill(process)
+    for _ in range(3):
+        taken_over = Warned(job=running, time=last.time, message=TAKEN_OVER)
+        append_event(studio.outputs / running / "events.jsonl", taken_over)
+    temporary = studio.outputs / running / "segments" / ".0002.mp4.tmp"
+    temporary.write_bytes(b"half")
+
+    studio.service.start()
+    end = studio.events(studio.service.job(running))[-1]
     assert isinstance(end, Failed)
     assert (end.code, end.frames) == ("engine_died", 37)
     assert end.remedy
-    job = watcher.job(running)
+    job = studio.service.job(running)
     assert (job.state, job.frames, job.message) == ("failed", 37, end.message)
     assert job.video is not None
     assert job.video.read_bytes() == b"video of 37 frames"
     assert not temporary.exists()
-    assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
+
+
+def test_a_job_that_waits_to_go_on_can_be_cancelled_and_keeps_its_video(studio: Studio) -> None:
+    process, (_, second) = run_program(studio, "fault=hang at=0", "steps=1")
+    kill(process)
+    store = JobStore(studio.outputs)
+    shown = studio.outputs / second / "segments" / "so_far_1.mp4"
+    shown.parent.mkdir()
+    shown.write_bytes(b"video")
+    store.record(SectionFinished(job=second, time=3.0, section=1, sections=2, video=str(shown), frames=37))
+    assert studio.service.cancel(second)
+    job = studio.service.job(second)
+    assert (job.state, job.frames) == ("cancelled", 37)
+    assert job.video is not None
+    assert job.video.read_bytes() == b"video"
+    store.release()
 
 
 def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio: Studio) -> None:

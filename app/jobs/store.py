@@ -16,12 +16,14 @@ from app.jobs.index import changes_by, insert, job_from_row, open_index, relativ
 from app.jobs.job import Job
 from app.jobs.owner import Owner, is_alive
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, SectionFinished
+from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
 from diffusers_helper.failures import interrupted_event
 from diffusers_helper.job_folder import JobFolder, write_atomic
 
 _log = logging.getLogger(__name__)
 INDEX_FOLDER = ".longtake"
+TAKEN_OVER = "Longtake was ended while it made this video. It goes on; nothing that was finished is lost."
+_MOST_TAKEOVERS = 3
 
 
 class JobStore:
@@ -61,7 +63,8 @@ class JobStore:
         """The oldest queued job of this process, now running; None if there is none."""
         with self._transaction() as database:
             row = database.execute(
-                "UPDATE jobs SET state = 'running', started = ? WHERE number = (SELECT number FROM jobs "
+                "UPDATE jobs SET state = 'running', started = coalesce(started, ?) "
+                "WHERE number = (SELECT number FROM jobs "
                 "WHERE state = 'queued' AND owner = ? ORDER BY number LIMIT 1) RETURNING *",
                 (time.time(), self._owner.name),
             ).fetchone()
@@ -76,7 +79,11 @@ class JobStore:
                     (time.time(), job_id),
                 ).rowcount
             if changed:
-                self._append(Cancelled(job=job_id, time=0.0, video=None, frames=0))
+                last, shown = self._last_words(job_id)
+                video, frames = self.salvage(job_id, shown)  # of an earlier program's work on it
+                end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
+                self._index(end)
+                self._append(end)
         return bool(changed)
 
     def record(self, event: Event) -> None:
@@ -145,17 +152,23 @@ class JobStore:
         return EventReader(JobFolder(self.outputs / job_id).events)
 
     def recover(self, *, adopt: bool) -> None:
-        """Ends what dead processes left running; with `adopt`, takes over what they left queued."""
+        """Ends what dead processes left running; with `adopt`, takes over that and what they left queued.
+
+        A job that was taken over several times without a section being finished is ended all the same.
+        """
         with self._transaction() as database:
             rows = database.execute("SELECT * FROM jobs WHERE state IN ('queued', 'running')").fetchall()
             dead = {name for name in {row["owner"] for row in rows} if not is_alive(self._owners, name)}
             for row in rows:
                 if row["owner"] not in dead:
                     continue
-                if row["state"] == "running":
+                if row["state"] == "running" and not (adopt and self._can_go_on(row["id"])):
                     self._bury(row["id"])
                 elif adopt:
-                    database.execute("UPDATE jobs SET owner = ? WHERE id = ?", (self._owner.name, row["id"]))
+                    database.execute(
+                        "UPDATE jobs SET owner = ?, state = 'queued' WHERE id = ?",
+                        (self._owner.name, row["id"]),
+                    )
 
     def salvage(self, job_id: str, shown: SectionFinished | None) -> tuple[str | None, int]:
         """Leaves the folder of a job whose engine died as if it had ended in order.
@@ -177,11 +190,28 @@ class JobStore:
             temporary.unlink(missing_ok=True)
         return str(folder.video if folder.video.exists() else shown.video), shown.frames
 
-    def _bury(self, job_id: str) -> None:
-        """Ends a job whose process is gone: by its logged final event, else as interrupted."""
+    def _last_words(self, job_id: str) -> tuple[Event | None, SectionFinished | None]:
+        """The last event in a job's log, and the last section that was shown."""
         last, shown = None, None
         for _, last in self.events(job_id).read():
             shown = last if isinstance(last, SectionFinished) else shown
+        return last, shown
+
+    def _can_go_on(self, job_id: str) -> bool:
+        """Whether it is the process that is gone, and not the job itself, that kept it from its end."""
+        taken_over = 0
+        for _, event in self.events(job_id).read():
+            if event.is_final:
+                return False
+            if isinstance(event, SectionFinished):
+                taken_over = 0
+            elif isinstance(event, Warned) and event.message == TAKEN_OVER:
+                taken_over += 1
+        return taken_over < _MOST_TAKEOVERS
+
+    def _bury(self, job_id: str) -> None:
+        """Ends a job whose process is gone: by its logged final event, else as interrupted."""
+        last, shown = self._last_words(job_id)
         if last is not None and last.is_final:
             self._index(last)
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,21 +89,25 @@ class Supervisor:
     def __init__(self, engine: Engine, patience: Patience, *, compiles: bool = False) -> None:
         self._engine, self._patience, self._compiles = engine, patience, compiles
 
-    def make(self, job: Job, asked_to_end: Callable[[float], bool]) -> Iterator[Event]:
+    def make(
+        self, job: Job, asked_to_end: Callable[[float], bool], before: Sequence[Event] = ()
+    ) -> Iterator[Event]:
         """The job's events, as if one engine had made it, with a warning at each new start.
 
         Args:
             asked_to_end: whether a person, or the end of the program, wants the job to end, or does so
                 within as many seconds as it is given.
+            before: what the job has said in an earlier process, if it goes on from there.
 
         Raises:
             EngineDied: if it cannot be made, or was asked to end and the engine died of that.
         """
         run = _Run(job, self._engine, self._patience, asked_to_end, self._compiles)
+        run.recall(before)
         deaths: list[Death] = []
         while True:
             try:
-                for event in run.attempt(resume=bool(deaths)):
+                for event in run.attempt(resume=bool(before or deaths)):
                     if event.is_final:
                         self._patience.save()
                     yield event
@@ -145,6 +149,11 @@ class _Run:
         self._kills_before = 0
         self.place = Place()
         self.advanced = False  # whether the last attempt finished a section
+
+    def recall(self, before: Sequence[Event]) -> None:
+        """Takes note of what readers know already."""
+        for event in before:
+            self._fresh(event, False)
 
     def attempt(self, *, resume: bool) -> Iterator[Event]:
         """One engine's work on the job: what it says and others have not said."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from app.jobs.engine_client import Engine, EngineDied
 from app.jobs.job import Job
 from app.jobs.patience import Patience
-from app.jobs.store import JobStore
+from app.jobs.store import TAKEN_OVER, JobStore
 from app.jobs.supervisor import Supervisor
-from diffusers_helper.events import Cancelled, Event, SectionFinished
+from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
 from diffusers_helper.failures import engine_died_event, failed_event
 
 _log = logging.getLogger(__name__)
@@ -134,9 +134,12 @@ class Worker:
             self._on_change()
 
     def _make(self, job: Job) -> None:
-        shown: SectionFinished | None = None
+        before = [event for _, event in self._store.events(job.id).read()]
+        if before:
+            self._record(job, Warned(job=job.id, time=0.0, message=TAKEN_OVER))
+        shown = next((event for event in reversed(before) if isinstance(event, SectionFinished)), None)
         try:
-            for event in self._supervisor.make(job, partial(self._should_end, job)):
+            for event in self._supervisor.make(job, partial(self._should_end, job), before):
                 shown = event if isinstance(event, SectionFinished) else shown
                 self._record(job, event)
         except EngineDied as death:

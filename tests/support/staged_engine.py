@@ -99,8 +99,10 @@ class StagedEngine:
         count = len(plan)
         yield JobStarted(**about, sections=count, frames=plan.total_frames, width=96, height=64)
         yield StageStarted(**about, stage="text")
-        shown = 0
+        shown = video.frames
         for number, (final, pending) in enumerate(parts, 1):
+            if number <= video.sections:  # made by an engine before
+                continue
             yield StageStarted(**about, stage="sample", section=number)
             for step in range(1, STEPS + 1):
                 preview = job.folder / f"preview-{number}-{step}.png"
