@@ -15,6 +15,7 @@ from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, writ
 # Before torch is imported, and inherited by the engines that tests start: on networks this small a second
 # thread gains nothing, and on busy cores the threads' waiting for each other makes them many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +28,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    # Not for the whole session: while it lives, its event loop counts as running in the tests' thread.
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
         browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
