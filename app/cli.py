@@ -127,6 +127,21 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
         f"{RANGES['preserved_gb'].low:g} to {RANGES['preserved_gb'].high:g} (default: by the card's size)",
     )
     group.add_argument(
+        "--vram-cap-gb",
+        type=_number,
+        metavar="GB",
+        help="most GPU memory that the job may take, 1 GB = 1024^3 bytes; "
+        f"{RANGES['vram_cap_gb'].low:g} to {RANGES['vram_cap_gb'].high:g} (default: by the card's size)",
+    )
+    group.add_argument(
+        "--vae-tile",
+        type=_tile,
+        metavar="auto|PX",
+        help="side of the pieces that pictures are encoded and decoded in, a multiple of 32 from "
+        f"{RANGES['vae_tile'].low:g} to {RANGES['vae_tile'].high:g}; other pieces give slightly other "
+        "pixels (default: auto, smaller only where the cap demands it)",
+    )
+    group.add_argument(
         "--json", action="store_true", help="standard output is one JSON event a line and nothing else"
     )
     group.add_argument("--verbose", action="store_true", help="log to standard error what is done")
@@ -143,6 +158,10 @@ def _add_number(group: argparse._ArgumentGroup, name: str, text: str) -> None:
         metavar="N",
         help=f"{text}; {low} to {high} (default: {_DEFAULTS[name]:g})",
     )
+
+
+def _tile(text: str) -> int | float | str | None:
+    return None if text == "auto" else _number(text)
 
 
 def _number(text: str) -> int | float | str:

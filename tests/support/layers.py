@@ -22,10 +22,12 @@ def helper(names: str) -> tuple[str, ...]:
 
 CORE = (
     *helper(
-        "packing buckets request events errors registry cancel job_folder failures profiles memory.budget"
+        "packing buckets request events errors registry cancel job_folder failures profiles sysfs "
+        "memory.budget memory.estimates"
     ),
     # The package's own file: importing any module of the package runs it.
     "diffusers_helper.__init__",
+    "diffusers_helper.memory.__init__",
 )
 INPUTS = helper("picture prompts")
 TORCH = helper("memory sampling miopen_fallback")
