@@ -84,30 +84,55 @@ class Residency:
             num_slots: how many blocks there is room for on the device beside the resident ones.
         """
         self.unload_complete_models(module)
-        weights = weights_of(module, dtype)
-        by_tensor = {id(weight.tensor): weight for weight in weights}
-        members = {
-            index: [by_tensor[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
-            for index in streamed
-        }
+        placed = _Placed(module, weights_of(module, dtype))
+        members = _members(placed.weights, blocks, streamed)
         elsewhere = {id(weight) for block in members.values() for weight in block}
-        placed = _Placed(module, weights, streamed=frozenset(streamed))
         with ExitStack() as undo:
             self._placed[id(module)] = placed
             undo.callback(self.unload_complete_models, module)
-            for weight in weights:
+            for weight in placed.weights:
                 if id(weight) not in elsewhere:
                     weight.to_device(self.device)
-            if streamed:
-                placed.streamer = Streamer(
-                    module,
-                    [(index, blocks[index], members[index]) for index in streamed],
-                    device=self.device,
-                    num_slots=num_slots,
-                    trace=self.trace,
-                )
+            self._stream(placed, blocks, members, num_slots)
             undo.pop_all()
         self._say_loaded(module, len(blocks), len(streamed), preserved_bytes)
+
+    def offload_model_from_device_for_memory_preservation(
+        self,
+        module: nn.Module,
+        *,
+        preserved_bytes: int = 0,
+        blocks: Sequence[nn.Module],
+        streamed: Sequence[int],
+        num_slots: int = 2,
+    ) -> None:
+        """These blocks of a network that is on the device whole are streamed from now on; the rest stays."""
+        placed = self._placed[id(module)]
+        members = _members(placed.weights, blocks, streamed)
+        for weight in (weight for block in members.values() for weight in block):
+            weight.to_host()
+        self._stream(placed, blocks, members, num_slots)
+        _log.info(
+            "Offloading %s from %s to preserve memory: %.2f GB",
+            type(module).__name__, self.device, preserved_bytes / GB,
+        )  # fmt: skip
+
+    def _stream(
+        self,
+        placed: _Placed,
+        blocks: Sequence[nn.Module],
+        members: dict[int, list[Weight]],
+        num_slots: int,
+    ) -> None:
+        placed.streamed = frozenset(members)
+        if members:
+            placed.streamer = Streamer(
+                placed.module,
+                [(index, blocks[index], members[index]) for index in members],
+                device=self.device,
+                num_slots=num_slots,
+                trace=self.trace,
+            )
 
     def _say_loaded(self, module: nn.Module, blocks: int, streamed: int, preserved_bytes: int) -> None:
         name = type(module).__name__
@@ -133,3 +158,14 @@ class Residency:
             gone.append(placed.module)
             _log.info("Unloaded %s as complete.", type(placed.module).__name__)
         return gone
+
+
+def _members(
+    weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
+) -> dict[int, list[Weight]]:
+    """Which weights belong to which of these blocks."""
+    known = {id(weight.tensor): weight for weight in weights}
+    return {
+        index: [known[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
+        for index in sorted(indices)
+    }
