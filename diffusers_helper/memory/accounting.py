@@ -85,7 +85,7 @@ class Account(TorchDispatchMode):
         # A finaliser may run at any place in any thread, so all it does is to append, which is atomic.
         self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.Lock()
-        self._kinds: dict[Any, _Kind] = {}
+        self._kinds: dict[int, _Kind] = {}
         self._depth = threading.local()
 
     @property
@@ -118,7 +118,7 @@ class Account(TorchDispatchMode):
             unseen = [storage for key, storage in storages.items() if key not in self._refs]
             self._check(sum(storage.nbytes() for storage in unseen))
             for storage in unseen:
-                self._add(storage, storage.nbytes())
+                self._add(storage, storage._cdata, storage.nbytes())
 
     def release(self, what: torch.nn.Module | Iterable[Tensor]) -> None:
         """Counts tensors no longer: they belong to the host from now on."""
@@ -149,15 +149,19 @@ class Account(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kind = self._kinds.get(func)
+        # This runs for each operation of a job, so it is written for speed: no call that can be spared.
+        kind = self._kinds.get(id(func))  # an operation's own hash is a Python call
         if kind is None:
-            kind = self._kinds[func] = _kind_of(func)
+            kind = self._kinds[id(func)] = _kind_of(func)
         if kind is _Kind.CONSISTS:
             return self._step_by_step(func, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if kind is not _Kind.ALIASES:
-            for tensor in (result,) if isinstance(result, Tensor) else _tensors_in(result):
-                self._see(tensor, args, kwargs, kind)
+        if kind is _Kind.ALIASES:
+            return result
+        for tensor in (result,) if type(result) is Tensor else _tensors_in((result,)):
+            storage = _storage(tensor)
+            if storage is not None:
+                self._see(storage, args, kwargs, kind)
         return result
 
     def _step_by_step(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -168,45 +172,45 @@ class Account(TorchDispatchMode):
             super().__exit__(None, None, None)
 
     def _see(
-        self, tensor: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, kind: _Kind
+        self,
+        storage: torch.UntypedStorage,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        kind: _Kind,
     ) -> None:
-        storage = _storage(tensor)
-        if storage is None:
-            return
+        """Counts what an operation has made from `args` and `kwargs`, if it is on the device."""
         key = storage._cdata
         with self._lock:
             if self._dead:
                 self._bury()
             if key in self._refs:
                 return
-            made_from_nothing = True
-            for given in _tensors_in((args, kwargs.values()) if kwargs else args):
-                source = _storage(given)
-                if source is None:
-                    continue
-                if source._cdata == key:
-                    return  # still the host's
-                made_from_nothing = False
-                if source._cdata in self._refs:
-                    break
-            else:
-                if not made_from_nothing and kind is not _Kind.MOVES:
+            # Nearly always the first argument is a tensor on the device.
+            first = args[0] if args else None
+            source = _storage(first) if type(first) is Tensor else None
+            if source is None or source._cdata not in self._refs:
+                given = _tensors_in((*args, *kwargs.values()) if kwargs else args)
+                sources = {source._cdata for source in map(_storage, given) if source}
+                is_made_there = kind is _Kind.MOVES or not sources or not sources.isdisjoint(self._refs)
+                if key in sources or not is_made_there:
                     return
             num_bytes = storage.nbytes()
-            self._check(num_bytes)
-            self._add(storage, num_bytes)
+            if self.cap_bytes is not None:
+                self._check(num_bytes)
+            self._add(storage, key, num_bytes)
 
     def _check(self, num_bytes: int) -> None:
         cap = self.cap_bytes
         if cap is not None and self._live + num_bytes > cap:
             raise AccountedOutOfMemory(_message(num_bytes, cap, self._live))
 
-    def _add(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
+    def _add(self, storage: torch.UntypedStorage, key: int, num_bytes: int) -> None:
         ref = _StorageRef(storage, self._dead.append)
-        ref.key, ref.num_bytes = storage._cdata, num_bytes
-        self._refs[ref.key] = ref
+        ref.key, ref.num_bytes = key, num_bytes
+        self._refs[key] = ref
         self._live += num_bytes
-        self._peak = max(self._peak, self._live)
+        if self._live > self._peak:
+            self._peak = self._live
 
     def _bury(self) -> None:
         while self._dead:
@@ -244,15 +248,16 @@ def _tensors(what: torch.nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:
     return [*what.parameters(), *what.buffers()] if isinstance(what, torch.nn.Module) else what
 
 
-def _tensors_in(values: Any) -> Iterable[Tensor]:
+def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
     """Of an operation's arguments or results, in lists too."""
-    if not isinstance(values, Iterable) or isinstance(values, str):
-        return
     for value in values:
-        if isinstance(value, Tensor):
+        kind = type(value)
+        if kind is Tensor:
             yield value
-        elif isinstance(value, list | tuple):
+        elif kind is list or kind is tuple:
             yield from _tensors_in(value)
+        elif isinstance(value, Tensor):
+            yield value
 
 
 def _message(num_bytes: int, cap: int, live: int) -> str:
