@@ -75,12 +75,21 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(Event):
-    """The whole video is there. `seconds` is wall time."""
+    """The whole video is there. `seconds` is wall time.
+
+    The most that tensors took on the device at a time, and the cap that this stayed under; what was copied by
+    streaming; how often a smaller plan was tried; the side of the VAE's tiles, None where it used none.
+    """
 
     is_final: ClassVar[bool] = True
     video: str
     frames: int
     seconds: float
+    peak_device_bytes: int = 0
+    cap_bytes: int = 0
+    bytes_streamed: int = 0
+    retries: int = 0
+    vae_tile_px: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

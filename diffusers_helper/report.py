@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from diffusers_helper.events import (
     Cancelled,
@@ -82,13 +83,18 @@ class Report:
             )
         )
 
-    def finished(self) -> Path:
-        """The video gets its lasting name, which is returned."""
+    def finished(self, usage: Mapping[str, Any]) -> Path:
+        """The video gets its lasting name, which is returned. `usage`: Finished's figures of memory."""
         video = self._video.finish()
         seconds = self._time
         self._on_event(
             Finished(
-                job=self._job, time=seconds, video=str(video), frames=self._video.frames, seconds=seconds
+                job=self._job,
+                time=seconds,
+                video=str(video),
+                frames=self._video.frames,
+                seconds=seconds,
+                **usage,
             )
         )
         return video
