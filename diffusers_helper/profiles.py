@@ -344,7 +344,7 @@ class Variable:
 
 
 def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Variable]:
-    """Every variable that the profile sets or would set. A user's own value wins, also under an older name."""
+    """Every variable that the profile sets or would set. A user's own value wins, under older names too."""
     report: list[Variable] = []
     for name, setting in profile.environment.items():
         names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
