@@ -17,7 +17,7 @@ from diffusers_helper.registry import ModelInfo
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
 # The parts of a network that are streamed, in the order they run.
-_BLOCKS = {
+BLOCKS = {
     "transformer": ("transformer_blocks", "single_transformer_blocks"),
     "text_encoder": ("layers",),
 }
@@ -96,7 +96,7 @@ def _read(name: str, folder: Path, on_cpu: bool) -> Network:
             f"{name} in {folder} cannot be read ({error}).", "Get the model's files anew."
         ) from error
     tensors = {key: value for header in headers for key, value in header.items()}
-    prefixes = _BLOCKS.get(name, ())
+    prefixes = BLOCKS.get(name, ())
     pattern = re.compile(rf"(?:^|\.)({'|'.join(prefixes)})\.(\d+)\.") if prefixes else None
     counts: dict[str, tuple[int, dict[tuple[int, int], int]]] = {}
     for key, (kind, count) in tensors.items():
