@@ -20,10 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from platformdirs import user_cache_path
+
 from app.jobs.stdio import take_stdin, take_stdout
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.failures import failed_event
+from diffusers_helper.local import Local
 from diffusers_helper.request import GenerationRequest
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -128,7 +131,7 @@ def main() -> None:
         while True:
             order = orders.take()
             events.send(failed_event(error, order.job, 0.0, None, 0))
-    runner = Runner()
+    runner = Runner(Local(dict(os.environ), user_cache_path("longtake", appauthor=False)))
     while True:
         order = orders.take()
         request = GenerationRequest.from_json(order.request)

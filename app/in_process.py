@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from app.jobs.engine_client import EngineDied
 from app.jobs.job import Job
+from app.machine import calibration_file
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
 from diffusers_helper.failures import failed_event
+from diffusers_helper.local import Local
 
 if TYPE_CHECKING:
     from diffusers_helper.runner import Runner
@@ -56,5 +59,5 @@ class InProcessEngine:
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
         if self._runner is None:
-            self._runner = Runner()
+            self._runner = Runner(Local(dict(os.environ), calibration_file().parent))
         self._runner.run(job.request, job.folder, events.put, token)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import torch
+
 from diffusers_helper.job_folder import write_atomic
 from diffusers_helper.loaders import Models
-from diffusers_helper.memory.budget import Budget, Demand, JobPlan, gb_bytes
+from diffusers_helper.local import Local
+from diffusers_helper.memory.budget import JobPlan
 from diffusers_helper.memory.device import Device, open_device
-from diffusers_helper.memory.estimates import demands, text_tokens, tile_steps
+from diffusers_helper.memory.estimates import Calibration
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
-from diffusers_helper.memory.networks import networks
 from diffusers_helper.memory.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.memory.shortage import (
     OutOfDeviceMemory,
@@ -27,11 +29,15 @@ from diffusers_helper.memory.shortage import (
     read_shortage,
 )
 from diffusers_helper.memory.store import Store
+from diffusers_helper.planning import demands_for
+from diffusers_helper.profiles import Machine, Profile, detect, profile_for
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sysfs import host_memory
 from diffusers_helper.vae import set_tile
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _WORDS = {
     "text": "encoding the prompt",
     "text_2": "encoding the prompt",
@@ -42,27 +48,31 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a job's plans are made from."""
+class _Parts:
+    """A model's parts as the profile wants them on the device."""
 
-    device: Device
-    device_name: str
-    budget: Budget
-    demands: tuple[Demand, ...]
+    def __init__(self, models: Models, profile: Profile) -> None:
+        self._models, self._vae_dtype = models, _DTYPES.get(profile.vae_dtype.value)
+        self.part, self.blocks = models.part, models.blocks
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        if name == "vae" and self._vae_dtype and self._models.device.type != "cpu":
+            return self._vae_dtype
+        return self._models.compute_dtype(name)
 
 
-def plan_setup(request: GenerationRequest, models: Models, height: int, width: int) -> Setup:
-    device = open_device(torch_device=models.device)
-    on_cpu = not device.has_gpu
-    cap = device.total_bytes if request.vram_cap_gb is None else gb_bytes(request.vram_cap_gb)
-    preserved = 0 if request.preserved_gb is None else gb_bytes(request.preserved_gb)
-    budget = Budget(device.total_bytes, cap, preserved, 0, request.preserved_gb is None)
-    known = networks(models.info, on_cpu=on_cpu)
-    demand = demands(
-        known, height, width, tile_steps(256, request.vae_tile), text=text_tokens(request.prompt)
-    )
-    return Setup(device, "cpu", budget, demand)
+def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
+    """What the kernel says of the machine, set right by what torch computes on."""
+    seen = detect(environ)
+    if not device.has_gpu:
+        return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
+    properties = torch.cuda.get_device_properties(device.torch_device)
+    if torch.version.hip is None:
+        return Machine("cuda", "", properties.name, device.total_bytes)
+    arch = properties.gcnArchName.split(":")[0]
+    # Of an APU torch may show only what the firmware set aside.
+    total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
+    return Machine("rocm", arch, properties.name, total, seen.is_apu)
 
 
 class JobMemory:
@@ -81,24 +91,30 @@ class JobMemory:
         models: Models,
         height: int,
         width: int,
-        *,
-        learned: Path | None = None,
+        local: Local,
     ) -> None:
-        """Plans. Nothing is loaded, and the device is asked for no more than its size.
+        """Plans. Nothing is loaded, and the device is asked for no more than what it is.
 
         Args:
             height, width: of the video in pixels.
-            learned: file that remembers plans which were too large; None to remember nothing.
 
         Raises:
             DoesNotFit: if no plan keeps within the cap.
+            InputError: for a value in the environment that cannot be used.
+            LongtakeError: if a local model's files cannot be read.
         """
-        self._models = models
-        self._setup = setup = plan_setup(request, models, height, width)
-        key = f"{setup.device_name}, {models.info.name}, {width}x{height}, {setup.budget.cap_bytes}"
-        self._learned = LearnedLevels(learned, key)
-        self._ladder = Ladder(setup.budget, setup.demands, self._learned.read())
-        self._preferred_tile = setup.demands[0].vae_tile_px
+        self._device = open_device(torch_device=models.device)
+        machine = machine_of(self._device, local.environ)
+        profile = profile_for(machine, local.environ)
+        calibration = None
+        if local.calibration is not None:
+            calibration = Calibration.read(local.calibration, machine.arch or machine.kind)
+        budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
+        self._demands = demands_for(request, models.info, profile, height, width, calibration)
+        self._parts = _Parts(models, profile)
+        key = f"{machine.name}, {models.info.name}, {width}x{height}, {budget.cap_bytes}"
+        self._learned = LearnedLevels(local.learned, key)
+        self._ladder = Ladder(budget, self._demands, self._learned.read())
         self._stage = ""
         self.warn: Callable[[str], None] = _log.warning
 
@@ -108,14 +124,14 @@ class JobMemory:
         return self._ladder.plan
 
     def __enter__(self) -> Self:
-        tile = self.plan.vae_tile_px
-        if tile != self._preferred_tile:
+        tile, wanted = self.plan.vae_tile_px, self._demands[0].vae_tile_px
+        if tile != wanted:
             self.warn(
-                f"The VAE works in tiles of {tile} pixels instead of {self._preferred_tile}, as there is not "
+                f"The VAE works in tiles of {tile} pixels instead of {wanted}, as there is not "
                 "enough memory for larger ones; the pixels differ slightly."
             )
-        weights = {stage.model.name: stage.model for stage in self._setup.demands[0].stages}
-        self.store = Store(self._setup.device, self._models, weights, self.plan)
+        weights = {stage.model.name: stage.model for stage in self._demands[0].stages}
+        self.store = Store(self._device, self._parts, weights, self.plan)
         self.store.flush(WORKER_START)
         return self
 

@@ -29,6 +29,7 @@ from diffusers_helper.history import History, load_sections, save_section
 from diffusers_helper.job_folder import JobFolder, write_atomic
 from diffusers_helper.job_memory import JobMemory
 from diffusers_helper.loaders import Models
+from diffusers_helper.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.packing import WINDOW, Section, plan_sections
 from diffusers_helper.picture import fit_picture, load_picture
@@ -72,7 +73,7 @@ def generate(
     cancel: CancelToken | None = None,
     resume_from: Path | None = None,
     folder: Path | None = None,
-    learned: Path | None = None,
+    local: Local = Local(),
 ) -> Result:
     """Makes one video.
 
@@ -83,14 +84,14 @@ def generate(
         cancel: ends the job between two blocks of a network.
         resume_from: the folder of a job that did not come to its end; its finished sections are taken over.
         folder: where the job's files go; `resume_from`, or a new one in `outputs/`, if None.
-        learned: file that remembers for later jobs which plans took too much memory; None to remember nothing.
+        local: settings of this machine.
 
     Raises:
         InputError: for a picture, prompt, mode, cap or folder that cannot be used; then nothing was loaded.
         GenerationCancelled: after the Cancelled event; the video so far is in the folder.
         LongtakeError: if a part of the model cannot be loaded, or the device's memory does not suffice.
     """
-    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder, learned)
+    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local)
     memory = job.memory
     try:
         with torch.inference_mode(), memory:
@@ -117,7 +118,7 @@ class _Job:
         cancel: CancelToken,
         resume_from: Path | None,
         folder: Path | None,
-        learned: Path | None,
+        local: Local,
     ) -> None:
         """Checks everything that can be checked without a model, and says that the job has started."""
         self.request, self.models, self.cancel = request, models, cancel
@@ -129,7 +130,7 @@ class _Job:
             self.picture.height, self.picture.width, side, models.info.multiple
         )
         self.plan = plan_sections(request.seconds, mode=request.mode)
-        self.memory = JobMemory(request, models, self.height, self.width, learned=learned)
+        self.memory = JobMemory(request, models, self.height, self.width, local)
         self.saved = load_sections(JobFolder(resume_from).sections, self.shape(WINDOW)) if resume_from else {}
         self.folder = _open_folder(request, self.picture, resume_from, folder)
         self.video = GrowingVideo(
@@ -172,7 +173,7 @@ class _Job:
             start = encode_picture(vae, picture, noise)
         self.report.stage("vision")
         with self.on_device("vision") as encoder:
-            vision = encode_vision(encoder, self.models.part("feature_extractor"), picture)
+            vision = to_host(encode_vision(encoder, self.models.part("feature_extractor"), picture))
         self.preview = Preview(self.folder.preview, LatentColours(picture, start))
         condition = Condition(positive, negative, vision, request.guidance, request.cfg, request.cfg_rescale)
         return condition, History(request.mode, start)
@@ -181,9 +182,9 @@ class _Job:
         request, models = self.request, self.models
         prompts = [request.prompt, request.negative] if request.cfg > 1 else [request.prompt]
         with self.on_device("text") as encoder:
-            states = [encode_states(encoder, models.part("tokenizer"), prompt) for prompt in prompts]
+            states = [to_host(encode_states(encoder, models.part("tokenizer"), text)) for text in prompts]
         with self.on_device("text_2") as encoder:
-            pooled = [encode_pooled(encoder, models.part("tokenizer_2"), prompt) for prompt in prompts]
+            pooled = [to_host(encode_pooled(encoder, models.part("tokenizer_2"), text)) for text in prompts]
         positive, *rest = map(TextCondition, states, pooled)
         return positive, next(iter(rest), None)
 

@@ -13,6 +13,7 @@ from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeErr
 from diffusers_helper.events import Cancelled, Event, SectionFinished
 from diffusers_helper.failures import failed_event
 from diffusers_helper.loaders import Models, load_models
+from diffusers_helper.local import Local
 from diffusers_helper.pipeline import generate
 from diffusers_helper.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
@@ -23,7 +24,9 @@ _log = logging.getLogger(__name__)
 class Runner:
     """The models of the last job, ready for the next one of the same model."""
 
-    def __init__(self) -> None:
+    def __init__(self, local: Local = Local()) -> None:
+        """`local`: settings of this machine."""
+        self._local = local
         self._info: ModelInfo | None = None
         self._models: Models | None = None
 
@@ -42,7 +45,7 @@ class Runner:
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
-            generate(request, models, on_event=said, cancel=cancel, folder=folder)
+            generate(request, models, on_event=said, cancel=cancel, folder=folder, local=self._local)
         except GenerationCancelled:
             if not said.the_end:
                 elapsed = time.monotonic() - started

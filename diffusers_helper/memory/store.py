@@ -15,6 +15,7 @@ from diffusers_helper.memory import flush
 from diffusers_helper.memory.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status
 from diffusers_helper.memory.streaming import Trace
 
 # Where the memory document flushes: when all else has left and a stage's model is about to load, and after a
@@ -27,6 +28,7 @@ _FLUSH_AFTER = {
     "sample": flush.POST_TRANSFORMER_UNLOAD,
     "decode": flush.POST_VAE_DECODE,
 }
+_STATUS = {"sample": "Transformer", "decode": "VAE"}
 
 
 class Source(Protocol):
@@ -163,17 +165,21 @@ class Store:
                 self._leave(plan, failed=kind is not None)
 
             on_exit.push(leave)
-            self._make_room(plan)
+            self._make_room(plan, type(network).__name__)
             self.device.reset_peak()
             with self.device:
                 self._load(plan, network)
                 yield network
 
-    def _make_room(self, plan: StagePlan) -> None:
+    def _make_room(self, plan: StagePlan, kind: str) -> None:
+        """The border between two stages: the only place where the allocator is asked to give back."""
         for name in plan.evict:
             self._unload(name)
         if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:
             self.flush(_FLUSH_BEFORE[plan.stage])
+        if plan.stage in _STATUS:
+            log_memory_status(self.device, f"[Before {_STATUS[plan.stage]} Load] ")
+        clear_cache_near_limit(self.device, kind)
 
     def _load(self, plan: StagePlan, network: nn.Module) -> None:
         if self._residency.is_on_device(network, plan.streamed_blocks):

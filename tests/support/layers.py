@@ -23,7 +23,7 @@ def helper(names: str) -> tuple[str, ...]:
 CORE = (
     *helper(
         "packing buckets request events errors registry cancel job_folder failures profiles sysfs "
-        "memory.budget memory.estimates memory.networks planning"
+        "memory.budget memory.estimates memory.shortage memory.recovery local memory.networks planning"
     ),
     # The package's own file: importing any module of the package runs it.
     "diffusers_helper.__init__",

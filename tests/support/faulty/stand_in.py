@@ -60,6 +60,7 @@ def generate(
     on_event: Callable[[Event], None],
     cancel: CancelToken,
     folder: Path,
+    local: object,
 ) -> None:
     script = dict(part.split("=") for part in request.prompt.split())
     sections, steps = int(script.get("sections", 2)), int(script.get("steps", 3))
