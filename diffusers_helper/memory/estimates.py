@@ -29,6 +29,8 @@ _HEAD_TOKENS, _MAX_TOKENS, _TAIL_TOKENS = 95, 256, 8
 # Frames that the VAE decodes at once: 5 latent frames give 17.
 _DECODED_LATENTS, _DECODED_FRAMES = 5, 17
 _SHRINK, _CHANNELS = 8, 16
+# So that the fits' scatter does not become a shortage, and buffers and other small things have a place.
+_MARGIN, _SMALL = 1.02, 8 * 1024
 # Two tokens a side of the transformer's patch; history is packed 2 and 4 times more.
 _PATCH = 2
 
@@ -88,8 +90,8 @@ class Calibration:
 
 
 def text_tokens(text: str) -> int:
-    """At least as many tokens as a tokenizer makes of a prompt and the template's tail: one a byte."""
-    return min(_MAX_TOKENS, len(text.encode("utf-8"))) + _TAIL_TOKENS
+    """More tokens than a tokenizer makes of usual prompts, the template's tail included: one for two bytes."""
+    return min(_MAX_TOKENS, len(text.encode("utf-8")) // 2) + _TAIL_TOKENS
 
 
 def latent_tokens(height: int, width: int) -> int:
@@ -111,19 +113,23 @@ def vision_tokens(encoder: Network) -> int:
 def transformer_bytes(
     network: Network, height: int, width: int, *, text: int, vision: int, backend: Backend
 ) -> int:
-    """One forward pass with the sampler's state. The fullest moment is the rotation of a block's keys.
+    """One forward pass with the sampler's state.
 
-    Grid: 4 to 24 heads of 32 to 128, 80x192 to 416x960 pixels, 64 and 985 tokens of text and picture, bf16
-    and fp32.
+    The fullest moment is the rotation of a block's keys, or its feed-forward part where the text is longer
+    than the picture. Grid: 4 to 24 heads of 32 to 128, 96x176 to 960x416 pixels, 16 to 985 tokens of text and
+    picture, bf16 and fp32.
     """
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
-    width_, size = heads * head_dim, network.dtype_bytes
+    size = network.dtype_bytes
     image = latent_tokens(height, width)
     tokens = image + text + vision
-    whole, rotated, tables = (3.4, 14.55, 10.8) if size < 4 else (4.5, 11.45, 14.5)
-    streams = (whole * tokens + rotated * image) * width_ * size + tables * image * head_dim * 4
-    # x0 and x of the steps that a solver of order 3 keeps, in fp32 with what is being computed.
-    state = 8 * WINDOW * _CHANNELS * (height // _SHRINK) * (width // _SHRINK) * 4
+    whole, rotated, tables = (3.5, 14.9, 2.8) if size < 4 else (4.9, 11.4, 3.3)
+    streams = max(whole * tokens + rotated * image, 17.3 * tokens) * heads * head_dim * size
+    streams += tables * image * head_dim * 4
+    # Picture, history and noise in fp32 and as the transformer takes them, and what the solver remembers.
+    frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
+    history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
+    state = frame * (4 * (history + 6 * WINDOW) + size * (history + WINDOW))
     scores = 8 * heads * tokens**2 if backend.attention == "math" else 0
     return math.ceil(_MARGIN * streams + state + scores)
 
@@ -131,22 +137,26 @@ def transformer_bytes(
 def llama_bytes(network: Network, tokens: int) -> int:
     """All hidden states, and the fullest moment of a layer.
 
-    Grid: 3 and 6 layers of 64 and 256, 103 to 351 tokens, fp32 and bf16.
+    Grid: 3 and 6 layers of 64 to 256, 108 and 351 tokens, fp32 and bf16.
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     layers = network.config["num_hidden_layers"]
-    per_token = ((layers + 8) * width + 4 * inner) * network.dtype_bytes
-    # The causal mask, and what it is made from.
-    return math.ceil(_MARGIN * (tokens * per_token + 8 * tokens**2))
+    return math.ceil(_MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
     """CLIP's text encoder or SigLIP: the fullest moment of a layer.
 
-    Grid: 2 layers of 64 to 256, 4 to 77 tokens, fp32.
+    Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 4 to 77 tokens, fp32 and bf16.
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
-    return math.ceil(_MARGIN * tokens * (8 * width + 3 * inner) * network.dtype_bytes)
+    return math.ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
+
+
+def vision_bytes(network: Network) -> int:
+    """SigLIP: its picture, and the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
+    pixels = 3 * network.config["image_size"] ** 2 * network.dtype_bytes
+    return encoder_bytes(network, vision_tokens(network)) + pixels
 
 
 def vae_decode_bytes(network: Network, height: int, width: int, tile: int, *, backend: Backend) -> int:
@@ -168,12 +178,8 @@ def vae_encode_bytes(network: Network, height: int, width: int, tile: int, *, ba
     layers = min(2, network.config["layers_per_block"])
     piece = min(tile, height) * min(tile, width)
     kept = 1.4 * 3 * height * width if max(height, width) > tile else 0
-    activations = (5.1 + layers) * piece * channels * backend.conv_encode
-    return math.ceil(_MARGIN * (activations + kept) * size)
-
-
-# So that a fit's scatter does not become a shortage.
-_MARGIN = 1.02
+    activations = (5.05 + layers) * piece * channels * backend.conv_encode
+    return math.ceil(_MARGIN * (activations + 3 * height * width + kept) * size)
 
 
 def stages(
@@ -202,7 +208,7 @@ def stages(
             ),
         ),
         "vae_encode": ("vae", vae_encode_bytes(vae, height, width, tile, backend=backend)),
-        "vision": ("image_encoder", encoder_bytes(networks["image_encoder"], vision)),
+        "vision": ("image_encoder", vision_bytes(networks["image_encoder"])),
         "sample": (
             "transformer",
             transformer_bytes(
@@ -211,8 +217,14 @@ def stages(
         ),
         "decode": ("vae", vae_decode_bytes(vae, height, width, tile, backend=backend)),
     }
+    # What the encoders have made waits on the device for the transformer.
+    llama = networks["text_encoder"]
+    kept = (_HEAD_TOKENS + text) * llama.config["hidden_size"] * llama.dtype_bytes
+    kept += vision * networks["image_encoder"].config["hidden_size"] * networks["image_encoder"].dtype_bytes
     return tuple(
-        Stage(name, networks[part].weights, calibration.apply(name, num_bytes))
+        Stage(
+            name, networks[part].weights, calibration.apply(name, num_bytes) + (kept if name != "text" else 0)
+        )
         for name, (part, num_bytes) in working.items()
     )
 
