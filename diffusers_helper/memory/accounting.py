@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 _MIB, _GIB = 1024**2, 1024**3
 _ATEN = torch.ops.aten
+_STRIDED = torch.strided
 
 
 class AccountedOutOfMemory(torch.OutOfMemoryError):
@@ -85,7 +86,7 @@ class Account(TorchDispatchMode):
         # A finaliser may run at any place in any thread, so all it does is to append, which is atomic.
         self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.Lock()
-        self._kinds: dict[int, _Kind] = {}
+        self._kinds: dict[int, tuple[_Kind, Any]] = {}
         self._depth = threading.local()
 
     @property
@@ -150,15 +151,19 @@ class Account(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         # This runs for each operation of a job, so it is written for speed: no call that can be spared.
-        kind = self._kinds.get(id(func))  # an operation's own hash is a Python call
-        if kind is None:
-            kind = self._kinds[id(func)] = _kind_of(func)
+        known = self._kinds.get(id(func))  # an operation's own hash is a Python call, and so is its own call
+        if known is None:
+            known = self._kinds[id(func)] = _kind_of(func), func._op
+        kind, operation = known
         if kind is _Kind.CONSISTS:
             return self._step_by_step(func, args, kwargs or {})
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        result = operation(*args, **kwargs) if kwargs else operation(*args)
         if kind is _Kind.ALIASES:
             return result
-        for tensor in (result,) if type(result) is Tensor else _tensors_in((result,)):
+        if type(result) is Tensor and result.is_cpu and result.layout is _STRIDED:
+            self._see(result.untyped_storage(), args, kwargs, kind)
+            return result
+        for tensor in _tensors_in((result,)):
             storage = _storage(tensor)
             if storage is not None:
                 self._see(storage, args, kwargs, kind)
@@ -239,7 +244,7 @@ def to_host(tensor: Tensor) -> Tensor:
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
     """None for what does not lie in main memory as one piece."""
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
+    if not tensor.is_cpu or tensor.layout is not _STRIDED:
         return None
     return tensor.untyped_storage()
 
