@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, Parser
+from app.doctor import run_doctor
 from app.jobs.stdio import open_closed_streams
 from app.make_video import make_video
 from app.plan_command import print_plan
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
     _add_generate(commands)
     _add_plan(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -103,6 +105,27 @@ def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
         help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
     )
     parser.add_argument("--json", action="store_true", help="the plan as one JSON object")
+
+
+def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="what this machine has, and what stands in a job's way",
+        description="Looks at card, torch, memory, disk and environment, and tests which attention kernel runs.",
+        epilog="exit codes: 0 a job would work, 1 it would fail, 2 the command cannot be used.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run_doctor, verbose=False)
+    parser.add_argument(
+        "--model", default=_DEFAULTS["model"], metavar="NAME|DIR", help="model that the job would use"
+    )
+    parser.add_argument("--out", default="outputs", metavar="DIR", help="where its files would go")
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument(
+        "--clear-miopen-cache",
+        action="store_true",
+        help="instead remove what MIOpen has learned and compiled, and say how much that was",
+    )
 
 
 def _add_content(group: argparse._ArgumentGroup) -> None:

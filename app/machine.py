@@ -78,12 +78,12 @@ def read_calibration(machine: Machine) -> Calibration:
     return Calibration.read(calibration_file(), machine.arch or machine.kind)
 
 
-def output_of(*command: str) -> str:
+def output_of(*command: str, environ: Mapping[str, str] | None = None, seconds: float = _SECONDS) -> str:
     """What a program prints, "" if there is no such program, it fails, or takes too long."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True,
-            stdin=subprocess.DEVNULL,
+            command, capture_output=True, text=True, errors="replace", timeout=seconds, check=True,
+            stdin=subprocess.DEVNULL, env=environ,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -181,7 +181,8 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
 
 def grid() -> Iterator[Result]:
     for heads, head_dim, height, width in (
-        (4, 44, 128, 128), (4, 44, 96, 176), (4, 64, 128, 128), (8, 64, 192, 192), (8, 32, 176, 96), (4, 128, 128, 128),
+        (4, 44, 128, 128), (4, 44, 96, 176), (4, 64, 128, 128), (8, 64, 192, 192), (8, 32, 176, 96),
+        (4, 128, 128, 128),
     ):  # fmt: skip
         for dtype in (BF16, FP32):
             yield transformer(heads, head_dim, height, width, dtype=dtype, text=30, vision=4)

@@ -90,7 +90,7 @@ class Calibration:
 
 
 def text_tokens(text: str) -> int:
-    """More tokens than a tokenizer makes of usual prompts, the template's tail included: one for two bytes."""
+    """More tokens than a tokenizer makes of usual prompts and the template's tail: one for two bytes."""
     return min(_MAX_TOKENS, len(text.encode("utf-8")) // 2) + _TAIL_TOKENS
 
 

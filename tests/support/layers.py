@@ -123,7 +123,7 @@ LAYERS = (
     ),
 )
 # Main modules of processes: started, never imported.
-NEVER_IMPORTED = ("app.engine", "app.__main__", "demo_gradio")
+NEVER_IMPORTED = ("app.engine", "app.probe", "app.__main__", "demo_gradio")
 UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
 
 
