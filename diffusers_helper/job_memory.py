@@ -130,8 +130,7 @@ class JobMemory:
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, as there is not "
                 "enough memory for larger ones; the pixels differ slightly."
             )
-        weights = {stage.model.name: stage.model for stage in self._demands[0].stages}
-        self.store = Store(self._device, self._parts, weights, self.plan)
+        self.store = Store(self._device, self._parts, self.plan)
         self.store.flush(WORKER_START)
         return self
 

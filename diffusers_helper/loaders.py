@@ -1,7 +1,7 @@
 """The parts of a model: found on disk or on the hub, checked, and loaded by their own classes.
 
-Weights stay in the files, which the libraries map into memory: as long as nobody writes to them, and they keep
-the type they are stored in, they take no memory that the kernel could not have back at any time.
+Weights stay in the files, which the libraries map into memory: as long as nobody writes to them, and they
+keep the type they are stored in, they take no memory that the kernel could not have back at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a program knows of the machine it runs on and hands to the library, which asks no environment itself."""
+"""What a program knows of the machine it runs on and hands to the library, which asks no environment."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def generate(
     cancel: CancelToken | None = None,
     resume_from: Path | None = None,
     folder: Path | None = None,
-    local: Local = Local(),
+    local: Local | None = None,
 ) -> Result:
     """Makes one video.
 
@@ -84,14 +84,14 @@ def generate(
         cancel: ends the job between two blocks of a network.
         resume_from: the folder of a job that did not come to its end; its finished sections are taken over.
         folder: where the job's files go; `resume_from`, or a new one in `outputs/`, if None.
-        local: settings of this machine.
+        local: settings of this machine; None for none.
 
     Raises:
         InputError: for a picture, prompt, mode, cap or folder that cannot be used; then nothing was loaded.
         GenerationCancelled: after the Cancelled event; the video so far is in the folder.
         LongtakeError: if a part of the model cannot be loaded, or the device's memory does not suffice.
     """
-    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local)
+    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local())
     memory = job.memory
     try:
         with torch.inference_mode(), memory:
@@ -168,8 +168,8 @@ class _Job:
         self.report.stage("image")
         picture = fit_picture(self.picture, self.height, self.width)
         self.report.stage("vae_encode")
+        noise = noise_for(request.seed, "start_latent", 0, self.shape(1))
         with self.on_device("vae_encode") as vae:
-            noise = noise_for(request.seed, "start_latent", 0, self.shape(1))
             start = encode_picture(vae, picture, noise)
         self.report.stage("vision")
         with self.on_device("vision") as encoder:

@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 class Runner:
     """The models of the last job, ready for the next one of the same model."""
 
-    def __init__(self, local: Local = Local()) -> None:
+    def __init__(self, local: Local | None = None) -> None:
         """`local`: settings of this machine."""
-        self._local = local
+        self._local = local or Local()
         self._info: ModelInfo | None = None
         self._models: Models | None = None
 

@@ -45,8 +45,11 @@ SECTION = """
     flush post-vae-decode
 """
 USES = (
-    ("text", "text_encoder"), ("text_2", "text_encoder_2"), ("vae_encode", "vae"), ("vision", "image_encoder"),
-)  # fmt: skip
+    ("text", "text_encoder"),
+    ("text_2", "text_encoder_2"),
+    ("vae_encode", "vae"),
+    ("vision", "image_encoder"),
+)
 LAYERS = {"text_encoder": 6, "text_encoder_2": 1, "vae": 2, "image_encoder": 1, "transformer": 8}
 
 
@@ -55,7 +58,9 @@ class Parts:
 
     def __init__(self) -> None:
         self.networks = {
-            name: nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(layers))).requires_grad_(False)
+            name: nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(layers))).requires_grad_(
+                False
+            )
             for name, layers in LAYERS.items()
         }
 
@@ -88,7 +93,7 @@ def plan_for(cap_kb: float, working_kb: int = 4) -> JobPlan:
 
 
 def new_store(cap_kb: float) -> Store:
-    return Store(AccountingDevice(), Parts(), weights(), plan_for(cap_kb))
+    return Store(AccountingDevice(), Parts(), plan_for(cap_kb))
 
 
 def use(store: Store, stage: str, model: str) -> Tensor:
@@ -115,7 +120,9 @@ def test_one_model_at_a_time_in_the_documents_order() -> None:
     assert not store.plan.keep_all_resident
     job(store, sections=2)
     assert store.log == moves(DOCUMENT + SECTION + SECTION)
-    assert {move.name for move in store.log if move.action == "flush"} == {*FLUSH_STAGES} - {"exception-cleanup"}
+    assert {move.name for move in store.log if move.action == "flush"} == {*FLUSH_STAGES} - {
+        "exception-cleanup"
+    }
     assert store.device.allocated_bytes() == 0
 
 
@@ -135,7 +142,7 @@ def test_caps_change_neither_results_nor_are_they_passed() -> None:
     smallest = plan_for(1000).smallest_cap_bytes / KB
     results: list[list[Tensor]] = []
     for cap in (1000, 300, 150, 100, smallest):
-        store = Store(AccountingDevice(), parts, weights(), plan_for(cap))
+        store = Store(AccountingDevice(), parts, plan_for(cap))
         results.append(job(store, sections=1))
         assert 0 < store.peak_bytes <= cap * KB
         assert [record.stage for record in store.records] == [*dict(USES), "sample", "decode"]
@@ -160,6 +167,16 @@ class Trouble(RuntimeError):
     """What ends a stage in a test."""
 
 
+def use_and_fail(store: Store, others: int) -> None:
+    with (
+        torch.inference_mode(),
+        store.on_device("transformer", working_bytes=4 * KB, stage="sample") as network,
+    ):
+        assert store.device.allocated_bytes() > others
+        network(torch.ones(4, SIDE))
+        raise Trouble
+
+
 @pytest.mark.parametrize("cap", [1000, 200, 60], ids=["all stay", "one at a time", "streamed"])
 def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
     store = new_store(cap)
@@ -167,14 +184,8 @@ def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
     if store.plan.keep_all_resident:
         use(store, "decode", "vae")
         others = weights()["vae"].total_bytes
-    with (
-        pytest.raises(Trouble),
-        torch.inference_mode(),
-        store.on_device("transformer", working_bytes=4 * KB, stage="sample") as network,
-    ):
-        assert store.device.allocated_bytes() > others
-        network(torch.ones(4, SIDE))
-        raise Trouble
+    with pytest.raises(Trouble):
+        use_and_fail(store, others)
     assert store.device.allocated_bytes() == others
     assert store.log[-1] == Move("unload", "transformer")
     assert not store.records[-1].is_complete
@@ -184,7 +195,7 @@ def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
 
 def new_store_of(store: Store) -> Store:
     """Another one over the same networks."""
-    return Store(AccountingDevice(), store._source, weights(), plan_for(1000))
+    return Store(AccountingDevice(), store._source, plan_for(1000))
 
 
 def test_a_stage_that_does_not_fit_moves_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -113,9 +114,7 @@ def test_weights_go_back_to_the_file_they_are_mapped_from(
     moved = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
     waiting = {name for name in before if moved[name] == before[name]}
     assert waiting == {
-        name
-        for name in before
-        if name.startswith(("transformer_blocks.0.", "single_transformer_blocks.1."))
+        name for name in before if name.startswith(("transformer_blocks.0.", "single_transformer_blocks.1."))
     }
     run(network)
     assert residency.unload_complete_models(network) == [network]
@@ -291,7 +290,7 @@ def test_a_layout_keeps_every_tensor_apart_and_aligned(tmp_path: Path) -> None:
     layout = Layout.of(weights_of(module), CPU)
     spans = sorted((begin, begin + weight.num_bytes) for weight, begin in layout.places)
     assert all(begin % 64 == 0 for begin, _ in spans)
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     assert spans[-1][1] == layout.num_bytes
     storage = torch.zeros(layout.num_bytes, dtype=torch.uint8)
     before = [parameter.clone() for parameter in module]

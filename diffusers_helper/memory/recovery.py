@@ -1,4 +1,4 @@
-"""What is tried when a plan turns out too large: smaller ones, three at most, and remembered for the next job.
+"""What is tried when a plan turns out too large: smaller ones, at most three, remembered for the next job.
 
 The estimates behind a plan are measured on some cards and can be too low on another. Each step down gives
 weights half of the room they had, or has the VAE work in smaller tiles where it was the VAE that failed.
@@ -102,7 +102,9 @@ def _difference(before: JobPlan, after: JobPlan, stage: str) -> str | None:
         kept, were = gb_text(_held(new)), gb_text(_held(old))
         changes.append(f"{kept} GB of weights stay on the device instead of {were}")
     if stage in _VAE_STAGES and before.vae_tile_px != after.vae_tile_px:
-        changes.append(f"the VAE works in tiles of {after.vae_tile_px} pixels instead of {before.vae_tile_px}")
+        changes.append(
+            f"the VAE works in tiles of {after.vae_tile_px} pixels instead of {before.vae_tile_px}"
+        )
     return " and ".join(changes) or None
 
 
@@ -111,7 +113,7 @@ def _held(plan: StagePlan) -> int:
 
 
 class LearnedLevels:
-    """Where the last job of a card and size ended, in one small file. Without a file nothing is remembered."""
+    """Where the last job of a card and size ended, in one small file. Without a file nothing is kept."""
 
     def __init__(self, file: Path | None, key: str) -> None:
         self._file, self._key = file, key

@@ -145,7 +145,7 @@ class Residency:
             _log.info("Loaded %s to %s as complete.", name, self.device)
 
     def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
-        """Nothing is left of these on the device, or of any if none is named; returns those that were there."""
+        """Nothing is left of these on the device, or of any if none is named; returns what was there."""
         wanted = {id(module) for module in modules} or set(self._placed)
         gone: list[nn.Module] = []
         for key in [key for key in self._placed if key in wanted]:

@@ -1,8 +1,8 @@
 """Out of memory: recognised in all its texts, classified by the numbers in them, and turned into advice.
 
-The texts of PyTorch for CUDA and HIP are the same but for a word, and say what was tried, free, in use and lying
-idle in the allocator. HSA's say nothing. What advice comes first depends on these numbers: memory that is
-missing, memory in pieces, and memory that the driver withholds are three different troubles.
+The texts of PyTorch for CUDA and HIP are the same but for a word, and say what was tried, free, in use and
+lying idle in the allocator. HSA's say nothing. What advice comes first depends on these numbers: memory that
+is missing, memory in pieces, and memory that the driver withholds are three different troubles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diffusers_helper.memory.budget import GB, gb_text
 Kind = Literal["shortage", "fragmentation", "driver"]
 
 _CLASS_NAMES = frozenset({"OutOfMemoryError"})
-# Lower case. Texts of the host's own memory are not among them: a smaller plan for the device cannot help there.
+# Lower case. The texts of main memory are not among them: a smaller plan for the device cannot help there.
 _TEXTS = (
     "hip out of memory",
     "cuda out of memory",
@@ -115,8 +115,9 @@ _FIRST: dict[Kind, tuple[str, ...]] = {
         "Raise --preserved-gb by 1 or 2.",
     ),
     "driver": (
-        "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out on an APU, "
-        "free system memory and swap, the limit of locked memory (ulimit -l); python -m app doctor shows them.",
+        "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out on an "
+        "APU, free system memory and swap, the limit of locked memory (ulimit -l); python -m app doctor "
+        "shows them.",
         "Close other programs that use the card.",
         "Raise --preserved-gb by 1 or 2.",
     ),
@@ -160,7 +161,7 @@ def _sentence(shortage: Shortage) -> str:
     tried, free, idle = (gb_text(count) for count in (shortage.tried, shortage.free, shortage.idle or 0))
     found = {
         "shortage": f"it needed {tried} GB more where {free} GB were free",
-        "fragmentation": f"it needed {tried} GB in one piece; {idle} GB lay unused in the allocator, in pieces",
+        "fragmentation": f"it needed {tried} GB in one piece; {idle} GB lay unused, but in pieces",
         "driver": f"the driver refused {tried} GB although {free} GB were free",
     }[shortage.kind]
     return f"The device's memory ran out, and smaller plans did not help: {found}."

@@ -17,6 +17,7 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status
 from diffusers_helper.memory.streaming import Trace
+from diffusers_helper.memory.weights import sizes_of
 
 # Where the memory document flushes: when all else has left and a stage's model is about to load, and after a
 # stage's models have left.
@@ -39,7 +40,7 @@ class Source(Protocol):
         ...
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
-        """Those that can be streamed, in the order of `Weights.block_bytes`."""
+        """Those that can be streamed, in the order they run."""
         ...
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
@@ -95,13 +96,12 @@ class Store:
         self,
         device: Device,
         source: Source,
-        weights: dict[str, Weights],
         plan: JobPlan,
         trace: Trace | None = None,
     ) -> None:
-        """Empty. `weights` are those of the networks by name."""
+        """Empty."""
         self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
-        self._source, self._weights = source, weights
+        self._source, self._weights = source, dict[str, Weights]()
         self._residency = Residency(device.torch_device, trace)
         self._networks: dict[str, nn.Module] = {}
         self._start = time.monotonic()
@@ -154,9 +154,9 @@ class Store:
         Raises:
             DoesNotFit: if it cannot be done within the cap; then nothing was moved.
         """
-        demand = Stage(stage or name, self._weights[name], working_bytes)
-        plan = plan_stage(self.budget, demand, [self._weights[other] for other in self._networks])
         network = self._source.part(name)
+        demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
+        plan = plan_stage(self.budget, demand, [self._weights[other] for other in self._networks])
         begin, streamed = time.monotonic() - self._start, self.bytes_streamed
         with ExitStack() as on_exit:
 
@@ -170,6 +170,13 @@ class Store:
             with self.device:
                 self._load(plan, network)
                 yield network
+
+    def _weights_of(self, name: str, network: nn.Module) -> Weights:
+        """As the network really has them; what was known before it was loaded may be of another revision."""
+        if name not in self._weights:
+            dtype = self._source.compute_dtype(name)
+            self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
+        return self._weights[name]
 
     def _make_room(self, plan: StagePlan, kind: str) -> None:
         """The border between two stages: the only place where the allocator is asked to give back."""

@@ -1,15 +1,16 @@
 """Blocks of a network that do not fit on the device are copied in ahead of their turn.
 
 A thread copies the next streamed blocks while the ones before them compute: from the memory-mapped file
-through a pinned buffer, and from there on a second stream into a slot on the device; on a CPU straight into the
-slot. As many slots as the plan says exist on each side and none is ever added, so both the device's and the
-pinned memory are bounded, and weights are never in anonymous main memory.
+through a pinned buffer, and from there on a second stream into a slot on the device; on a CPU straight into
+the slot. As many slots as the plan says exist on each side and none is ever added, so both the device's and
+the pinned memory are bounded, and weights are never in anonymous main memory.
 
-diffusers' group offloading, which has the same aim, was looked at first (0.42). It can keep no block resident:
-every group leaves after its forward. Its prefetch runs in the thread that computes, which stands still while
-weights are copied into pinned memory (`low_cpu_mem_usage=True`; otherwise all weights of the model are pinned for
-good), and it waits for the whole copy stream before each copy. To stream from disk it first writes the model's
-weights into a second set of files. Streams need an accelerator, so that nothing could be tested on a CPU.
+diffusers' group offloading, which has the same aim, was looked at first (0.42). It can keep no block
+resident: every group leaves after its forward. Its prefetch runs in the thread that computes, which stands
+still while weights are copied into pinned memory (`low_cpu_mem_usage=True`; otherwise all weights of the
+model are pinned for good), and it waits for the whole copy stream before each copy. To stream from disk it
+first writes the model's weights into a second set of files. Streams need an accelerator, so that nothing
+could be tested on a CPU.
 """
 
 from __future__ import annotations

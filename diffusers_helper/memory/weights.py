@@ -1,9 +1,9 @@
 """A module's weights in two places: waiting in main memory, and in use on the device.
 
 A module stays the same object with the same parameters; only what their `.data` refers to changes. In main
-memory that is the memory-mapped file, which is never written to. What enters the device is copied into aligned
-storage, on a CPU too: some CPU kernels give other bits for weights that begin at odd addresses, as those in a
-file do.
+memory that is the memory-mapped file, which is never written to. What enters the device is copied into
+aligned storage, on a CPU too: some CPU kernels give other bits for weights that begin at odd addresses, as
+those in a file do.
 """
 
 from __future__ import annotations
@@ -58,9 +58,23 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
     parameters = list(module.parameters())
     stored = _most_common(parameters)
     return [
-        Weight(tensor, tensor.data, dtype if dtype and is_parameter and tensor.dtype == stored else tensor.dtype)
+        Weight(
+            tensor, tensor.data, dtype if dtype and is_parameter and tensor.dtype == stored else tensor.dtype
+        )
         for is_parameter, tensor in _distinct(parameters, module.buffers())
     ]
+
+
+def sizes_of(
+    module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
+) -> tuple[int, tuple[int, ...]]:
+    """Bytes of all parameters on the device, and of those in each block."""
+    sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
+
+    def size(part: nn.Module) -> int:
+        return sum(sizes[id(parameter)] for parameter in part.parameters())
+
+    return size(module), tuple(size(block) for block in blocks)
 
 
 def _distinct(parameters: Iterable[Tensor], buffers: Iterable[Tensor]) -> Iterator[tuple[bool, Tensor]]:
