@@ -111,7 +111,7 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "doctor",
         help="what this machine has, and what stands in a job's way",
-        description="Looks at card, torch, memory, disk and environment, and tests which attention kernel runs.",
+        description="Looks at card, torch, memory, disk and environment, and tests which attention runs.",
         epilog="exit codes: 0 a job would work, 1 it would fail, 2 the command cannot be used.",
         allow_abbrev=False,
     )

@@ -1,4 +1,4 @@
-"""The command `doctor`: what this machine has, what is in force, and a remedy for each thing that is wrong."""
+"""The command `doctor`: what this machine has, what is in force, and a remedy for what is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,11 +17,13 @@ from app.machine import output_of, this_machine
 from app.miopen_cache import clear_miopen_cache
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.memory.budget import GB, gb_text
+from diffusers_helper.memory.estimates import Attention
 from diffusers_helper.planning import known_networks, plan_video
 from diffusers_helper.profiles import (
     ALLOCATOR_VARIABLES,
     Machine,
     Profile,
+    Setting,
     engine_environment,
     environment_report,
     profile_for,
@@ -110,7 +112,9 @@ def examine(
         profile = profile_for(machine, environ)
     _cards(report, machine, profile, root)
     _torch(report, machine, facts, environ, root)
-    _attention(report, machine, facts)
+    if _runs_math(report, machine, facts):
+        found = Setting[Attention]("math", "that is what SDPA ran", "doctor")
+        profile = replace(profile, attention=found)
     _memory(report, root)
     _disk(report, outputs)
     _environment(report, profile, environ)
@@ -198,20 +202,22 @@ def _torch(
         )  # fmt: skip
 
 
-def _attention(report: Report, machine: Machine, facts: Mapping[str, Any]) -> None:
+def _runs_math(report: Report, machine: Machine, facts: Mapping[str, Any]) -> bool:
+    """Whether SDPA runs the kernel that keeps all scores."""
     kernel = str(facts.get("kernel", ""))
     if not kernel:
-        return
+        return False
     if "math" not in kernel:
         report.add("attention", f"SDPA runs {kernel}")
-        return
+        return False
     report.add(
         "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens", "note",
-        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1, and LONGTAKE_ATTENTION=math if it stays so, to have "
-        "plans count with it."
+        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1; if it stays so, LONGTAKE_ATTENTION=math has plans "
+        "count with it."
         if machine.kind == "rocm"
         else "Update the driver and torch.",
     )  # fmt: skip
+    return True
 
 
 def _memory(report: Report, root: Path) -> None:

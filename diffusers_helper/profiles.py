@@ -352,7 +352,8 @@ def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Var
         if yours is None:
             report.append(Variable(name, setting.value, False, setting.reason, setting.source))
         else:
-            reason = f"in place of {setting.value}: {setting.reason}"
+            same = environ[yours] == setting.value
+            reason = setting.reason if same else f"in place of {setting.value}: {setting.reason}"
             report.append(Variable(yours, environ[yours], True, reason, setting.source))
     return report
 

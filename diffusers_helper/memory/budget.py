@@ -316,10 +316,8 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
         if smallest_cap(budget, demand.stages) <= budget.cap_bytes:
             return _plan(budget, demand, min(smallest_cap(budget, other.stages) for other in demands))
     least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
-    for stage in least.stages:
-        if smallest_cap(budget, (stage,)) > budget.cap_bytes:
-            raise DoesNotFit(budget, stage, smallest_cap(budget, least.stages))
-    raise ValueError("a job without demands")
+    stage = next(stage for stage in least.stages if smallest_cap(budget, (stage,)) > budget.cap_bytes)
+    raise DoesNotFit(budget, stage, smallest_cap(budget, least.stages))
 
 
 def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
