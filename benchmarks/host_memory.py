@@ -7,8 +7,8 @@ sizes, and measures, each in a process of its own: one video by the small and on
 and a long video by the demo model, and several in a row. Scale 1 writes 4 GB at one time, which are removed.
 
 Private is anonymous memory (RssAnon). Without a GPU it holds the accounting device's tensors too; host is
-what is left of it without those, sample by sample, and what a machine with a GPU would need. Files is RssFile:
-pages of mapped files, which the kernel can drop at any time.
+what is left of it without those, sample by sample, and what a machine with a GPU would need. Files is
+RssFile: pages of mapped files, which the kernel can drop at any time.
 """
 
 from __future__ import annotations
