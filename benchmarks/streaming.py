@@ -2,11 +2,12 @@
 
     python benchmarks/streaming.py [--heads 8] [--double 4] [--single 8] [--latent 32] [--steps 3] [--json]
 
-Random weights in bf16, written to a temporary folder and memory-mapped as a model's are; `--heads 24 --double 20
---single 40 --latent 80` is the published transformer. For each share of streamed blocks: seconds of a step,
-bytes copied against the plan's, whether the result is that of the resident step to the bit, and which part of the
-copying lay within the blocks' computation, from a trace of what began and ended when. On a GPU diffusers'
-group offloading and a copy of every module just before it runs, as FramePack swaps, are measured beside it.
+Random weights in bf16, written to a temporary folder and memory-mapped as a model's are; `--heads 24
+--double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks: seconds
+of a step, bytes copied against the plan's, whether the result is that of the resident step to the bit; and
+from a trace of what began and ended when, how long copying took, which part of it lay within the computation
+of blocks, and how long blocks waited for their weights. On a GPU, diffusers' group offloading and a copy of
+every module just before it runs, as FramePack swaps, are measured beside it.
 """
 
 from __future__ import annotations
@@ -106,22 +107,29 @@ class Timeline:
         self._begun: dict[tuple[str, int], float] = {}
         self.copies: list[Span] = []
         self.runs: list[Span] = []
+        self.waits: list[Span] = []
 
     def watch(self, index: int, block: nn.Module) -> list[Any]:
         """Notes the runs of a block, streamed or not."""
         return [
-            block.register_forward_pre_hook(lambda *_: self("run", index)),
-            block.register_forward_hook(lambda *_: self("ran", index)),
+            block.register_forward_pre_hook(lambda *_: self._begin("computing", index)),
+            block.register_forward_hook(lambda *_: self._end("computing", index, self.runs)),
         ]
 
     def __call__(self, what: str, index: int) -> None:
-        now = time.perf_counter()
-        begins = {"copied": "copy", "ran": "run"}
-        if what in begins:
-            spans = self.copies if what == "copied" else self.runs
-            spans.append((self._begun[begins[what], index], now))
-        else:
-            self._begun[what, index] = now
+        """The streamer's trace."""
+        if what in ("copy", "wait"):
+            self._begin(what, index)
+        elif what == "copied":
+            self._end("copy", index, self.copies)
+        elif what == "run":
+            self._end("wait", index, self.waits)
+
+    def _begin(self, what: str, index: int) -> None:
+        self._begun[what, index] = time.perf_counter()
+
+    def _end(self, what: str, index: int, spans: list[Span]) -> None:
+        spans.append((self._begun[what, index], time.perf_counter()))
 
     def hidden(self) -> float:
         """The part of the copying, 0 to 1, during which a block computed."""
@@ -146,7 +154,7 @@ def measure_streamed(
     cap = 2 * weights.total_bytes
     plan = plan_stage(Budget(cap, cap, cap - kept, 0), Stage("sample", weights, 0))
     timeline = Timeline()
-    residency = Residency(device, lambda what, index: timeline(what, index) if "cop" in what else None)
+    residency = Residency(device, timeline)
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=blocks, streamed=plan.streamed_blocks
     )
@@ -163,6 +171,7 @@ def measure_streamed(
         "planned_bytes": plan.streamed_bytes,
         "copied_bytes": residency.bytes_streamed / (steps + 1),
         "copying_seconds": sum(end - begin for begin, end in timeline.copies) / (steps + 1),
+        "waiting_seconds": sum(end - begin for begin, end in timeline.waits) / (steps + 1),
         "hidden": timeline.hidden(),
         "result": result,
     }
@@ -253,9 +262,10 @@ def main() -> int:
         )
         for row in result["streamed"]:
             sys.stdout.write(
-                f"{row['streamed_blocks']:>3} streamed: {row['seconds']:.3f} s, {row['ratio']:.3f} of resident; "
-                f"{row['copied_bytes'] / 2**20:.1f} of {row['planned_bytes'] / 2**20:.1f} MiB a step in "
-                f"{row['copying_seconds']:.3f} s, {row['hidden']:.0%} of it while blocks computed; "
+                f"{row['streamed_blocks']:>3} streamed: {row['seconds']:.3f} s, {row['ratio']:.3f} of "
+                f"resident; {row['copied_bytes'] / 2**20:.1f} of {row['planned_bytes'] / 2**20:.1f} MiB a "
+                f"step in {row['copying_seconds']:.3f} s, {row['hidden']:.0%} of it while blocks computed; "
+                f"{row['waiting_seconds']:.3f} s of waiting; "
                 f"{'the same bits' if row['same_bits'] else 'OTHER BITS'}\n"
             )
         for name, seconds in result["others_seconds"].items():

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from diffusers_helper.memory.weights import Layout, Weight
 
-# Told what begins and ends, with the block's index; called in the thread that does it.
-Trace = Callable[[Literal["copy", "copied", "run", "ran"], int], None]
+Event = Literal["copy", "copied", "wait", "run", "ran"]
+# Told what happens next, with the block's index; called in the thread that does it.
+Trace = Callable[[Event, int], None]
 
 
 @dataclass(slots=True)
@@ -122,12 +123,13 @@ class Streamer:
         self._free.clear()
         self._ready.clear()
 
-    def _tell(self, what: Literal["copy", "copied", "run", "ran"], place: int) -> None:
+    def _tell(self, what: Event, place: int) -> None:
         if self._trace:
             self._trace(what, self._indices[place])
 
     def _enter(self, place: int) -> None:
         """Before a block computes: waits until its weights are there."""
+        self._tell("wait", place)
         slot = self._take(place)
         self._in_use = place, slot
         if self._stream is not None:
