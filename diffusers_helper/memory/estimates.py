@@ -123,13 +123,13 @@ def transformer_bytes(
     size = network.dtype_bytes
     image = latent_tokens(height, width)
     tokens = image + text + vision
-    whole, rotated, tables = (3.5, 14.9, 2.8) if size < 4 else (4.9, 11.4, 3.3)
-    streams = max(whole * tokens + rotated * image, 17.3 * tokens) * heads * head_dim * size
+    whole, rotated, forward, tables = (3.5, 14.9, 17.3, 2.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
+    streams = max(whole * tokens + rotated * image, forward * tokens) * heads * head_dim * size
     streams += tables * image * head_dim * 4
     # Picture, history and noise in fp32 and as the transformer takes them, and what the solver remembers.
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
-    state = frame * (4 * (history + 6 * WINDOW) + size * (history + WINDOW))
+    state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
     scores = 8 * heads * tokens**2 if backend.attention == "math" else 0
     return math.ceil(_MARGIN * streams + state + scores)
 
