@@ -113,7 +113,7 @@ def examine(
     _cards(report, machine, profile, root)
     _torch(report, machine, facts, environ, root)
     if _runs_math(report, machine, facts):
-        found = Setting[Attention]("math", "that is what SDPA ran", "doctor")
+        found: Setting[Attention] = Setting("math", "that is what SDPA ran", "doctor")
         profile = replace(profile, attention=found)
     _memory(report, root)
     _disk(report, outputs)

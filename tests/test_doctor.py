@@ -23,7 +23,8 @@ CPU = {
     "kernel": "_scaled_dot_product_flash_attention",
 }
 ROCM = {
-    **CPU, "hip": "7.2", "devices": 1, "arch": "gfx1100", "name": "Radeon", "dnn": 3005000, "total_bytes": 24 * GB,
+    **CPU, "hip": "7.2", "devices": 1, "arch": "gfx1100", "name": "Radeon", "dnn": 3005000,
+    "total_bytes": 24 * GB,
 }  # fmt: skip
 
 
@@ -67,7 +68,8 @@ def test_a_radeon_is_described_with_whose_values_are_in_force(root: Path) -> Non
     for part in (
         "RX 7900 XTX, gfx1100; VRAM 1.00 of 24.00 GB used, GTT 0 of 32.00 GB", "cap 20.00 GB",
         "preserved 18.00 GB", "2.13.0 for ROCm 7.2", "MIOpen 3005000", "MIOPEN_FIND_MODE=NORMAL (yours",
-        "PYTORCH_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:64 (Longtake's", "7.2.0 in /opt/rocm",
+        "PYTORCH_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:64 (Longtake's",
+        "7.2.0 in /opt/rocm",
     ):  # fmt: skip
         assert part in text
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from app.jobs.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.budget import gb_bytes
 from diffusers_helper.profiles import (
@@ -19,6 +23,7 @@ from diffusers_helper.profiles import (
     profile_for,
 )
 from diffusers_helper.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
+from tests.support.jobs import wait_until
 from tests.support.machines import GB, write, write_card, write_memory
 
 
@@ -195,3 +200,25 @@ def test_only_what_suits_the_card_is_set() -> None:
     assert engine_environment(profile_for(Machine("cuda", "", "", GB), {}), {}) == {}
     assert "PYTORCH_ALLOC_CONF" not in engine_environment(profile("gfx1151", 64), {})
     assert "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" not in engine_environment(profile("gfx1030", 16), {})
+
+
+def test_the_engine_starts_with_the_profiles_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LONGTAKE_PROFILE", "gfx1100")
+    monkeypatch.setenv("MIOPEN_FIND_MODE", "NORMAL")
+    file = tmp_path / "environment.json"
+    code = (
+        "import json, os, sys; open(sys.argv[1] + '~', 'w').write(json.dumps(dict(os.environ))); "
+        "os.replace(sys.argv[1] + '~', sys.argv[1])"
+    )
+    engine = EngineProcess((sys.executable, "-c", code, str(file)))
+    engine.start()
+    wait_until(file.exists, 60)
+    engine.close()
+    found = json.loads(file.read_text())
+    assert found["MIOPEN_FIND_MODE"] == "NORMAL"
+    assert found["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
+    assert "PYTORCH_ALLOC_CONF" not in os.environ
