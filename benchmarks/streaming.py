@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
@@ -51,7 +51,7 @@ def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFra
             has_image_proj=True,
             has_clean_x_embedder=True,
         )
-    network = network.to(torch.bfloat16).to_empty(device="cpu")
+    network = cast(Any, network).to(torch.bfloat16).to_empty(device="cpu")
     generator = torch.Generator().manual_seed(0)
     for parameter in network.parameters():
         parameter.data.normal_(0, 0.02, generator=generator)
@@ -240,7 +240,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--heads", type=int, default=8, help="of 128 values each")
     parser.add_argument("--double", type=int, default=4)
     parser.add_argument("--single", type=int, default=8)
