@@ -4,7 +4,7 @@
     python benchmarks/calibrate_memory.py --model demo --save  # a real job; this machine's own factors
 
 The grid counts live tensors with the accounting device, so it needs no GPU and gives the same figures
-everywhere. With --model one job of one section and one step runs on whatever the engine would use; --save
+everywhere. With --model one job of one section and four steps runs on whatever the engine would use; --save
 writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
 """
 
@@ -155,7 +155,8 @@ def siglip(width: int, inner: int, side: int, patch: int, dtype: torch.dtype) ->
         image_size=side, patch_size=patch,
     )  # fmt: skip
     module = SiglipVisionModel(config).to(dtype).eval()
-    measured = measure(module, lambda: module(torch.randn(1, 3, side, side).to(dtype)).last_hidden_state)
+    pixels = torch.randn(1, 3, side, side)  # the host's
+    measured = measure(module, lambda: module(pixels.to(dtype)).last_hidden_state)
     known = network(module, config.to_dict(), dtype)
     estimated = estimates.vision_bytes(known)
     return Result("vision", f"{width}/{inner} {side}/{patch} {dtype}", estimated, measured)
@@ -205,21 +206,21 @@ def grid() -> Iterator[Result]:
 
 
 def calibrate(model: str, prompt: str) -> dict[str, float]:
-    """Measured over estimated working sets of a real job's stages; the largest of each stage."""
+    """Measured over estimated working sets of a real job's stages, with a twentieth for other prompts."""
     info = find_model(model, allow_folder=True)
     factors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder, "picture.png")
         Image.new("RGB", (info.side, info.side), (120, 130, 140)).save(picture)
         request = GenerationRequest(
-            image=str(picture), prompt=prompt, seconds=1.0, steps=1, model=model, mode=info.modes[0]
+            image=str(picture), prompt=prompt, seconds=1.0, steps=4, model=model, mode=info.modes[0]
         )
         generate(request, load_models(info), folder=Path(folder, "job"))
         record = json.loads(Path(folder, "job", "memory.json").read_text(encoding="utf-8"))
     for stage in record["stages"]:
         stay = stage["resident_bytes"]
         working = max(1, stage["predicted_bytes"] - stay)
-        factor = max(0.1, (stage["measured_bytes"] - stay) / working)
+        factor = max(0.5, 1.05 * (stage["measured_bytes"] - stay) / working)
         factors[stage["stage"]] = max(factors.get(stage["stage"], 0.0), math.ceil(factor * 1000) / 1000)
     return factors
 

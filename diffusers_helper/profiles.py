@@ -63,7 +63,7 @@ class Profile:
     Attributes:
         family: name of the profile.
         cap_bytes, preserved_bytes, reserve_bytes: as `Budget` has them.
-        vae_dtype: what the VAE computes in; "stored" is the type of its weights, fp16 for the published ones.
+        vae_dtype: what the VAE computes in; "stored" is the type of its weights.
         vae_tile: the largest pieces that "auto" takes, in pixels.
         attention: which kernel SDPA is expected to run.
         environment: variables of the engine.
@@ -234,7 +234,9 @@ def _reserve(family: str) -> Setting[int]:
 def _vae_dtype(family: str) -> Setting[VaeDtype]:
     if family == "gfx1151":
         return Setting("fp32", "fp16 was unstable there", "the Strix Halo notes; not measured")
-    return Setting("stored", "as the weights were published", _FRAMEPACK)
+    if family == "cpu":
+        return Setting("stored", "as the weights' files have it", _NOT_MEASURED)
+    return Setting("fp16", "what FramePack decodes with", _FRAMEPACK)
 
 
 def _attention(family: str) -> Setting[Attention]:

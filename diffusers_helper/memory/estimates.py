@@ -123,7 +123,7 @@ def transformer_bytes(
     size = network.dtype_bytes
     image = latent_tokens(height, width)
     tokens = image + text + vision
-    whole, rotated, forward, tables = (3.5, 14.9, 17.3, 2.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
+    whole, rotated, forward, tables = (3.5, 14.9, 17.3, 3.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
     streams = max(whole * tokens + rotated * image, forward * tokens) * heads * head_dim * size
     streams += tables * image * head_dim * 4
     # Picture, history and noise in fp32 and as the transformer takes them, and what the solver remembers.
@@ -145,18 +145,20 @@ def llama_bytes(network: Network, tokens: int) -> int:
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
-    """CLIP's text encoder or SigLIP: the fullest moment of a layer.
+    """CLIP's text encoder: the fullest moment of a layer.
 
-    Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 4 to 77 tokens, fp32 and bf16.
+    Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     return math.ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def vision_bytes(network: Network) -> int:
-    """SigLIP: its picture, and the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
-    pixels = 3 * network.config["image_size"] ** 2 * network.dtype_bytes
-    return encoder_bytes(network, vision_tokens(network)) + pixels
+    """SigLIP: its picture, or the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
+    width, inner = network.config["hidden_size"], network.config["intermediate_size"]
+    pixels = 3 * network.config["image_size"] ** 2
+    values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
+    return math.ceil(_MARGIN * values * network.dtype_bytes) + _SMALL
 
 
 def vae_decode_bytes(network: Network, height: int, width: int, tile: int, *, backend: Backend) -> int:
