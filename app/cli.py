@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, Parser
+from app.doctor import run_doctor
 from app.jobs.stdio import open_closed_streams
 from app.make_video import make_video
+from app.plan_command import print_plan
 from app.tune import add_tune
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.packing import MODES
+from diffusers_helper.profiles import FAMILIES
 from diffusers_helper.registry import model_names
 from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION, RANGES, SAMPLERS, GenerationRequest
 
@@ -61,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
     _add_generate(commands)
     add_tune(commands)
+    _add_plan(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -78,6 +83,51 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
     _add_content(parser.add_argument_group("what to make"))
     _add_quality(parser.add_argument_group("how to make it"))
     _add_place(parser.add_argument_group("where and with what"))
+
+
+def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="what a video would take of the device's memory",
+        description="What stays on the device and what is streamed, with the predicted peak of each stage.\n"
+        "Nothing is loaded: neither a GPU nor the model's files need to be there.",
+        epilog="exit codes: 0 it fits, 1 failed, 2 it does not fit or the command cannot be used.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=print_plan, verbose=False)
+    parser.add_argument("--image", metavar="FILE", help="picture, for its shape (default: the largest shape)")
+    parser.add_argument("--prompt", metavar="TEXT", help="what should happen, for its length")
+    _add_number(parser, "seconds", "length of the video")
+    _add_quality(parser.add_argument_group("how to make it"))
+    _add_memory(parser.add_argument_group("with what"))
+    parser.add_argument(
+        "--card",
+        metavar="FAMILY:GB",
+        help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
+    )
+    parser.add_argument("--json", action="store_true", help="the plan as one JSON object")
+
+
+def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="what this machine has, and what stands in a job's way",
+        description="Looks at card, torch, memory, disk and environment, and tests which attention runs.",
+        epilog="exit codes: 0 a job would work, 1 it would fail, 2 the command cannot be used.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run_doctor, verbose=False)
+    parser.add_argument(
+        "--model", default=_DEFAULTS["model"], metavar="NAME|DIR", help="model that the job would use"
+    )
+    parser.add_argument("--out", default="outputs", metavar="DIR", help="where its files would go")
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument(
+        "--clear-miopen-cache",
+        action="store_true",
+        help="instead remove what MIOpen has learned and compiled, and say how much that was",
+    )
 
 
 def _add_content(group: argparse._ArgumentGroup) -> None:
@@ -115,6 +165,17 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--out", default="outputs", metavar="DIR", help="the job's folder is made in it (default: outputs)"
     )
+    _add_memory(group)
+    group.add_argument(
+        "--json", action="store_true", help="standard output is one JSON event a line and nothing else"
+    )
+    group.add_argument("--verbose", action="store_true", help="log to standard error what is done")
+    group.add_argument(
+        "--in-process", action="store_true", help="without the engine process, for looking for faults"
+    )
+
+
+def _add_memory(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--model",
         default=_DEFAULTS["model"],
@@ -129,15 +190,23 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
         f"{RANGES['preserved_gb'].low:g} to {RANGES['preserved_gb'].high:g} (default: by the card's size)",
     )
     group.add_argument(
-        "--json", action="store_true", help="standard output is one JSON event a line and nothing else"
+        "--vram-cap-gb",
+        type=_number,
+        metavar="GB",
+        help="most GPU memory that the job may take, 1 GB = 1024^3 bytes; "
+        f"{RANGES['vram_cap_gb'].low:g} to {RANGES['vram_cap_gb'].high:g} (default: by the card's size)",
     )
-    group.add_argument("--verbose", action="store_true", help="log to standard error what is done")
     group.add_argument(
-        "--in-process", action="store_true", help="without the engine process, for looking for faults"
+        "--vae-tile",
+        type=_tile,
+        metavar="auto|PX",
+        help="side of the pieces that pictures are encoded and decoded in, a multiple of 32 from "
+        f"{RANGES['vae_tile'].low:g} to {RANGES['vae_tile'].high:g}; other pieces give slightly other "
+        "pixels (default: auto, smaller only where the cap demands it)",
     )
 
 
-def _add_number(group: argparse._ArgumentGroup, name: str, text: str) -> None:
+def _add_number(group: argparse._ActionsContainer, name: str, text: str) -> None:
     low, high = f"{RANGES[name].low:g}", f"{RANGES[name].high:g}" if name != "seed" else "2^63 - 1"
     group.add_argument(
         f"--{name.replace('_', '-')}",
@@ -145,6 +214,10 @@ def _add_number(group: argparse._ArgumentGroup, name: str, text: str) -> None:
         metavar="N",
         help=f"{text}; {low} to {high} (default: {_DEFAULTS[name]:g})",
     )
+
+
+def _tile(text: str) -> int | float | str | None:
+    return None if text == "auto" else _number(text)
 
 
 def _number(text: str) -> int | float | str:

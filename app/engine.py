@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from platformdirs import user_cache_path
+
 from app.conv_settings import conv_settings
 from app.jobs.stdio import take_stdin, take_stdout
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.failures import failed_event
+from diffusers_helper.local import Local
 from diffusers_helper.request import GenerationRequest
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -152,7 +155,8 @@ def main() -> None:
     convolutions = initialize_miopen_fallback(
         **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
     )
-    runner = Runner(convolutions)
+    local = Local(dict(os.environ), user_cache_path("longtake", appauthor=False))
+    runner = Runner(local, convolutions)
     while True:
         order = orders.take()
         for route in order.deadly:

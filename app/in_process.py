@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 from app.conv_settings import conv_settings
 from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
+from app.machine import calibration_file
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
 from diffusers_helper.failures import failed_event
+from diffusers_helper.local import Local
 
 if TYPE_CHECKING:
     from diffusers_helper.runner import Runner
@@ -73,5 +76,6 @@ class InProcessEngine:
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
         if self._runner is None:
-            self._runner = Runner(initialize_miopen_fallback(**conv_settings()))
+            local = Local(dict(os.environ), calibration_file().parent)
+            self._runner = Runner(local, initialize_miopen_fallback(**conv_settings()))
         self._runner.run(job.request, job.folder, events.put, token, resume=resume)

@@ -18,6 +18,7 @@ from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
 from app.progress import JsonLines, ProgressBar
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
+from diffusers_helper.profiles import detect, profile_for
 from diffusers_helper.registry import find_model
 from diffusers_helper.request import GenerationRequest
 
@@ -34,6 +35,7 @@ def make_video(arguments: argparse.Namespace) -> int:
         BrokenPipeError: if nobody reads the output any more; the job is cancelled.
     """
     request = _request(arguments)
+    profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use
     service = JobService(Path(arguments.out), InProcessEngine() if arguments.in_process else None)
     with Signals() as signals:
         job = service.submit(request, allow_folder=True)

@@ -18,6 +18,7 @@ from app.jobs.stdio import open_closed_streams
 from app.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.profiles import CAP_VARIABLE, PRESERVED_VARIABLE, detect, profile_for
 from diffusers_helper.registry import DEFAULT_MODEL, model_names
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         auth = _auth(arguments)
+        _take_memory_settings(arguments)
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
     except InputError as error:
@@ -72,6 +74,14 @@ def _parser() -> Parser:
         "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
         help=f"preselected model: {', '.join(model_names())}, or a folder with a model's parts",
     )  # fmt: skip
+    for name, variable, text in (
+        ("--vram-cap-gb", CAP_VARIABLE, "most GPU memory that a job may take"),
+        ("--preserved-gb", PRESERVED_VARIABLE, "GPU memory that weights leave free"),
+    ):
+        parser.add_argument(
+            name, metavar="GB",
+            help=f"{text} if it says nothing else, 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
+        )  # fmt: skip
     parser.add_argument(
         "--auth", metavar="USER:PASSWORD",
         help=f"ask for a password; better set {AUTH_VARIABLE} in the environment, where no list of "
@@ -82,6 +92,17 @@ def _parser() -> Parser:
         help="a further name under which the page is reached, such as a reverse proxy's; may be repeated",
     )  # fmt: skip
     return parser
+
+
+def _take_memory_settings(arguments: argparse.Namespace) -> None:
+    """What the arguments say of memory, as the environment that page and engine read.
+
+    Raises:
+        InputError: for a value there that cannot be used.
+    """
+    given = {CAP_VARIABLE: arguments.vram_cap_gb, PRESERVED_VARIABLE: arguments.preserved_gb}
+    os.environ.update({name: value for name, value in given.items() if value is not None})
+    profile_for(detect(os.environ), os.environ)
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:

@@ -80,6 +80,8 @@ class Finished(Event):
     """The whole video is there. `seconds` is wall time.
 
     `peak_host_bytes` is the most main memory the engine has held since it was started, 0 where not measured.
+    The most that tensors took on the device at a time, and the cap that this stayed under; what was copied by
+    streaming; how often a smaller plan was tried; the side of the VAE's tiles, None where it used none.
     """
 
     is_final: ClassVar[bool] = True
@@ -87,6 +89,11 @@ class Finished(Event):
     frames: int
     seconds: float
     peak_host_bytes: int = 0
+    peak_device_bytes: int = 0
+    cap_bytes: int = 0
+    bytes_streamed: int = 0
+    retries: int = 0
+    vae_tile_px: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -53,6 +53,11 @@ class JobFolder:
         return self.path / "events.jsonl"
 
     @property
+    def memory(self) -> Path:
+        """What each stage took on the device, planned and measured."""
+        return self.path / "memory.json"
+
+    @property
     def sections(self) -> Path:
         """Latents per section, `0001.safetensors` and on, in order of making."""
         return self.path / "sections"

@@ -1,12 +1,15 @@
-"""The parts of a model: found on disk or on the hub, checked, and loaded by their own classes."""
+"""The parts of a model: found on disk or on the hub, checked, and loaded by their own classes.
+
+Weights stay in the files, which the libraries map into memory: as long as nobody writes to them, and they
+keep the type they are stored in, they take no memory that the kernel could not have back at any time.
+"""
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +31,7 @@ from transformers.utils import logging as transformers_logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.memory.networks import BLOCKS
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.part_files import find_part, fingerprint, stored_dtype
 from diffusers_helper.registry import PARTS, ModelInfo
@@ -50,7 +54,7 @@ class Models:
 
     Attributes:
         info: which model.
-        device: where its parts compute. They wait in main memory.
+        device: where its parts compute. They wait in main memory, in the type they are stored in.
     """
 
     def __init__(
@@ -81,19 +85,16 @@ class Models:
             self.part(name, cancel)
         _check_fit(self.info, {name: self._parts[name] for name in _CLASSES})
 
-    @contextmanager
-    def on_device(self, name: str) -> Iterator[Any]:
-        """The named network, on the device while entered and in main memory after."""
-        module: nn.Module = self.part(name)
-        if self.device.type == "cpu":
-            yield module
-            return
-        try:
-            yield module.to(self.device)
-        finally:
-            module.to("cpu")
-            gc.collect()
-            torch.cuda.empty_cache()
+    def blocks(self, name: str) -> Sequence[nn.Module]:
+        """A network's blocks in the order they run, as `estimates` counts them."""
+        network = self.part(name)
+        return [block for blocks in BLOCKS.get(name, ()) for block in getattr(network, blocks)]
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        """What a network's weights are on the device; None for as they are stored."""
+        stored: torch.dtype = self.part(name).dtype
+        wanted = dtype_for(name, stored, self.device)
+        return None if wanted == stored else wanted
 
     def part(self, name: str, cancel: CancelToken | None = None) -> Any:
         """One of `registry.PARTS` where it waits: what has no weights needs no device.
@@ -106,7 +107,9 @@ class Models:
             folder = find_part(self.info.parts[name], cancel)
             _log.info("loading %s from %s", name, folder)
             try:
-                self._parts[name] = _load(name, folder, self.device)
+                # A tensor made in inference mode can never be moved by its `.data`.
+                with torch.inference_mode(False):
+                    self._parts[name] = _load(name, folder)
                 self._fingerprints[name] = fingerprint(folder)
             except _LOAD_ERRORS as error:
                 reason = (
@@ -153,7 +156,7 @@ def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dty
     return torch.bfloat16 if name == "text_encoder" else torch.float32
 
 
-def _load(name: str, folder: Path, device: torch.device) -> Any:
+def _load(name: str, folder: Path) -> Any:
     if name == "feature_extractor":
         return SiglipImageProcessorPil.from_pretrained(folder)
     if name.startswith("tokenizer"):
@@ -168,7 +171,7 @@ def _load(name: str, folder: Path, device: torch.device) -> Any:
     with _no_progress_bars():
         module, report = kind.from_pretrained(
             folder,
-            dtype=dtype_for(name, stored_dtype(folder), device),
+            dtype=stored_dtype(folder),
             use_safetensors=True,
             output_loading_info=True,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from diffusers_helper.events import Event
 from diffusers_helper.guidance import Condition, GuidedDenoiser
 from diffusers_helper.history import History
 from diffusers_helper.job_folder import JobFolder, write_atomic
+from diffusers_helper.job_memory import JobMemory
 from diffusers_helper.loaders import Models
+from diffusers_helper.local import Local
+from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.packing import WINDOW, Section, plan_sections
 from diffusers_helper.picture import fit_picture, load_picture
 from diffusers_helper.preview import LatentColours, Preview
@@ -71,6 +75,7 @@ def generate(
     cancel: CancelToken | None = None,
     resume_from: Path | None = None,
     folder: Path | None = None,
+    local: Local | None = None,
 ) -> Result:
     """Makes one video.
 
@@ -81,21 +86,25 @@ def generate(
         cancel: ends the job between two blocks of a network.
         resume_from: the folder of a job that did not come to its end; its finished sections are taken over.
         folder: where the job's files go; `resume_from`, or a new one in `outputs/`, if None.
+        local: settings of this machine; None for none.
 
     Raises:
-        InputError: for a picture, prompt, mode or folder that cannot be used; then nothing was loaded.
+        InputError: for a picture, prompt, mode, cap or folder that cannot be used; then nothing was loaded.
         GenerationCancelled: after the Cancelled event; the video so far is in the folder.
-        LongtakeError: if a part of the model cannot be loaded, or `resume_from` is of another request.
+        LongtakeError: if a part of the model cannot be loaded, the device's memory does not suffice, or
+            `resume_from` is of another request.
     """
-    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder)
+    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local())
+    memory = job.memory
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), memory:
             job.load()
-            condition, history = job.encode()
+            condition, history = memory.attempt(job.encode)
             for section in job.plan:
-                history.add(job.latents(section, condition, history), section)
-                job.show(section, history)
-        return Result(job.report.finished(), job.video.frames, history.latents)
+                latents = memory.attempt(partial(job.latents, section, condition, history))
+                history.add(latents, section)
+                memory.attempt(partial(job.show, section, history))
+        return Result(job.report.finished(memory.usage()), job.video.frames, history.latents)
     except GenerationCancelled:
         job.report.cancelled()
         raise
@@ -112,6 +121,7 @@ class _Job:
         cancel: CancelToken,
         resume_from: Path | None,
         folder: Path | None,
+        local: Local,
     ) -> None:
         """Checks everything that can be checked without a model, and says that the job has started."""
         self.request, self.models, self.cancel = request, models, cancel
@@ -125,12 +135,14 @@ class _Job:
         self.plan = plan_sections(request.seconds, mode=request.mode)
         self.resume_from = resume_from and resume_from.absolute()
         self.saved: dict[int, Tensor] = {}
+        self.memory = JobMemory(request, models, self.height, self.width, local)
         self.folder = _open_folder(request, self.picture, resume_from, folder)
         self.video = GrowingVideo(
             self.folder.path, width=self.width, height=self.height, mode=request.mode, crf=request.crf
         )
         self.decoder, self.blender = TileDecoder(), FrameBlender(request.mode)
         self.report = Report(self.folder.job, self.plan, self.video, on_event)
+        self.memory.warn = self.report.warned
         self.report.started(self.width, self.height)
         if unknown := models.info.unknown_words(request.prompt):
             self.report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
@@ -140,9 +152,10 @@ class _Job:
         return 1, _CHANNELS, num_latent_frames, self.height // _SHRINK, self.width // _SHRINK
 
     @contextmanager
-    def on_device(self, name: str) -> Iterator[Any]:
-        """A network, which a cancel ends between its blocks."""
-        with self.models.on_device(name) as network, cancellable(network, self.cancel):
+    def on_device(self, stage: str, section: Section | None = None) -> Iterator[Any]:
+        """The network of a stage of the memory's plan, which a cancel ends between its blocks."""
+        number = section.number if section else None
+        with self.memory.on_device(stage, number) as network, cancellable(network, self.cancel):
             yield network
 
     def load(self) -> None:
@@ -169,12 +182,12 @@ class _Job:
         self.report.stage("image")
         picture = fit_picture(self.picture, self.height, self.width)
         self.report.stage("vae_encode")
-        with self.on_device("vae") as vae:
-            noise = noise_for(request.seed, "start_latent", 0, self.shape(1))
+        noise = noise_for(request.seed, "start_latent", 0, self.shape(1))
+        with self.on_device("vae_encode") as vae:
             start = encode_picture(vae, picture, noise)
         self.report.stage("vision")
-        with self.on_device("image_encoder") as encoder:
-            vision = encode_vision(encoder, self.models.part("feature_extractor"), picture)
+        with self.on_device("vision") as encoder:
+            vision = to_host(encode_vision(encoder, self.models.part("feature_extractor"), picture))
         self.preview = Preview(self.folder.preview, LatentColours(picture, start))
         condition = Condition(positive, negative, vision, request.guidance, request.cfg, request.cfg_rescale)
         return condition, History(request.mode, start)
@@ -182,10 +195,10 @@ class _Job:
     def _encode_text(self) -> tuple[TextCondition, TextCondition | None]:
         request, models = self.request, self.models
         prompts = [request.prompt, request.negative] if request.cfg > 1 else [request.prompt]
-        with self.on_device("text_encoder") as encoder:
-            states = [encode_states(encoder, models.part("tokenizer"), prompt) for prompt in prompts]
-        with self.on_device("text_encoder_2") as encoder:
-            pooled = [encode_pooled(encoder, models.part("tokenizer_2"), prompt) for prompt in prompts]
+        with self.on_device("text") as encoder:
+            states = [to_host(encode_states(encoder, models.part("tokenizer"), text)) for text in prompts]
+        with self.on_device("text_2") as encoder:
+            pooled = [to_host(encode_pooled(encoder, models.part("tokenizer_2"), text)) for text in prompts]
         positive, *rest = map(TextCondition, states, pooled)
         return positive, next(iter(rest), None)
 
@@ -209,10 +222,10 @@ class _Job:
         noise = noise_for(self.request.seed, "noise", section.number, self.shape(WINDOW))
         num_tokens = WINDOW * (noise.shape[-2] // 2) * (noise.shape[-1] // 2)
         sigmas = flow_sigmas(self.request.steps, shift_of(num_tokens))
-        with self.on_device("transformer") as transformer:
+        with self.on_device("sample", section) as transformer:
             denoise = GuidedDenoiser(transformer, condition, history.context(section))
             sample = _SAMPLERS[self.request.sampler]
-            return sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step).cpu()
+            return to_host(sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step))
 
     def show(self, section: Section, history: History) -> None:
         """Decodes a section and puts its frames into the video, unless a run before has done so."""
@@ -220,7 +233,7 @@ class _Job:
         if section.number < shown:
             return
         self.report.stage("decode", section)
-        with self.on_device("vae") as vae:
+        with self.on_device("decode", section) as vae:
             frames = decode_latents(vae, *history.to_decode(section), self.decoder)
         thumbnail = write_thumbnail(self.folder.thumbs, section, frames, self.request.mode)
         # Of the last section that is in the video already, only the frames that face the next are needed.
@@ -228,6 +241,7 @@ class _Job:
         if section.number > shown:
             self.report.stage("write", section)
             self.video.add_section(final, pending)
+        self.memory.save(self.folder.memory)
         self.report.section(section, thumbnail)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from diffusers_helper.events import (
     Cancelled,
@@ -85,8 +86,8 @@ class Report:
             )
         )
 
-    def finished(self) -> Path:
-        """The video gets its lasting name, which is returned."""
+    def finished(self, usage: Mapping[str, Any]) -> Path:
+        """The video gets its lasting name, which is returned. `usage`: Finished's figures of memory."""
         video = self._video.finish()
         seconds = self._time
         self._on_event(
@@ -97,6 +98,7 @@ class Report:
                 frames=self._video.frames,
                 seconds=seconds,
                 peak_host_bytes=_peak_host_bytes(),
+                **usage,
             )
         )
         return video

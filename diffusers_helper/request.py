@@ -37,10 +37,12 @@ RANGES: dict[str, Range] = {
     "cfg_rescale": Range(0.0, 1.0, 0.01, "CFG Re-Scale"),
     "crf": Range(0, 51, 1, "MP4 Compression"),
     "preserved_gb": Range(0.0, 128.0, 0.1, "GPU Inference Preserved Memory (GB)"),
+    "vram_cap_gb": Range(0.001, 1024.0, 0.1, "VRAM Cap (GB)"),
+    "vae_tile": Range(64, 1024, 32, "VAE Tile (Pixels)"),
 }
 MIN_RESOLUTION, MAX_RESOLUTION = 64, 1280
-_WHOLE = {"seed", "steps", "crf"}
-_MAY_BE_NONE = {"preserved_gb"}
+_WHOLE = {"seed", "steps", "crf", "vae_tile"}
+_MAY_BE_NONE = {"preserved_gb", "vram_cap_gb", "vae_tile"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +65,9 @@ class GenerationRequest:
         sampler: "unipc" as FramePack, or "euler" as diffusers.
         model: name in the model registry, or a folder (command line only).
         preserved_gb: GPU memory (1024^3 bytes) that weights must leave free; None for the machine's default.
+        vram_cap_gb: most GPU memory (1024^3 bytes) that the job may take; None for the machine's default.
+        vae_tile: side in pixels of the pieces that the VAE works in, a multiple of 32; None for the largest
+            that fits, up to the machine's default. Other pieces give slightly other pixels.
     """
 
     image: str
@@ -80,6 +85,8 @@ class GenerationRequest:
     sampler: Sampler = "unipc"
     model: str = "demo"
     preserved_gb: float | None = None
+    vram_cap_gb: float | None = None
+    vae_tile: int | None = None
 
     def __post_init__(self) -> None:
         _check_text("image", self.image)
@@ -94,6 +101,11 @@ class GenerationRequest:
             value = getattr(self, name)
             if value is not None or name not in _MAY_BE_NONE:
                 object.__setattr__(self, name, _number(name, value, bounds.low, bounds.high))
+        if self.vae_tile is not None and self.vae_tile % RANGES["vae_tile"].step:
+            raise InputError(
+                f"vae_tile is {self.vae_tile}; expected a multiple of {RANGES['vae_tile'].step:g}.",
+                "Set vae_tile to a multiple of it, or leave it out.",
+            )
         if self.resolution is not None:
             value = _number("resolution", self.resolution, MIN_RESOLUTION, MAX_RESOLUTION)
             object.__setattr__(self, "resolution", value)

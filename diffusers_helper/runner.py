@@ -13,6 +13,7 @@ from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeErr
 from diffusers_helper.events import Cancelled, Event, SectionFinished
 from diffusers_helper.failures import failed_event
 from diffusers_helper.loaders import Models, load_models
+from diffusers_helper.local import Local
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.pipeline import generate
 from diffusers_helper.registry import ModelInfo, find_model
@@ -24,7 +25,9 @@ _log = logging.getLogger(__name__)
 class Runner:
     """The models of the last job, ready for the next one of the same model."""
 
-    def __init__(self, convolutions: MIOpenFallbackHandler | None = None) -> None:
+    def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
+        """`local`: settings of this machine."""
+        self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
         self._models: Models | None = None
@@ -49,7 +52,10 @@ class Runner:
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
             source = folder if resume else None
-            generate(request, models, on_event=said, cancel=cancel, folder=folder, resume_from=source)
+            generate(
+                request, models, on_event=said, cancel=cancel,
+                folder=folder, resume_from=source, local=self._local,
+            )  # fmt: skip
         except GenerationCancelled:
             if not said.the_end:
                 elapsed = time.monotonic() - started

@@ -6,6 +6,8 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from torch import Tensor
 
+from diffusers_helper.memory.accounting import to_host
+
 
 class TileDecoder:
     """Decodes as `AutoencoderKLHunyuanVideo.decode` does, to the same bits, with less work.
@@ -16,7 +18,7 @@ class TileDecoder:
     """
 
     def __init__(self) -> None:
-        self._tiles: dict[tuple[int, int], Tensor] = {}
+        self._tiles: dict[tuple[int, int, int], Tensor] = {}
 
     def decode(self, vae: AutoencoderKLHunyuanVideo, latents: Tensor, begin: int) -> Tensor:
         """Frames (1, 3, 4 T - 3, height, width) of latents (1, 16, T, h, w), which are not scaled any more.
@@ -31,18 +33,19 @@ class TileDecoder:
         size, stride = long // ratio, step // ratio
         count = latents.shape[2]
         if count <= size or not vae.use_framewise_decoding:
-            return vae.decode(latents, return_dict=False)[0].cpu()
+            return to_host(vae.decode(latents, return_dict=False)[0])
         # A tile has one latent frame more than it is long: the first gives one frame, which is dropped.
         starts = range(0, max(1, count - 1), stride)
-        wanted = {start: (begin + start, min(size + 1, count - start)) for start in starts}
-        tiles: dict[tuple[int, int], Tensor] = {}
+        side = int(vae.tile_sample_min_height)  # other tiles in space give other pixels
+        wanted = {start: (begin + start, min(size + 1, count - start), side) for start in starts}
+        tiles: dict[tuple[int, int, int], Tensor] = {}
         vae.use_framewise_decoding = False
         try:
             for start, key in wanted.items():
                 kept = self._tiles.get(key)
                 if kept is None:
                     part = latents[:, :, start : start + key[1]]
-                    kept = vae.decode(part, return_dict=False)[0].cpu()
+                    kept = to_host(vae.decode(part, return_dict=False)[0])
                 tiles[key] = kept
         finally:
             vae.use_framewise_decoding = True

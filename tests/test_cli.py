@@ -65,6 +65,7 @@ def test_settings_arrive_in_the_request(program: Program) -> None:
     settings = {
         "negative": "blur", "seconds": 2.5, "seed": 9, "steps": 7, "mode": "forward", "resolution": 320,
         "guidance": 8.5, "cfg": 1.5, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler", "preserved_gb": 4.0,
+        "vram_cap_gb": 12.5, "vae_tile": 192,
     }  # fmt: skip
     arguments = [
         part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))
@@ -96,6 +97,8 @@ BAD = {
     "negative seed": (["--seed=-1"], ("seed is -1", "from 0 to 2^63 - 1")),
     "compression": (["--crf", "52"], ("crf is 52", "from 0 to 51")),
     "resolution": (["--resolution", "8"], ("resolution is 8", "from 64 to 1280")),
+    "cap": (["--vram-cap-gb", "0"], ("vram_cap_gb is 0", "from 0.001 to 1024")),
+    "tile": (["--vae-tile", "100"], ("vae_tile is 100", "multiple of 32")),
     "mode": (["--mode", "sideways"], ("mode is 'sideways'", "inverted or forward")),
     "sampler": (["--sampler", "ddim"], ("sampler is 'ddim'", "unipc or euler")),
     "model": (["--model", "nope"], ("model is 'nope'", "demo", "folder")),

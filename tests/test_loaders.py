@@ -56,8 +56,10 @@ def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None
     models = load_models(find_model(MODEL), device="cpu")
     models.load(CancelToken())
     assert models.is_loaded
-    dtypes = {name: part.dtype for name in PARTS if hasattr(part := models.part(name), "dtype")}
-    assert dtypes == {
+    networks = {name: part for name in PARTS if hasattr(part := models.part(name), "dtype")}
+    stored = {name: network.dtype for name, network in networks.items()}
+    assert stored == dict.fromkeys(stored, torch.float16) | {"transformer": torch.bfloat16}
+    assert {name: models.compute_dtype(name) or dtype for name, dtype in stored.items()} == {
         "transformer": torch.bfloat16,
         "vae": torch.float32,
         "text_encoder": torch.bfloat16,

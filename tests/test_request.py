@@ -33,6 +33,8 @@ requests = st.builds(
     sampler=st.sampled_from(SAMPLERS),
     model=text,
     preserved_gb=st.none() | st.floats(0, 128),
+    vram_cap_gb=st.none() | st.floats(0.001, 1024),
+    vae_tile=st.none() | st.integers(2, 32).map(lambda count: 32 * count),
 )
 
 
@@ -40,7 +42,8 @@ def test_defaults_are_framepacks() -> None:
     assert asdict(GenerationRequest(image="a.png")) == {
         "image": "a.png", "prompt": "", "negative": "", "seconds": 5.0, "seed": 31337, "steps": 25,
         "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0, "cfg_rescale": 0.0, "crf": 16,
-        "sampler": "unipc", "model": "demo", "preserved_gb": None,
+        "sampler": "unipc", "model": "demo", "preserved_gb": None, "vram_cap_gb": None,
+        "vae_tile": None,
     }  # fmt: skip
 
 
@@ -83,16 +86,21 @@ def test_each_number_has_its_range(name: str, bounds: Any) -> None:
         assert caught.value.remedy == f"Set {name} to a value in that range."
 
 
-@pytest.mark.parametrize("name", sorted(set(RANGES) - {"preserved_gb"}))
+@pytest.mark.parametrize("name", sorted(set(RANGES) - {"preserved_gb", "vram_cap_gb", "vae_tile"}))
 def test_only_settings_with_a_default_of_their_own_may_be_none(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is None; expected a"):
         GenerationRequest(image="a.png", **{name: None})
 
 
-@pytest.mark.parametrize("name", ["seed", "steps", "crf", "resolution"])
+@pytest.mark.parametrize("name", ["seed", "steps", "crf", "resolution", "vae_tile"])
 def test_fractions_are_refused_where_whole_numbers_belong(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is 64.5; expected a whole number"):
         GenerationRequest(image="a.png", **{name: 64.5})
+
+
+def test_tiles_whose_overlap_is_no_whole_number_of_latents_are_refused() -> None:
+    with pytest.raises(InputError, match="vae_tile is 100; expected a multiple of 32"):
+        GenerationRequest(image="a.png", vae_tile=100)
 
 
 @pytest.mark.parametrize("value", [63, 1281, 0, -640, math.nan, "640"])

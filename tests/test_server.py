@@ -17,6 +17,7 @@ from gradio_client import Client, handle_file
 from app.jobs.service import JobService
 from app.server import AUTH_VARIABLE, main
 from app.serving import close_page, open_page
+from diffusers_helper.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 from tests.support.asking import ask
 from tests.support.jobs import processes_in_group, wait_until
 from tests.support.pages import PageProgram, free_port, write_photo
@@ -49,6 +50,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.fixture(autouse=True)
 def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(AUTH_VARIABLE, raising=False)
+
+
+def test_memory_that_cannot_be_set_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option, variable in (("vram-cap-gb", CAP_VARIABLE), ("preserved-gb", PRESERVED_VARIABLE)):
+        monkeypatch.setenv(variable, "4")  # so that it is as before after the test
+        assert f"{variable} is 'lots'; expected a number" in refused(capsys, f"--{option}", "lots")
+        monkeypatch.setenv(variable, "4")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

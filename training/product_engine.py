@@ -42,8 +42,7 @@ class ProductEngine:
         self.models.load(CancelToken())
 
     def vae(self) -> AutoencoderKLHunyuanVideo:
-        with self.models.on_device("vae") as vae:
-            return cast(AutoencoderKLHunyuanVideo, vae)
+        return cast(AutoencoderKLHunyuanVideo, self.models.part("vae"))
 
     def make(self, picture: torch.Tensor, prompt: str, mode: str, sections: int, seed: int) -> torch.Tensor:
         if mode not in MODES:

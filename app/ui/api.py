@@ -51,6 +51,8 @@ def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitab
         sampler: str = "unipc",
         model: str = preselected,
         preserved_gb: float | None = None,
+        vram_cap_gb: float | None = None,
+        vae_tile: int | None = None,
     ) -> FileData:
         given = locals()
         settings = {field.name: given[field.name] for field in fields(GenerationRequest)}

@@ -22,10 +22,12 @@ def helper(names: str) -> tuple[str, ...]:
 
 CORE = (
     *helper(
-        "packing buckets request events errors registry cancel job_folder failures profiles memory.budget"
+        "packing buckets request events errors registry cancel job_folder failures profiles sysfs "
+        "memory.budget memory.estimates memory.shortage memory.recovery local memory.networks planning"
     ),
     # The package's own file: importing any module of the package runs it.
     "diffusers_helper.__init__",
+    "diffusers_helper.memory.__init__",
 )
 INPUTS = helper("picture prompts")
 JOBS = ("app.jobs", "app.report_text")
@@ -122,7 +124,7 @@ LAYERS = (
     ),
 )
 # Main modules of processes: started, never imported.
-NEVER_IMPORTED = ("app.engine", "app.__main__", "demo_gradio")
+NEVER_IMPORTED = ("app.engine", "app.probe", "app.__main__", "demo_gradio")
 UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
 
 

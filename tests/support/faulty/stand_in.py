@@ -70,6 +70,7 @@ def generate(
     on_event: Callable[[Event], None],
     cancel: CancelToken,
     folder: Path,
+    local: object,
     resume_from: Path | None = None,
 ) -> None:
     script = dict(part.split("=") for part in request.prompt.split())

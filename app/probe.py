@@ -1,0 +1,58 @@
+"""Asks torch what it sees and which attention kernel it runs, and prints that as JSON: a process of its own.
+
+`doctor` starts it, in the engine's environment, because a broken driver can crash or hang whoever asks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+# A section of FramePack at 640 has 18485 tokens, with 24 heads of 128; a part of that shows the kernel.
+_TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
+
+
+def main() -> None:
+    """Prints one line."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "torch": torch.__version__,
+        "hip": torch.version.hip or "",
+        "cuda": torch.version.cuda or "",
+        "devices": 0,
+    }
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda")
+        properties = torch.cuda.get_device_properties(0)
+        free, total = torch.cuda.mem_get_info(0)
+        facts |= {
+            "devices": torch.cuda.device_count(), "name": properties.name,
+            "arch": getattr(properties, "gcnArchName", "").split(":")[0],
+            "free_bytes": free, "total_bytes": total,
+            # On ROCm this is MIOpen's version.
+            "dnn": torch.backends.cudnn.version() or 0,
+        }  # fmt: skip
+    facts["kernel"] = _kernel(device)
+    sys.stdout.write(json.dumps(facts) + "\n")
+
+
+def _kernel(device: Any) -> str:
+    """The operation that SDPA becomes: its name tells flash, memory-efficient or math."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    tokens = _TOKENS if device.type == "cuda" else 256
+    shape = (1, _HEADS, tokens, _HEAD_DIM)
+    q, k, v = (torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(3))
+    with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as trace:
+        torch.nn.functional.scaled_dot_product_attention(q, k, v).sum().item()
+    names = [event.key.removeprefix("aten::") for event in trace.key_averages()]
+    found = [name for name in names if "attention" in name and name != "scaled_dot_product_attention"]
+    return min(found, key=len, default="")
+
+
+if __name__ == "__main__":
+    main()

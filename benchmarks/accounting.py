@@ -1,0 +1,125 @@
+"""What counting live tensors costs: CPU time of `generate` with the account, over the same without.
+
+    python benchmarks/accounting.py [--model demo] [--seconds 2] [--steps 8] [--repeat 7] [--json]
+
+For machines without a GPU; on one, nothing is counted. The two alternate, after one of each that does not
+count. CPU time is that of the whole process, so that other programs disturb less; those that share a core or
+its caches still do, which the fastest run of each feels least. Exits with 1 if that ratio is above 1.05.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+
+from benchmarks.overhead import write_picture  # noqa: E402
+from diffusers_helper.buckets import nearest_bucket  # noqa: E402
+from diffusers_helper.cancel import CancelToken  # noqa: E402
+from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.loaders import Models, load_models  # noqa: E402
+from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.registry import find_model  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
+
+GOAL = 1.05
+
+
+@contextmanager
+def not_counting() -> Iterator[None]:
+    """Inside, the accounting device lets everything pass unseen."""
+    with (
+        patch.object(AccountingDevice, "__enter__", lambda device: device),
+        patch.object(AccountingDevice, "__exit__", lambda *_: None),
+    ):
+        yield
+
+
+def run(models: Models, request: GenerationRequest, folder: Path) -> dict[str, float]:
+    """CPU and wall seconds of one video, and the peak that was counted."""
+    peak = 0
+
+    def on_event(event: Event) -> None:
+        nonlocal peak
+        if isinstance(event, Finished):
+            peak = event.peak_device_bytes
+
+    cpu, wall = time.process_time(), time.perf_counter()
+    generate(request, models, folder=folder, on_event=on_event)
+    return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "peak_bytes": peak}
+
+
+def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
+    """All runs of both, the median of the ratios of neighbours, and the ratio of the fastest."""
+    plain: list[dict[str, float]] = []
+    counted: list[dict[str, float]] = []
+    for number in range(repeat + 1):
+        for is_counted in (number % 2 == 0, number % 2 == 1):
+            folder = scratch / f"{number}-{is_counted}"
+            if is_counted:
+                counted.append(run(models, request, folder))
+                assert counted[-1]["peak_bytes"] > 0
+            else:
+                with not_counting():
+                    plain.append(run(models, request, folder))
+                assert plain[-1]["peak_bytes"] == 0
+    pairs = list(zip(counted[1:], plain[1:], strict=True))
+    ratios = {kind: [a[kind] / b[kind] for a, b in pairs] for kind in ("cpu", "wall")}
+    return {
+        "plain": plain[1:],
+        "counted": counted[1:],
+        "ratios": ratios,
+        "median": {kind: statistics.median(values) for kind, values in ratios.items()},
+        "fastest": {kind: min(a[kind] for a, _ in pairs) / min(b[kind] for _, b in pairs) for kind in ratios},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="of torch; its own choice if not given")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    models = load_models(find_model(arguments.model, allow_folder=True), device="cpu")
+    models.load(CancelToken())
+    with tempfile.TemporaryDirectory() as scratch:
+        picture = Path(scratch, "picture.png")
+        write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
+        request = GenerationRequest(
+            image=str(picture), prompt="the red ball moves right", model=arguments.model,
+            mode=models.info.modes[0], seconds=arguments.seconds, steps=arguments.steps,
+        )  # fmt: skip
+        result = measure(models, request, arguments.repeat, Path(scratch))
+    if arguments.json:
+        sys.stdout.write(json.dumps({"torch": torch.__version__, **result}, indent=2) + "\n")
+    else:
+        ratios, peak = result["ratios"]["cpu"], result["counted"][-1]["peak_bytes"]
+        sys.stdout.write(
+            f"counted over plain, CPU: fastest runs {result['fastest']['cpu']:.3f}, pairs "
+            f"{result['median']['cpu']:.3f} ({min(ratios):.3f} to {max(ratios):.3f}); wall: fastest "
+            f"{result['fastest']['wall']:.3f}; peak {peak / 1024**2:.1f} MiB\n"
+        )
+    return 0 if result["fastest"]["cpu"] <= GOAL else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,256 @@
+"""Measured against estimated working sets: what the factors of `memory/estimates.py` are fitted to.
+
+    python benchmarks/calibrate_memory.py                      # random networks over the grid, on the CPU
+    python benchmarks/calibrate_memory.py --model demo --save  # a real job; this machine's own factors
+
+The grid counts live tensors with the accounting device, so it needs no GPU and gives the same figures
+everywhere. With --model one job of one section and four steps runs on whatever the engine would use; --save
+writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+from diffusers.utils import logging as diffusers_logging
+from PIL import Image
+from torch import Tensor, nn
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    LlamaConfig,
+    LlamaModel,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+
+from app.machine import calibration_file, this_machine  # noqa: E402
+from diffusers_helper.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
+from diffusers_helper.loaders import load_models  # noqa: E402
+from diffusers_helper.memory import estimates  # noqa: E402
+from diffusers_helper.memory.budget import Weights  # noqa: E402
+from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
+from diffusers_helper.memory.estimates import Backend, Calibration  # noqa: E402
+from diffusers_helper.memory.networks import Network  # noqa: E402
+from diffusers_helper.packing import WINDOW, plan_sections  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.registry import find_model  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.text import TextCondition, encode_states  # noqa: E402
+from diffusers_helper.tiles import TileDecoder  # noqa: E402
+from diffusers_helper.vae import decode_latents, encode_picture, set_tile  # noqa: E402
+
+BF16, FP32 = torch.bfloat16, torch.float32
+_AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case of the grid, in bytes."""
+
+    stage: str
+    case: str
+    estimated: int
+    measured: int
+
+    @property
+    def ratio(self) -> float:
+        return self.estimated / self.measured
+
+
+def measure(module: nn.Module, work: Callable[[], Any]) -> int:
+    """The most that lives on the device while `work` runs, besides the module's weights."""
+    device = AccountingDevice()
+    device.adopt(module)
+    with torch.inference_mode(), device:
+        weights = device.allocated_bytes()
+        device.reset_peak()
+        work()
+        return device.peak_bytes() - weights
+
+
+def network(module: nn.Module, config: Mapping[str, Any], dtype: torch.dtype) -> Network:
+    total = sum(tensor.nbytes for tensor in module.parameters())
+    return Network(Weights("", total), config, dtype.itemsize, total)
+
+
+def transformer(
+    heads: int, head_dim: int, height: int, width: int, *, dtype: torch.dtype, text: int, vision: int
+) -> Result:
+    module = HunyuanVideoFramepackTransformer3DModel(
+        num_attention_heads=heads, attention_head_dim=head_dim, rope_axes_dim=_AXES[head_dim], num_layers=1,
+        num_single_layers=1, num_refiner_layers=1, text_embed_dim=64, pooled_projection_dim=64,
+        image_proj_dim=64, has_image_proj=True, has_clean_x_embedder=True,
+    ).to(dtype).eval()  # fmt: skip
+    section = plan_sections(2.4)[0]
+
+    def latents(frames: int) -> Tensor:
+        return torch.randn(1, 16, frames, height // 8, width // 8)
+
+    def work() -> None:
+        words = TextCondition(torch.randn(1, text, 64, dtype=dtype), torch.randn(1, 64, dtype=dtype))
+        condition = Condition(words, None, torch.randn(1, vision, 64, dtype=dtype), 10.0, 1.0, 0.0)
+        context = Context(section.indices, latents(1), latents(1), latents(2), latents(16))
+        GuidedDenoiser(module, condition, context)(latents(WINDOW), torch.tensor(0.9))
+
+    known = network(module, module.config, dtype)
+    estimated = estimates.transformer_bytes(known, height, width, text=text, vision=vision, backend=Backend())
+    case = f"{heads}x{head_dim} {width}x{height} {text}+{vision} {dtype}"
+    return Result("sample", case, estimated, measure(module, work))
+
+
+class _Tokens(dict[str, Tensor]):
+    """Stands in for what a tokenizer gives."""
+
+    __getattr__ = dict.__getitem__
+
+    def to(self, device: torch.device) -> _Tokens:
+        return self
+
+
+def llama(layers: int, width: int, inner: int, tokens: int, dtype: torch.dtype) -> Result:
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=4 if layers == 3 else 2, max_position_embeddings=512,
+    )  # fmt: skip
+    module = LlamaModel(config).to(dtype).eval()
+
+    def tokenizer(*_: Any, **__: Any) -> _Tokens:
+        ones = torch.ones(1, tokens, dtype=torch.int64)
+        return _Tokens(input_ids=ones, attention_mask=ones.clone())
+
+    measured = measure(module, lambda: encode_states(module, cast(Any, tokenizer), ""))
+    estimated = estimates.llama_bytes(network(module, config.to_dict(), dtype), tokens)
+    return Result("text", f"{layers}x{width}/{inner} {tokens} {dtype}", estimated, measured)
+
+
+def clip(width: int, inner: int, dtype: torch.dtype) -> Result:
+    config = CLIPTextConfig(
+        vocab_size=32, hidden_size=width, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4
+    )
+    module = CLIPTextModel(config).to(dtype).eval()
+    measured = measure(module, lambda: module(torch.ones(1, 77, dtype=torch.int64)).pooler_output)
+    estimated = estimates.encoder_bytes(network(module, config.to_dict(), dtype), 77)
+    return Result("text_2", f"{width}/{inner} {dtype}", estimated, measured)
+
+
+def siglip(width: int, inner: int, side: int, patch: int, dtype: torch.dtype) -> Result:
+    config = SiglipVisionConfig(
+        hidden_size=width, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4,
+        image_size=side, patch_size=patch,
+    )  # fmt: skip
+    module = SiglipVisionModel(config).to(dtype).eval()
+    pixels = torch.randn(1, 3, side, side)  # the host's
+    measured = measure(module, lambda: module(pixels.to(dtype)).last_hidden_state)
+    known = network(module, config.to_dict(), dtype)
+    estimated = estimates.vision_bytes(known)
+    return Result("vision", f"{width}/{inner} {side}/{patch} {dtype}", estimated, measured)
+
+
+def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch.dtype) -> Iterator[Result]:
+    channels = (width, 2 * width, 4 * width, 4 * width)
+    module = AutoencoderKLHunyuanVideo(
+        block_out_channels=channels, layers_per_block=layers, norm_num_groups=8
+    ).to(dtype).eval()  # fmt: skip
+    set_tile(module, tile)
+    known = network(module, module.config, dtype)
+    case = f"{width} x{layers} {side}x{height} tile {tile} {dtype}"
+    shape = (1, 16, 9, height // 8, side // 8)
+    decoded = measure(module, lambda: decode_latents(module, torch.randn(shape), 0, TileDecoder()))
+    estimated = estimates.vae_decode_bytes(known, height, side, tile, backend=Backend())
+    yield Result("decode", case, estimated, decoded)
+    picture, noise = Image.new("RGB", (side, height)), torch.zeros(1, 16, 1, height // 8, side // 8)
+    encoded = measure(module, lambda: encode_picture(module, picture, noise))
+    estimated = estimates.vae_encode_bytes(known, height, side, tile, backend=Backend())
+    yield Result("vae_encode", case, estimated, encoded)
+
+
+def grid() -> Iterator[Result]:
+    for heads, head_dim, height, width in (
+        (4, 44, 128, 128), (4, 44, 96, 176), (4, 64, 128, 128), (8, 64, 192, 192), (8, 32, 176, 96),
+        (4, 128, 128, 128),
+    ):  # fmt: skip
+        for dtype in (BF16, FP32):
+            yield transformer(heads, head_dim, height, width, dtype=dtype, text=30, vision=4)
+    yield transformer(8, 64, 128, 128, dtype=BF16, text=256, vision=729)
+    for layers, width, inner in ((3, 64, 128), (3, 128, 512), (6, 256, 768)):
+        for tokens in (108, 351):
+            for dtype in (BF16, FP32):
+                yield llama(layers, width, inner, tokens, dtype)
+    for width, inner in ((64, 256), (128, 256), (256, 1024)):
+        for dtype in (BF16, FP32):
+            yield clip(width, inner, dtype)
+            yield siglip(width, inner, 32, 16, dtype)
+            yield siglip(width, inner, 112, 14, dtype)
+    for width, layers, height, side, tile in (
+        (16, 1, 128, 128, 256), (16, 1, 96, 176, 256), (16, 1, 96, 176, 96), (16, 2, 128, 128, 64),
+        (32, 2, 128, 128, 128), (32, 2, 128, 192, 96),
+    ):  # fmt: skip
+        for dtype in (BF16, FP32):
+            yield from vae(width, layers, height, side, tile, dtype)
+
+
+def calibrate(model: str, prompt: str) -> dict[str, float]:
+    """Measured over estimated working sets of a real job's stages, with a twentieth for other prompts."""
+    info = find_model(model, allow_folder=True)
+    factors: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder, "picture.png")
+        Image.new("RGB", (info.side, info.side), (120, 130, 140)).save(picture)
+        request = GenerationRequest(
+            image=str(picture), prompt=prompt, seconds=1.0, steps=4, model=model, mode=info.modes[0]
+        )
+        generate(request, load_models(info), folder=Path(folder, "job"))
+        record = json.loads(Path(folder, "job", "memory.json").read_text(encoding="utf-8"))
+    for stage in record["stages"]:
+        stay = stage["resident_bytes"]
+        working = max(1, stage["predicted_bytes"] - stay)
+        factor = max(0.5, 1.05 * (stage["measured_bytes"] - stay) / working)
+        factors[stage["stage"]] = max(factors.get(stage["stage"], 0.0), math.ceil(factor * 1000) / 1000)
+    return factors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", metavar="NAME|DIR", help="run a job of this model instead of the grid")
+    parser.add_argument("--prompt", default="the red ball moves right", help="of that job")
+    parser.add_argument("--save", action="store_true", help="keep the factors for the plans on this machine")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    arguments = parser.parse_args()
+    diffusers_logging.set_verbosity_error()
+    if arguments.model:
+        factors = calibrate(arguments.model, arguments.prompt)
+        sys.stdout.write(json.dumps(factors) + "\n")
+        if arguments.save:
+            machine = this_machine(os.environ)
+            Calibration(factors).write(calibration_file(), machine.arch or machine.kind)
+        return
+    for result in grid():
+        if arguments.json:
+            sys.stdout.write(json.dumps(SimpleNamespace(**vars(result)).__dict__) + "\n")
+        else:
+            sys.stdout.write(
+                f"{result.stage:<11}{result.case:<48}{result.estimated:>12}{result.measured:>12}{result.ratio:>7.3f}\n"
+            )
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The device that a job computes on: a GPU, or main memory with an account of what is on it."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from diffusers_helper.memory.accounting import Account
+from diffusers_helper.memory.flush import FlushReport, flush_rocm_allocator
+
+
+class Device(ABC):
+    """Memory that can be asked, capped and flushed. All figures are bytes.
+
+    Enter it around what computes on it (`with device:`, nested at will): without a GPU only that is counted,
+    and only on the thread that entered.
+
+    Attributes:
+        torch_device: where tensors go.
+        cap_bytes: what torch may hold on it; None for no cap.
+        has_gpu: whether it is a GPU, where copying costs and a flush gives memory back to the driver.
+    """
+
+    torch_device: torch.device
+    cap_bytes: int | None = None
+    has_gpu: bool
+
+    @property
+    @abstractmethod
+    def total_bytes(self) -> int:
+        """What the device has."""
+
+    @abstractmethod
+    def allocated_bytes(self) -> int:
+        """Of live tensors."""
+
+    @abstractmethod
+    def reserved_bytes(self) -> int:
+        """What torch holds: live tensors, and what its allocator keeps for the next."""
+
+    @abstractmethod
+    def peak_bytes(self) -> int:
+        """The highest `reserved_bytes` since `reset_peak`; of an account, of live tensors."""
+
+    @abstractmethod
+    def reset_peak(self) -> None:
+        """The peak starts anew from what is there."""
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """What can still be had, under the cap, by this process."""
+
+    @abstractmethod
+    def limit(self, cap_bytes: int | None) -> None:
+        """Sets or lifts the cap. An allocation that would pass it raises `torch.OutOfMemoryError`."""
+
+    @abstractmethod
+    def empty_cache(self) -> None:
+        """Gives what the allocator keeps unused back to the driver."""
+
+    @abstractmethod
+    def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
+        """Says that these tensors are on the device, where the device cannot know it by itself."""
+
+    @abstractmethod
+    def release(self, what: nn.Module | Iterable[Tensor]) -> None:
+        """Says that these tensors are on the host, where the device cannot know it by itself."""
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """A copy on the device, contiguous and in storage of its own."""
+        with self:
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.torch_device)
+            return copy.copy_(tensor)
+
+    def flush(self, stage: str, min_resident_gb: float = 0.0) -> FlushReport:
+        """As `flush_rocm_allocator`."""
+        return flush_rocm_allocator(stage, min_resident_gb, device=self)
+
+
+class CudaDevice(Device):
+    """A GPU, AMD's or NVIDIA's: torch calls both cuda."""
+
+    has_gpu = True
+
+    def __init__(self, torch_device: torch.device | None = None) -> None:
+        given = torch_device or torch.device("cuda")
+        index = torch.cuda.current_device() if given.index is None else given.index
+        self.torch_device = torch.device("cuda", index)
+
+    @property
+    def total_bytes(self) -> int:
+        return torch.cuda.get_device_properties(self.torch_device).total_memory
+
+    def allocated_bytes(self) -> int:
+        return torch.cuda.memory_allocated(self.torch_device)
+
+    def reserved_bytes(self) -> int:
+        return torch.cuda.memory_reserved(self.torch_device)
+
+    def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_reserved(self.torch_device)
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def free_bytes(self) -> int:
+        """The driver's free memory and the allocator's own spare, as far as the cap allows."""
+        allocated = self.allocated_bytes()
+        free = torch.cuda.mem_get_info(self.torch_device)[0] + self.reserved_bytes() - allocated
+        return free if self.cap_bytes is None else max(0, min(free, self.cap_bytes - allocated))
+
+    def limit(self, cap_bytes: int | None) -> None:
+        self.cap_bytes = cap_bytes
+        fraction = 1.0 if cap_bytes is None else min(1.0, cap_bytes / self.total_bytes)
+        torch.cuda.set_per_process_memory_fraction(fraction, self.torch_device)
+
+    def empty_cache(self) -> None:
+        torch.cuda.empty_cache()
+
+    def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
+        """Its tensors know where they are."""
+
+    def release(self, what: nn.Module | Iterable[Tensor]) -> None:
+        """Its tensors know where they are."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class AccountingDevice(Device):
+    """Main memory, with an `Account` of the tensors that a GPU would hold."""
+
+    has_gpu = False
+
+    def __init__(self, cap_bytes: int | None = None) -> None:
+        self.torch_device = torch.device("cpu")
+        self.account = Account(cap_bytes)
+        self.cap_bytes = cap_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """The machine's memory."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def allocated_bytes(self) -> int:
+        return self.account.allocated_bytes
+
+    def reserved_bytes(self) -> int:
+        return self.account.allocated_bytes
+
+    def peak_bytes(self) -> int:
+        return self.account.peak_bytes
+
+    def reset_peak(self) -> None:
+        self.account.reset_peak()
+
+    def free_bytes(self) -> int:
+        """Under the cap; without one, under the machine's memory."""
+        cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
+        return max(0, cap - self.allocated_bytes())
+
+    def limit(self, cap_bytes: int | None) -> None:
+        self.cap_bytes = self.account.cap_bytes = cap_bytes
+
+    def empty_cache(self) -> None:
+        """Nothing is kept."""
+
+    def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
+        self.account.adopt(what)
+
+    def release(self, what: nn.Module | Iterable[Tensor]) -> None:
+        self.account.release(what)
+
+    def __enter__(self) -> Self:
+        self.account.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.account.__exit__(kind, error, trace)
+
+
+def open_device(cap_bytes: int | None = None, torch_device: torch.device | str | None = None) -> Device:
+    """The device to compute on, with a cap on what torch may hold there.
+
+    Args:
+        cap_bytes: None for no cap.
+        torch_device: None for the first GPU, or the accounting device where there is none.
+    """
+    wanted = torch.device(torch_device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device: Device = CudaDevice(wanted) if wanted.type == "cuda" else AccountingDevice()
+    if cap_bytes is not None:
+        device.limit(cap_bytes)
+    return device

@@ -1,0 +1,162 @@
+"""Gives memory back between the stages of a job, and says how much each way of doing so gave.
+
+PyTorch's caching allocator takes memory with `hipMalloc`, so `empty_cache` does most of the work; trimming
+the device's default pool returns what MIOpen, rocBLAS or the asynchronous allocator have left there.
+Not tried on a Radeon.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from diffusers_helper.memory.device import Device
+
+_log = logging.getLogger(__name__)
+_GB = 1024**3
+
+# The places of the memory document, in their order in a job.
+WORKER_START = "worker-start"
+POST_UNLOAD_TEXT_ENC = "post-unload/text-enc"
+POST_TEXT_ENCODING = "post-text-encoding"
+POST_VAE_ENCODING = "post-vae-encoding"
+POST_CLIP_VISION = "post-clip-vision"
+POST_UNLOAD_TRANSFORMER = "post-unload/transformer"
+POST_TRANSFORMER_UNLOAD = "post-transformer-unload"
+POST_VAE_DECODE = "post-vae-decode"
+EXCEPTION_CLEANUP = "exception-cleanup"
+FLUSH_STAGES = (
+    WORKER_START, POST_UNLOAD_TEXT_ENC, POST_TEXT_ENCODING, POST_VAE_ENCODING, POST_CLIP_VISION,
+    POST_UNLOAD_TRANSFORMER, POST_TRANSFORMER_UNLOAD, POST_VAE_DECODE, EXCEPTION_CLEANUP,
+)  # fmt: skip
+
+# hipErrorNoDevice and cudaErrorNoDevice: the library is there and the card is not.
+_NO_DEVICE = 100
+# hipMemPoolAttrReservedMemCurrent and its CUDA twin.
+_RESERVED_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FlushReport:
+    """What one flush gave back, in bytes.
+
+    Attributes:
+        stage: where.
+        gc_bytes: of tensors that were garbage.
+        cache_bytes: that torch's allocator returned to the driver.
+        pool_bytes: that the default pool returned; 0 if it cannot be asked.
+        trimmed: whether there is such a pool and it has taken the call.
+    """
+
+    stage: str
+    gc_bytes: int = 0
+    cache_bytes: int = 0
+    pool_bytes: int = 0
+    trimmed: bool = False
+
+
+def flush_rocm_allocator(
+    stage: str, min_resident_gb: float = 0.0, *, device: Device | None = None
+) -> FlushReport:
+    """Collects garbage, empties torch's cache and trims the GPU's default memory pool.
+
+    Where there is no GPU the last two do nothing, in silence. What goes wrong in the driver is logged.
+
+    Args:
+        stage: one of `FLUSH_STAGES`, for the log.
+        min_resident_gb: what the pool may keep.
+        device: what to measure and empty; None for torch's current GPU.
+    """
+    uses_gpu = torch.cuda.is_initialized() if device is None else device.has_gpu
+    allocated, reserved = _in_use(device, uses_gpu)
+    # A full collection looks at all that was ever imported, half a second of it. Next to the minutes of a
+    # stage on a GPU that is nothing; without one, a stage may be shorter.
+    gc.collect(2 if uses_gpu or stage == EXCEPTION_CLEANUP else 1)
+    gc_bytes = allocated - _in_use(device, uses_gpu)[0]
+    if uses_gpu:
+        torch.cuda.empty_cache()
+    cache_bytes = reserved - _in_use(device, uses_gpu)[1] if uses_gpu else 0
+    pool_bytes, trimmed = 0, False
+    library = _PoolLibrary.of_this_process()
+    # With a GPU that nobody has used yet, asking for its pool would be its first use.
+    if library is not None and (uses_gpu or not torch.cuda.is_available()):
+        index = torch.cuda.current_device() if uses_gpu else 0
+        if device is not None and device.torch_device.index is not None:
+            index = device.torch_device.index
+        pool_bytes, trimmed = library.trim(stage, index, max(0, int(min_resident_gb * _GB)))
+    report = FlushReport(stage, max(0, gc_bytes), max(0, cache_bytes), pool_bytes, trimmed)
+    _log.debug("[%s] gave back: %s", stage, report)
+    return report
+
+
+def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:
+    """Allocated and reserved."""
+    if device is not None:
+        return device.allocated_bytes(), device.reserved_bytes()
+    return (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) if uses_gpu else (0, 0)
+
+
+class _PoolLibrary:
+    """The two calls of the HIP run time, or of CUDA's, which has the same under its own names."""
+
+    _KINDS = (("libamdhip64", "hip", "ROCm"), ("libcudart", "cuda", "CUDA"))
+
+    def __init__(self, path: str, prefix: str, title: str) -> None:
+        """Raises: OSError, AttributeError if the library is not loaded or too old for pools."""
+        # RTLD_NOLOAD: a second run time beside the one that torch uses would know nothing of its memory.
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        self._title, self._prefix = title, prefix
+        self._get_pool = getattr(library, f"{prefix}DeviceGetDefaultMemPool")
+        self._get_pool.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
+        self._trim = getattr(library, f"{prefix}MemPoolTrimTo")
+        self._trim.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._get = getattr(library, f"{prefix}MemPoolGetAttribute", None)
+        if self._get is not None:
+            self._get.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+
+    @classmethod
+    def of_this_process(cls) -> _PoolLibrary | None:
+        """The run time that is loaded, under whatever version its file is named for; None without one."""
+        maps = Path("/proc/self/maps")
+        lines = maps.read_text(encoding="utf-8", errors="replace") if maps.is_file() else ""
+        for name, prefix, title in cls._KINDS:
+            for path in dict.fromkeys(re.findall(rf"(?m)(/.*/{name}[^/\n]*\.so[.\d]*)$", lines)):
+                try:
+                    return cls(path, prefix, title)
+                except (OSError, AttributeError) as error:
+                    _log.debug("%s cannot trim memory pools: %s", path, error)
+        return None
+
+    def trim(self, stage: str, index: int, keep_bytes: int) -> tuple[int, bool]:
+        """Trims a device's default pool to what it may keep; returns the bytes given back, and success."""
+        pool = ctypes.c_void_p()
+        status = self._get_pool(ctypes.byref(pool), index)
+        if status == _NO_DEVICE:
+            return 0, False
+        if status:
+            name = f"{self._prefix}DeviceGetDefaultMemPool"
+            _log.warning("[%s] %s failed with status %d", stage, name, status)
+            return 0, False
+        before = self._reserved(pool)
+        status = self._trim(pool, keep_bytes)
+        if status:
+            _log.warning("[%s] %s mempool trim failed (%d)", stage, self._title, status)
+            return 0, False
+        _log.info("[%s] %s mempool trimmed", stage, self._title)
+        return max(0, before - self._reserved(pool)), True
+
+    def _reserved(self, pool: ctypes.c_void_p) -> int:
+        """What the pool holds, 0 if it does not say."""
+        value = ctypes.c_uint64()
+        if self._get is None or self._get(pool, _RESERVED_BYTES, ctypes.byref(value)):
+            return 0
+        return value.value

@@ -1,0 +1,171 @@
+"""Which networks are on the device, and the moves between there and main memory.
+
+The moves go by the names they have in FramePack. They trim nothing and decide nothing: what stays is the
+planner's decision, and memory goes back to the driver at the borders of the stages only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from diffusers_helper.memory.budget import GB
+from diffusers_helper.memory.streaming import Streamer, Trace
+from diffusers_helper.memory.weights import Weight, weights_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A network that is on the device, whole or in part."""
+
+    module: nn.Module
+    weights: list[Weight]
+    streamer: Streamer | None = None
+    streamed: frozenset[int] = field(default_factory=frozenset[int])
+
+
+class Residency:
+    """The networks that are on one device.
+
+    Attributes:
+        device: which.
+        trace: told what the streaming does; None for no one.
+    """
+
+    def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
+        self.device, self.trace = device, trace
+        self._placed: dict[int, _Placed] = {}
+        self._bytes_streamed = 0
+
+    @property
+    def bytes_streamed(self) -> int:
+        """Copied by streaming since the beginning."""
+        streamers = (placed.streamer for placed in self._placed.values())
+        return self._bytes_streamed + sum(streamer.bytes_copied for streamer in streamers if streamer)
+
+    def is_on_device(self, module: nn.Module, streamed: Sequence[int] = ()) -> bool:
+        """Whether it is there with exactly these blocks streamed."""
+        placed = self._placed.get(id(module))
+        return placed is not None and placed.streamed == frozenset(streamed)
+
+    def load_model_as_complete(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
+        """All of a network onto the device.
+
+        Args:
+            dtype: what its weights are there; None for as they are stored.
+        """
+        self.move_model_to_device_with_memory_preservation(module, dtype=dtype)
+
+    def move_model_to_device_with_memory_preservation(
+        self,
+        module: nn.Module,
+        *,
+        preserved_bytes: int = 0,
+        blocks: Sequence[nn.Module] = (),
+        streamed: Sequence[int] = (),
+        num_slots: int = 2,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """A network onto the device, but for the blocks that have to be streamed to preserve memory.
+
+        What was begun is undone where it fails.
+
+        Args:
+            preserved_bytes: for the log.
+            blocks: the network's blocks in the order they run.
+            streamed: indices of those to stream, ascending.
+            num_slots: how many blocks there is room for on the device beside the resident ones.
+        """
+        self.unload_complete_models(module)
+        placed = _Placed(module, weights_of(module, dtype))
+        members = _members(placed.weights, blocks, streamed)
+        elsewhere = {id(weight) for block in members.values() for weight in block}
+        with ExitStack() as undo:
+            self._placed[id(module)] = placed
+            undo.callback(self.unload_complete_models, module)
+            for weight in placed.weights:
+                if id(weight) not in elsewhere:
+                    weight.to_device(self.device)
+            self._stream(placed, blocks, members, num_slots)
+            undo.pop_all()
+        self._say_loaded(module, len(blocks), len(streamed), preserved_bytes)
+
+    def offload_model_from_device_for_memory_preservation(
+        self,
+        module: nn.Module,
+        *,
+        preserved_bytes: int = 0,
+        blocks: Sequence[nn.Module],
+        streamed: Sequence[int],
+        num_slots: int = 2,
+    ) -> None:
+        """These blocks of a network that is on the device whole are streamed from now on; the rest stays."""
+        placed = self._placed[id(module)]
+        members = _members(placed.weights, blocks, streamed)
+        for weight in (weight for block in members.values() for weight in block):
+            weight.to_host()
+        self._stream(placed, blocks, members, num_slots)
+        _log.info(
+            "Offloading %s from %s to preserve memory: %.2f GB",
+            type(module).__name__, self.device, preserved_bytes / GB,
+        )  # fmt: skip
+
+    def _stream(
+        self,
+        placed: _Placed,
+        blocks: Sequence[nn.Module],
+        members: dict[int, list[Weight]],
+        num_slots: int,
+    ) -> None:
+        placed.streamed = frozenset(members)
+        if members:
+            placed.streamer = Streamer(
+                placed.module,
+                [(index, blocks[index], members[index]) for index in members],
+                device=self.device,
+                num_slots=num_slots,
+                trace=self.trace,
+            )
+
+    def _say_loaded(self, module: nn.Module, blocks: int, streamed: int, preserved_bytes: int) -> None:
+        name = type(module).__name__
+        if streamed:
+            _log.info(
+                "Moving %s to %s with preserved memory: %.2f GB (%d of %d blocks are streamed)",
+                name, self.device, preserved_bytes / GB, streamed, blocks,
+            )  # fmt: skip
+        else:
+            _log.info("Loaded %s to %s as complete.", name, self.device)
+
+    def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
+        """Nothing is left of these on the device, or of any if none is named; returns what was there."""
+        wanted = {id(module) for module in modules} or set(self._placed)
+        gone: list[nn.Module] = []
+        for key in [key for key in self._placed if key in wanted]:
+            placed = self._placed.pop(key)
+            if placed.streamer is not None:
+                placed.streamer.close()
+                self._bytes_streamed += placed.streamer.bytes_copied
+            for weight in placed.weights:
+                weight.to_host()
+            gone.append(placed.module)
+            _log.info("Unloaded %s as complete.", type(placed.module).__name__)
+        return gone
+
+
+def _members(
+    weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
+) -> dict[int, list[Weight]]:
+    """Which weights belong to which of these blocks."""
+    known = {id(weight.tensor): weight for weight in weights}
+    return {
+        index: [known[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
+        for index in sorted(indices)
+    }

@@ -1,0 +1,102 @@
+"""Lines on the console that say how full the device is, in the words people know from FramePack on AMD.
+
+Nothing here sets a limit: plans and `Device.limit` do.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from diffusers_helper.memory.device import CudaDevice, Device
+
+_log = logging.getLogger(__name__)
+_GB = 1024**3
+
+MAX_VRAM_USAGE_GB: float = 20.0
+"""The cap for cards of 20 to 24 GB, which leaves the driver room; in force where a device has none."""
+
+_NEAR = 0.9
+
+
+def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
+    """GB (1024^3 bytes) of live tensors on a device; 0 without one.
+
+    Args:
+        device: None for torch's current GPU.
+    """
+    found = _find(device)
+    return found.allocated_bytes() / _GB if found else 0.0
+
+
+def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
+    """Whether less than 90 % of the limit is allocated; warns if not.
+
+    Args:
+        device: None for torch's current GPU.
+        limit_gb: None for the device's cap, or `MAX_VRAM_USAGE_GB` if it has none.
+    """
+    found = _find(device)
+    if found is None:
+        return True
+    limit = _limit_gb(found) if limit_gb is None else limit_gb
+    allocated = found.allocated_bytes() / _GB
+    if allocated < _NEAR * limit:
+        return True
+    _log.warning("[VRAM Limit] Warning: Current allocation %.2f GB near limit %.2f GB", allocated, limit)
+    return False
+
+
+def clear_cache_near_limit(device: Device | torch.device | None, model_name: str) -> bool:
+    """Empties the allocator's cache where `check_vram_limit` warns. Returns whether it did.
+
+    For the border between two stages: within a load the allocator is left alone.
+
+    Args:
+        model_name: what is about to be loaded.
+    """
+    found = _find(device)
+    if found is None or check_vram_limit(found):
+        return False
+    _log.warning("[VRAM Limit] Forcing cache clear before loading %s", model_name)
+    found.empty_cache()
+    return True
+
+
+def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
+    """One line with what is free, allocated and reserved; none without a device.
+
+    Args:
+        device: None for torch's current GPU.
+        prefix: put before the line as it is, such as "[Before VAE Load] ".
+    """
+    found = _find(device)
+    if found is None:
+        return
+    allocated, limit = found.allocated_bytes() / _GB, _limit_gb(found)
+    share = 100 * allocated / limit if limit else 100.0
+    _log.info(
+        "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
+        prefix,
+        _gb(found.free_bytes() / _GB),
+        _gb(allocated),
+        share,
+        _gb(limit),
+        _gb(found.reserved_bytes() / _GB),
+    )
+
+
+def _find(device: Device | torch.device | None) -> Device | None:
+    if isinstance(device, Device):
+        return device
+    is_gpu = device is None or device.type == "cuda"
+    return CudaDevice(device) if is_gpu and torch.cuda.is_available() else None
+
+
+def _limit_gb(device: Device) -> float:
+    return MAX_VRAM_USAGE_GB if device.cap_bytes is None else device.cap_bytes / _GB
+
+
+def _gb(value: float) -> str:
+    return f"{round(value, 2):g}"

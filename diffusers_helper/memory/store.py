@@ -1,0 +1,244 @@
+"""The only owner of what is on the device: it carries out the plans that `budget` makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import nn
+
+from diffusers_helper.memory import flush
+from diffusers_helper.memory.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
+from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status
+from diffusers_helper.memory.streaming import Trace
+from diffusers_helper.memory.weights import sizes_of
+
+# Where the memory document flushes: when all else has left and a stage's model is about to load, and after a
+# stage's models have left.
+_FLUSH_BEFORE = {"text": flush.POST_UNLOAD_TEXT_ENC, "sample": flush.POST_UNLOAD_TRANSFORMER}
+_FLUSH_AFTER = {
+    "text_2": flush.POST_TEXT_ENCODING,
+    "vae_encode": flush.POST_VAE_ENCODING,
+    "vision": flush.POST_CLIP_VISION,
+    "sample": flush.POST_TRANSFORMER_UNLOAD,
+    "decode": flush.POST_VAE_DECODE,
+}
+_STATUS = {"sample": "Transformer", "decode": "VAE"}
+
+
+class Source(Protocol):
+    """Where the store gets networks from, and what it has to know of them."""
+
+    def part(self, name: str) -> Any:
+        """The network, in main memory."""
+        ...
+
+    def blocks(self, name: str) -> Sequence[nn.Module]:
+        """Those that can be streamed, in the order they run."""
+        ...
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        """What its weights are on the device; None for as they are stored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One entry of the store's log: what was loaded or unloaded, or where was flushed."""
+
+    action: Literal["load", "unload", "flush"]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """How one use of a model went. Bytes are those of tensors on the device, times seconds of the store's.
+
+    Attributes:
+        section: of the video, None before the first.
+        predicted_bytes, measured_bytes: the highest, by plan and in fact.
+        resident_bytes: weights that stayed, those of other models included.
+        streamed_bytes: copied in by streaming.
+        is_complete: whether it came to its end.
+    """
+
+    stage: str
+    model: str
+    section: int | None
+    begin: float
+    end: float
+    predicted_bytes: int
+    measured_bytes: int
+    resident_bytes: int
+    streamed_bytes: int
+    is_complete: bool
+
+
+class Store:
+    """Puts one network after the other on a device, each as far as the plan allows, and takes it off again.
+
+    Not for use by several threads.
+
+    Attributes:
+        device: where to.
+        plan: the job's plan in force.
+        log: all moves, in order.
+        records: all stages, in order.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        source: Source,
+        plan: JobPlan,
+        trace: Trace | None = None,
+    ) -> None:
+        """Empty."""
+        self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
+        self._source, self._weights = source, dict[str, Weights]()
+        self._residency = Residency(device.torch_device, trace)
+        self._networks: dict[str, nn.Module] = {}
+        self._start = time.monotonic()
+        self.follow(plan)
+
+    @property
+    def budget(self) -> Budget:
+        return self.plan.budget
+
+    @property
+    def bytes_streamed(self) -> int:
+        """Copied in by streaming since the beginning."""
+        return self._residency.bytes_streamed
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that tensors took on the device."""
+        return max((record.measured_bytes for record in self.records), default=0)
+
+    def follow(self, plan: JobPlan) -> None:
+        """Takes everything off the device and goes on by this plan."""
+        self.clear()
+        self.plan = plan
+        self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
+
+    def clear(self) -> None:
+        """Nothing is left on the device."""
+        for name in list(self._networks):
+            self._unload(name)
+
+    def flush(self, stage: str) -> None:
+        """Gives back what nobody uses."""
+        self.log.append(Move("flush", stage))
+        self.device.flush(stage)
+
+    @contextmanager
+    def on_device(
+        self, name: str, *, working_bytes: int, stage: str = "", section: int | None = None
+    ) -> Iterator[Any]:
+        """A network that can be used while entered, whole or with blocks that are streamed.
+
+        On leaving, also by an exception, nothing of it is left on the device, unless the plan says that
+        everything stays there.
+
+        Args:
+            working_bytes: the most that its inputs, activations and outputs will take.
+            stage: which use of it this is; its name if there is only one.
+            section: for the record.
+
+        Raises:
+            DoesNotFit: if it cannot be done within the cap; then nothing was moved.
+        """
+        network = self._source.part(name)
+        demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
+        plan = plan_stage(self.budget, demand, [self._weights[other] for other in self._networks])
+        begin, streamed = time.monotonic() - self._start, self.bytes_streamed
+        with ExitStack() as on_exit:
+
+            def leave(kind: type[BaseException] | None, *_: object) -> None:
+                self._record(plan, section, begin, streamed, is_complete=kind is None)
+                self._leave(plan, failed=kind is not None)
+
+            on_exit.push(leave)
+            self._make_room(plan, type(network).__name__)
+            self.device.reset_peak()
+            with self.device:
+                self._load(plan, network)
+                yield network
+
+    def _weights_of(self, name: str, network: nn.Module) -> Weights:
+        """As the network really has them; what was known before it was loaded may be of another revision."""
+        if name not in self._weights:
+            dtype = self._source.compute_dtype(name)
+            self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
+        return self._weights[name]
+
+    def _make_room(self, plan: StagePlan, kind: str) -> None:
+        """The border between two stages: the only place where the allocator is asked to give back."""
+        for name in plan.evict:
+            self._unload(name)
+        if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:
+            self.flush(_FLUSH_BEFORE[plan.stage])
+        if plan.stage in _STATUS:
+            log_memory_status(self.device, f"[Before {_STATUS[plan.stage]} Load] ")
+        clear_cache_near_limit(self.device, kind)
+
+    def _load(self, plan: StagePlan, network: nn.Module) -> None:
+        if self._residency.is_on_device(network, plan.streamed_blocks):
+            return
+        blocks = self._source.blocks(plan.model)
+        self._networks[plan.model] = network
+        self.log.append(Move("load", plan.model))
+        preserved = self.budget.preserved_in_force
+        if plan.streamed_blocks and self._residency.is_on_device(network):
+            self._residency.offload_model_from_device_for_memory_preservation(
+                network, preserved_bytes=preserved, blocks=blocks, streamed=plan.streamed_blocks
+            )
+        elif plan.streamed_blocks:
+            self._residency.move_model_to_device_with_memory_preservation(
+                network,
+                preserved_bytes=preserved,
+                blocks=blocks,
+                streamed=plan.streamed_blocks,
+                num_slots=plan.ring_bytes // plan.slot_bytes,
+                dtype=self._source.compute_dtype(plan.model),
+            )
+        else:
+            self._residency.load_model_as_complete(network, self._source.compute_dtype(plan.model))
+
+    def _leave(self, plan: StagePlan, *, failed: bool) -> None:
+        if failed:
+            # What state it is in is not known. The flush comes when the exception's tensors are gone too.
+            self._unload(plan.model)
+        elif not self.plan.keep_all_resident:
+            self._unload(plan.model)
+            if plan.stage in _FLUSH_AFTER:
+                self.flush(_FLUSH_AFTER[plan.stage])
+
+    def _unload(self, name: str) -> None:
+        network = self._networks.pop(name, None)
+        if network is not None and self._residency.unload_complete_models(network):
+            self.log.append(Move("unload", name))
+
+    def _record(
+        self, plan: StagePlan, section: int | None, begin: float, streamed: int, *, is_complete: bool
+    ) -> None:
+        self.records.append(
+            StageRecord(
+                stage=plan.stage,
+                model=plan.model,
+                section=section,
+                begin=begin,
+                end=time.monotonic() - self._start,
+                predicted_bytes=plan.peak_bytes - plan.reserve_bytes,
+                measured_bytes=self.device.peak_bytes(),
+                resident_bytes=plan.resident_bytes + plan.others_bytes,
+                streamed_bytes=self.bytes_streamed - streamed,
+                is_complete=is_complete,
+            )
+        )

@@ -1,0 +1,322 @@
+"""The accounting device counts what a GPU would hold, and refuses what would pass the cap."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffusers_helper.memory.accounting import Account, AccountedOutOfMemory, to_host
+from diffusers_helper.memory.device import AccountingDevice, open_device
+from tests.support.tiny_model import tiny_transformer, tiny_vae
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def account() -> Iterator[Account]:
+    account = Account()
+    with torch.inference_mode():
+        yield account
+
+
+def floats(count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.float32)
+
+
+def test_a_tensor_counts_from_its_making_to_its_end(account: Account) -> None:
+    with account:
+        a = floats(1000)
+        assert account.allocated_bytes == 4000
+        b = a + 1
+        assert account.allocated_bytes == 8000
+        del a
+        assert account.allocated_bytes == 4000
+    del b
+    assert account.allocated_bytes == 0
+    assert account.peak_bytes == 8000
+
+
+VIEWS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x[2:],
+    lambda x: x.view(20, 50),
+    lambda x: x.reshape(20, 50),
+    lambda x: x.to(torch.float32),
+    lambda x: x.to("cpu"),
+    lambda x: x.contiguous(),
+    lambda x: x.flatten(),
+    lambda x: x.add_(1),
+    lambda x: x.unflatten(0, (20, 50)).transpose(0, 1),
+    lambda x: x.chunk(4)[1],
+    lambda x: x.expand(100, 1000),
+    lambda x: torch.nn.functional.dropout(x, 0.5, training=False),
+]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("inference", [True, False])
+def test_views_share_and_writing_in_place_takes_nothing(
+    account: Account, view: Callable[[Tensor], Tensor], inference: bool
+) -> None:
+    with torch.inference_mode(inference), account:
+        base = floats(1000)
+        part = view(base)
+        assert account.allocated_bytes == account.peak_bytes == 4000
+        del base
+        assert account.allocated_bytes == 4000, "the view keeps it"
+        del part
+    assert account.allocated_bytes == 0
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_what_the_host_has_is_the_hosts(account: Account, view: Callable[[Tensor], Tensor]) -> None:
+    base = floats(1000)
+    with account:
+        part = view(base)
+        assert account.allocated_bytes == 0
+    del part
+
+
+def test_a_reshape_that_must_copy_counts(account: Account) -> None:
+    with account:
+        base = floats(1000).view(20, 50)
+        copy = base.transpose(0, 1).reshape(1000)
+        assert account.allocated_bytes == 8000
+        assert copy.shape == (1000,)
+
+
+def test_host_tensors_count_once_they_are_adopted_or_moved(account: Account) -> None:
+    host, weight = floats(1000), floats(1000)
+    account.adopt([weight])
+    account.adopt([weight[5:]])
+    assert account.allocated_bytes == 4000
+    with account:
+        copy = host.clone()
+        assert account.allocated_bytes == 4000, "a copy on the host"
+        moved = host.to("cpu", torch.float16)
+        assert account.allocated_bytes == 4000 + 2000
+        product = host * weight
+        assert account.allocated_bytes == 4000 + 2000 + 4000
+    account.release([weight])
+    assert account.allocated_bytes == 6000
+    del moved, product
+    assert account.allocated_bytes == 0
+    del weight, copy
+
+
+def test_a_released_tensor_is_not_taken_off_twice(account: Account) -> None:
+    with account:
+        a, b = floats(1000), floats(10)
+        account.release([a])
+        account.release([a])
+    del a
+    assert account.allocated_bytes == 40
+    del b
+
+
+def test_a_module_is_adopted_whole_and_tied_weights_count_once(account: Account) -> None:
+    module = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10), nn.BatchNorm1d(10))
+    module[1].weight = module[0].weight
+    account.adopt(module)
+    batch_norm = 4 * 40 + 8
+    assert account.allocated_bytes == 400 + 2 * 40 + batch_norm
+    account.release(module)
+    assert account.allocated_bytes == 0
+
+
+def test_the_peak_starts_anew(account: Account) -> None:
+    with account:
+        kept = floats(10)
+        (floats(1000) + 1).sum()
+    assert account.peak_bytes > 8000
+    account.reset_peak()
+    assert account.peak_bytes == account.allocated_bytes == 40
+    del kept
+
+
+def test_what_would_pass_the_cap_is_refused_and_leaves_nothing(account: Account) -> None:
+    account.cap_bytes = 3 * MIB
+    with account:
+        a = torch.zeros(2 * MIB, dtype=torch.uint8)
+        with pytest.raises(torch.OutOfMemoryError) as error:
+            torch.zeros(2 * MIB, dtype=torch.uint8)
+        assert isinstance(error.value, AccountedOutOfMemory)
+        for fact in (
+            "out of memory",
+            "Tried to allocate 2.00 MiB",
+            "capacity of 3.00 MiB",
+            "1.00 MiB is free",
+        ):
+            assert fact in str(error.value)
+        assert account.allocated_bytes == account.peak_bytes == 2 * MIB
+        b = torch.zeros(MIB, dtype=torch.uint8)
+        assert account.peak_bytes == 3 * MIB, "exactly the cap fits"
+        del a, b
+        torch.zeros(3 * MIB, dtype=torch.uint8)
+
+
+def test_modules_that_do_not_fit_are_adopted_not_at_all(account: Account) -> None:
+    account.cap_bytes = 399
+    with pytest.raises(AccountedOutOfMemory):
+        account.adopt([floats(50), floats(50)])
+    assert account.allocated_bytes == 0
+
+
+def test_attention_that_keeps_its_scores_counts_them(account: Account) -> None:
+    q = torch.randn(1, 2, 256, 16)
+    scores = 2 * 256 * 256 * 4
+    account.adopt([q])
+    with account, nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        attended = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    assert account.peak_bytes >= scores
+    assert account.allocated_bytes == 2 * q.numel() * 4
+    with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        assert torch.equal(attended, torch.nn.functional.scaled_dot_product_attention(q, q, q))
+
+
+def test_a_refusal_inside_attention_keeps_its_kind(account: Account) -> None:
+    q = torch.randn(1, 2, 256, 16)
+    account.adopt([q])
+    account.cap_bytes = 2 * 256 * 256 * 4
+    with (
+        account,
+        nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
+        pytest.raises(AccountedOutOfMemory, match="Tried to allocate 512"),
+    ):
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    gc.collect()
+    assert account.allocated_bytes == q.numel() * 4
+
+
+def test_entering_twice_counts_once(account: Account) -> None:
+    with account, account:
+        a = floats(1000)
+    assert account.allocated_bytes == 4000
+    with account:
+        b = floats(1000)
+    outside = floats(1000)
+    assert account.allocated_bytes == 8000
+    del a, b, outside
+
+
+def test_other_threads_may_adopt_and_ask_but_are_not_watched(account: Account) -> None:
+    seen: list[int] = []
+
+    def work() -> None:
+        made = floats(1000)
+        seen.append(account.allocated_bytes)
+        account.adopt([made])
+        seen.append(account.allocated_bytes)
+        del made
+        seen.append(account.allocated_bytes)
+
+    with account:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert seen == [0, 4000, 0]
+
+
+def test_many_threads_lose_nothing(account: Account) -> None:
+    def work() -> None:
+        for _ in range(200):
+            tensors = [floats(100) for _ in range(5)]
+            account.adopt(tensors)
+            account.release(tensors[:2])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert account.allocated_bytes == 0
+
+
+def test_to_host_ends_the_counting(account: Account) -> None:
+    with account:
+        whole = to_host(floats(1000) + 1)
+        assert account.allocated_bytes == 0
+        base = floats(1000)
+        part = to_host(base[:10])
+        assert account.allocated_bytes == 4000, "as of a GPU, the base stays"
+        del base
+        assert account.allocated_bytes == 0
+        joined = torch.cat([whole, part])
+        assert account.allocated_bytes == 0, "the host's from now on"
+    assert joined.sum() == 1000
+    plain = floats(3)
+    assert to_host(plain) is plain
+
+
+def test_the_device_interface_without_a_gpu() -> None:
+    device = open_device(4 * MIB, "cpu")
+    assert isinstance(device, AccountingDevice)
+    assert device.cap_bytes == 4 * MIB
+    mapped = torch.arange(MIB // 4, dtype=torch.float32)
+    with device:
+        weight = device.put(mapped)
+        assert torch.equal(weight, mapped)
+        assert weight.data_ptr() != mapped.data_ptr()
+        assert device.allocated_bytes() == device.reserved_bytes() == MIB
+        assert device.free_bytes() == 3 * MIB
+        device.limit(MIB)
+        with pytest.raises(torch.OutOfMemoryError):
+            weight * 2
+        device.limit(None)
+        product = weight * 2
+    assert device.peak_bytes() == 2 * MIB
+    del weight, product
+    device.reset_peak()
+    assert device.peak_bytes() == device.allocated_bytes() == 0
+    assert device.free_bytes() == device.total_bytes > 0
+
+
+def test_a_put_copy_starts_at_an_aligned_address() -> None:
+    device = AccountingDevice()
+    odd = torch.arange(100, dtype=torch.uint8)[1:]
+    copy = device.put(odd)
+    assert copy.data_ptr() % 64 == 0
+    assert device.allocated_bytes() == 99
+    assert torch.equal(copy, odd)
+
+
+def run_networks() -> list[Tensor]:
+    transformer, vae = tiny_transformer(), tiny_vae()
+    generator = torch.Generator().manual_seed(3)
+    latents = torch.randn(1, 16, 9, 8, 8, generator=generator)
+    text = torch.randn(1, 5, 16, generator=generator)
+    with torch.inference_mode():
+        noise = transformer(
+            hidden_states=latents,
+            timestep=torch.tensor([500.0]),
+            encoder_hidden_states=text,
+            encoder_attention_mask=torch.ones(1, 5, dtype=torch.bool),
+            pooled_projections=text[:, 0],
+            guidance=torch.tensor([6000.0]),
+            image_embeds=text,
+            indices_latents=torch.arange(18, 27),
+            latents_clean=latents[:, :, :2],
+            indices_latents_clean=torch.tensor([0, 27]),
+            latents_history_2x=latents[:, :, 2:4],
+            indices_latents_history_2x=torch.tensor([1, 2]),
+            latents_history_4x=latents[:, :, 4:8].repeat(1, 1, 4, 1, 1),
+            indices_latents_history_4x=torch.arange(2, 18),
+            return_dict=False,
+        )[0]
+        return [noise, vae.decode(latents[:, :, :3], return_dict=False)[0]]
+
+
+def test_counting_changes_no_bit() -> None:
+    torch.manual_seed(0)
+    plain = run_networks()
+    torch.manual_seed(0)
+    with Account() as account:
+        counted = run_networks()
+    assert all(torch.equal(a, b) for a, b in zip(plain, counted, strict=True))
+    del counted
+    gc.collect()
+    assert account.allocated_bytes == 0

@@ -1,0 +1,116 @@
+"""The console lines of the memory document, word for word, on the accounting device."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from diffusers_helper.memory.accounting import Account
+from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.status import (
+    MAX_VRAM_USAGE_GB,
+    check_vram_limit,
+    clear_cache_near_limit,
+    get_cuda_allocated_memory_gb,
+    log_memory_status,
+)
+
+GB = 1024**3
+LOGGER = "diffusers_helper.memory.status"
+
+
+class Filled(AccountingDevice):
+    """A device that says of itself what a test wants."""
+
+    def __init__(self, allocated_gb: float, reserved_gb: float, free_gb: float) -> None:
+        super().__init__()
+        self.figures = [int(figure * GB) for figure in (allocated_gb, reserved_gb, free_gb)]
+        self.cleared = 0
+
+    def allocated_bytes(self) -> int:
+        return self.figures[0]
+
+    def reserved_bytes(self) -> int:
+        return self.figures[1]
+
+    def free_bytes(self) -> int:
+        return self.figures[2]
+
+    def empty_cache(self) -> None:
+        self.cleared += 1
+
+
+@pytest.fixture
+def device() -> Filled:
+    return Filled(18.5, 19.2, 2.34)
+
+
+@pytest.mark.parametrize("place", ["[Before Transformer Load] ", "[Before VAE Load] "])
+def test_the_status_line_is_the_documents(
+    device: Filled, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, LOGGER):
+        log_memory_status(device, prefix=place)
+    line = f"{place}Free: 2.34 GB | Allocated: 18.5 GB (92.5% of 20GB limit) | Reserved: 19.2 GB"
+    assert caplog.messages == [line]
+
+
+def test_the_status_line_names_the_cap_in_force(device: Filled, caplog: pytest.LogCaptureFixture) -> None:
+    device.cap_bytes = int(18.5 * 2 * GB)
+    with caplog.at_level(logging.INFO, LOGGER):
+        log_memory_status(device)
+    assert "Allocated: 18.5 GB (50.0% of 37GB limit)" in caplog.messages[0]
+
+
+def test_near_the_limit_the_cache_is_cleared_and_said_so(
+    device: Filled, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert clear_cache_near_limit(device, "HunyuanVideoTransformer3DModelPacked")
+    assert device.cleared == 1
+    assert caplog.messages == [
+        "[VRAM Limit] Warning: Current allocation 18.50 GB near limit 20.00 GB",
+        "[VRAM Limit] Forcing cache clear before loading HunyuanVideoTransformer3DModelPacked",
+    ]
+
+
+@pytest.mark.parametrize(("allocated_gb", "is_within"), [(0, True), (17.99, True), (18, False), (25, False)])
+def test_the_threshold_is_nine_tenths_of_the_limit(
+    allocated_gb: float, is_within: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = Filled(allocated_gb, allocated_gb, 1)
+    assert check_vram_limit(device) is is_within
+    assert bool(caplog.messages) is not is_within
+    assert clear_cache_near_limit(device, "X") is not is_within
+    assert device.cleared == (0 if is_within else 1)
+    assert check_vram_limit(device, limit_gb=100)
+
+
+def test_live_tensors_are_what_is_allocated(caplog: pytest.LogCaptureFixture) -> None:
+    device = AccountingDevice(GB // 4)
+    assert get_cuda_allocated_memory_gb(device) == 0
+    with device:
+        held = torch.zeros(GB // 8, dtype=torch.uint8)
+    assert get_cuda_allocated_memory_gb(device) == 0.125
+    with caplog.at_level(logging.INFO, LOGGER):
+        log_memory_status(device, prefix="[Here] ")
+    line = "[Here] Free: 0.12 GB | Allocated: 0.12 GB (50.0% of 0.25GB limit) | Reserved: 0.12 GB"
+    assert caplog.messages == [line]
+    del held
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_device_there_is_nothing_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    for device in (None, torch.device("cpu"), torch.device("cuda")):
+        with caplog.at_level(logging.INFO, LOGGER):
+            log_memory_status(device)
+        assert get_cuda_allocated_memory_gb(device) == 0
+        assert check_vram_limit(device)
+        assert not clear_cache_near_limit(device, "X")
+    assert not caplog.messages
+
+
+def test_the_default_limit_is_the_documents() -> None:
+    assert MAX_VRAM_USAGE_GB == 20
+    assert Account().cap_bytes is None

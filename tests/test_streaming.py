@@ -1,0 +1,301 @@
+"""Streaming changes where weights are, never a result: same bits, exact counts, and nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.weights import Layout, weights_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> HunyuanVideoFramepackTransformer3DModel:
+    """Three double and five single blocks of different sizes, memory-mapped as a loaded model's are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        made = HunyuanVideoFramepackTransformer3DModel(
+            num_attention_heads=2,
+            attention_head_dim=16,
+            rope_axes_dim=(4, 6, 6),
+            num_layers=3,
+            num_single_layers=5,
+            num_refiner_layers=1,
+            text_embed_dim=16,
+            pooled_projection_dim=16,
+            image_proj_dim=16,
+            has_image_proj=True,
+            has_clean_x_embedder=True,
+        )
+    folder = tmp_path_factory.mktemp("streamed")
+    made.save_pretrained(folder)
+    loaded = HunyuanVideoFramepackTransformer3DModel.from_pretrained(folder)
+    return loaded.eval().requires_grad_(False)
+
+
+@pytest.fixture
+def residency(network: nn.Module) -> Iterator[Residency]:
+    residency = Residency(CPU)
+    yield residency
+    residency.unload_complete_models()
+    assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
+
+
+def blocks_of(network: HunyuanVideoFramepackTransformer3DModel) -> list[nn.Module]:
+    return [*network.transformer_blocks, *network.single_transformer_blocks]
+
+
+def run(network: nn.Module) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+
+    def latents(num_frames: int) -> Tensor:
+        return torch.randn(1, 16, num_frames, 8, 8, generator=generator)
+
+    with torch.inference_mode():
+        return network(
+            hidden_states=latents(9),
+            timestep=torch.tensor([500.0]),
+            encoder_hidden_states=torch.randn(1, 5, 16, generator=generator),
+            encoder_attention_mask=torch.ones(1, 5, dtype=torch.bool),
+            pooled_projections=torch.randn(1, 16, generator=generator),
+            guidance=torch.tensor([10000.0]),
+            image_embeds=torch.randn(1, 4, 16, generator=generator),
+            indices_latents=torch.arange(1, 10),
+            latents_clean=latents(2),
+            indices_latents_clean=torch.tensor([0, 10]),
+            latents_history_2x=latents(2),
+            indices_latents_history_2x=torch.tensor([11, 12]),
+            latents_history_4x=latents(16),
+            indices_latents_history_4x=torch.arange(13, 29),
+            return_dict=False,
+        )[0]
+
+
+def bytes_of(*modules: nn.Module) -> int:
+    return sum(parameter.nbytes for module in modules for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("streamed", [(6,), (0, 1), (1, 3, 5, 7), tuple(range(8))], ids=str)
+@pytest.mark.parametrize("num_slots", [1, 2, 3])
+def test_a_streamed_pass_gives_the_bits_of_a_resident_one_and_copies_each_block_once(
+    streamed: tuple[int, ...],
+    num_slots: int,
+    network: HunyuanVideoFramepackTransformer3DModel,
+    residency: Residency,
+) -> None:
+    blocks = blocks_of(network)
+    residency.load_model_as_complete(network)
+    resident = run(network)
+    residency.move_model_to_device_with_memory_preservation(
+        network, blocks=blocks, streamed=streamed, num_slots=num_slots
+    )
+    for passes in (1, 2, 3):
+        assert torch.equal(run(network), resident)
+        assert residency.bytes_streamed == passes * bytes_of(*(blocks[index] for index in streamed))
+
+
+def test_weights_go_back_to_the_file_they_are_mapped_from(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+) -> None:
+    before = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
+    residency.move_model_to_device_with_memory_preservation(
+        network, blocks=blocks_of(network), streamed=(0, 4)
+    )
+    moved = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
+    waiting = {name for name in before if moved[name] == before[name]}
+    assert waiting == {
+        name for name in before if name.startswith(("transformer_blocks.0.", "single_transformer_blocks.1."))
+    }
+    run(network)
+    assert residency.unload_complete_models(network) == [network]
+    assert {name: tensor.data_ptr() for name, tensor in network.state_dict().items()} == before
+    assert residency.unload_complete_models() == []
+
+
+def test_resident_weights_and_slots_are_aligned(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+) -> None:
+    assert any(parameter.data_ptr() % 64 for parameter in network.parameters())  # as they lie in the file
+    seen: list[int] = []
+    blocks = blocks_of(network)
+    hook = blocks[2].register_forward_pre_hook(
+        lambda block, _: seen.extend(parameter.data_ptr() % 64 for parameter in block.parameters())
+    )
+    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=(1, 2))
+    hook.remove()
+    hook = blocks[2].register_forward_pre_hook(
+        lambda block, _: seen.extend(parameter.data_ptr() % 64 for parameter in block.parameters())
+    )
+    run(network)
+    hook.remove()
+    assert seen
+    assert not any(seen)
+    assert not any(parameter.data_ptr() % 64 for parameter in blocks[0].parameters())
+
+
+def test_the_ring_holds_no_more_than_its_slots(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+) -> None:
+    """Copies that have begun are never more than slots ahead of the blocks that have been run."""
+    lock = threading.Lock()
+    held, most = 0, 0
+
+    def trace(what: str, _: int) -> None:
+        nonlocal held, most
+        with lock:
+            held += {"copy": 1, "ran": -1}.get(what, 0)
+            most = max(most, held)
+
+    residency.trace = trace
+    residency.move_model_to_device_with_memory_preservation(
+        network, blocks=blocks_of(network), streamed=tuple(range(8)), num_slots=2
+    )
+    run(network)
+    run(network)
+    assert held == 0
+    assert most <= 2
+
+
+def test_the_next_block_is_copied_while_one_computes(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+) -> None:
+    """A block does not return before the next one's copy is there: this would hang if they took turns."""
+    copied = [threading.Event() for _ in range(8)]
+    residency.trace = lambda what, index: copied[index].set() if what == "copied" else None
+    blocks = blocks_of(network)
+    waited: list[bool] = []
+    for index in range(7):
+        blocks[index].register_forward_pre_hook(
+            lambda *_, index=index: waited.append(copied[index + 1].wait(timeout=60))
+        )
+    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
+    try:
+        run(network)
+    finally:
+        for block in blocks:
+            block._forward_pre_hooks.clear()
+    assert waited == [True] * 7
+
+
+class Trouble(RuntimeError):
+    """What a block raises in a test."""
+
+
+def failing(*_: object) -> None:
+    raise Trouble
+
+
+@pytest.mark.parametrize("index", [0, 3, 7])
+def test_a_pass_that_fails_can_be_begun_again(
+    index: int, network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+) -> None:
+    blocks = blocks_of(network)
+    residency.load_model_as_complete(network)
+    resident = run(network)
+    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
+    hook = blocks[index].register_forward_pre_hook(failing)
+    with pytest.raises(Trouble):
+        run(network)
+    hook.remove()
+    assert torch.equal(run(network), resident)
+
+
+def test_blocks_may_be_left_out_and_run_in_another_order(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+) -> None:
+    blocks = blocks_of(network)
+    singles = {index: blocks[index] for index in range(3, 8)}
+    hidden, text = torch.ones(1, 6, 32), torch.ones(1, 4, 32)
+
+    def call(index: int) -> Tensor:
+        with torch.inference_mode():
+            rotary = (torch.ones(6, 16), torch.zeros(6, 16))
+            return torch.cat(singles[index](hidden, text, torch.ones(1, 32), None, rotary), dim=1)
+
+    residency.load_model_as_complete(network)
+    expected = {index: call(index) for index in singles}
+    residency.move_model_to_device_with_memory_preservation(
+        network, blocks=blocks, streamed=tuple(range(3, 8))
+    )
+    for index in (3, 6, 7, 4, 4, 3, 7, 5):
+        assert torch.equal(call(index), expected[index])
+
+
+def test_an_error_of_the_copying_thread_reaches_the_one_that_waits(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_disk(self: Layout, storage: Tensor) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(Layout, "fill", no_disk)
+    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks_of(network), streamed=(2,))
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(network)
+
+
+def test_a_load_that_fails_leaves_nothing_on_the_device(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
+    monkeypatch.setattr("diffusers_helper.memory.residency.Streamer", lambda *_, **__: failing())
+    with pytest.raises(Trouble):
+        residency.move_model_to_device_with_memory_preservation(
+            network, blocks=blocks_of(network), streamed=(2,)
+        )
+    assert {name: tensor.data_ptr() for name, tensor in network.state_dict().items()} == before
+    assert not residency.is_on_device(network, (2,))
+
+
+def test_a_network_on_the_device_gives_up_some_of_its_blocks(
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+) -> None:
+    blocks = blocks_of(network)
+    residency.load_model_as_complete(network)
+    resident, kept = run(network), network.x_embedder.proj.weight.data_ptr()
+    residency.offload_model_from_device_for_memory_preservation(network, blocks=blocks, streamed=(1, 2))
+    assert residency.is_on_device(network, (1, 2))
+    assert network.x_embedder.proj.weight.data_ptr() == kept
+    assert torch.equal(run(network), resident)
+    assert residency.bytes_streamed == bytes_of(blocks[1], blocks[2])
+
+
+def test_weights_become_another_type_on_the_device_but_for_those_kept_on_purpose(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).half()
+    module[1].float()
+    module.register_buffer("places", torch.arange(3))
+    residency, before = Residency(CPU), [tensor.clone() for tensor in module.state_dict().values()]
+    residency.load_model_as_complete(module, dtype=torch.bfloat16)
+    assert [tensor.dtype for tensor in module.state_dict().values()] == [
+        torch.int64, torch.bfloat16, torch.bfloat16, torch.float32, torch.float32,
+    ]  # fmt: skip
+    residency.unload_complete_models()
+    after = list(module.state_dict().values())
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_a_layout_keeps_every_tensor_apart_and_aligned(tmp_path: Path) -> None:
+    sizes: list[tuple[int, ...]] = [(3,), (16, 4), (5, 7), (64,), (1,)]
+    module = nn.ParameterList([nn.Parameter(torch.randn(size), requires_grad=False) for size in sizes])
+    save_file(module.state_dict(), tmp_path / "file.safetensors")
+    layout = Layout.of(weights_of(module), CPU)
+    spans = sorted((begin, begin + weight.num_bytes) for weight, begin in layout.places)
+    assert all(begin % 64 == 0 for begin, _ in spans)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    assert spans[-1][1] == layout.num_bytes
+    storage = torch.zeros(layout.num_bytes, dtype=torch.uint8)
+    before = [parameter.clone() for parameter in module]
+    layout.fill(storage)
+    layout.use(storage)
+    assert all(torch.equal(old, new) for old, new in zip(before, module, strict=True))
+    read: Callable[[nn.Parameter], int] = lambda parameter: parameter.untyped_storage().data_ptr()  # noqa: E731
+    assert {read(parameter) for parameter in module} == {storage.untyped_storage().data_ptr()}
