@@ -52,7 +52,10 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
     (Warned(**COMMON, message="Wörter"), {"event": "warned", **COMMON, "message": "Wörter"}),
     (
         Finished(**COMMON, video="/o/video.mp4", frames=145, seconds=61.5),
-        {"event": "finished", **COMMON, "video": "/o/video.mp4", "frames": 145, "seconds": 61.5},
+        {
+            "event": "finished", **COMMON, "video": "/o/video.mp4", "frames": 145, "seconds": 61.5,
+            "peak_device_bytes": 0, "cap_bytes": 0, "bytes_streamed": 0, "retries": 0, "vae_tile_px": None,
+        },
     ),
     (
         Cancelled(**COMMON, video=None, frames=0),
