@@ -56,14 +56,15 @@ def test_encoders_are_within_a_tenth() -> None:
         llama(6, 256, 768, 108, torch.bfloat16),
         clip(256, 1024, torch.float32),
     )
-    check(siglip(256, 1024, 112, 14, torch.float32))
+    check(siglip(512, 2048, 112, 14, torch.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "width", "tile"), [(64, 64, 256), (64, 96, 64)])
 def test_the_vae_is_estimated_from_above(height: int, width: int, tile: int) -> None:
     # So few channels make the pixels that are kept weigh more than in a real VAE.
     for result in vae(8, 1, height, width, tile, torch.float32):
-        assert 0.99 < result.ratio < (1.05 if tile == 256 else 1.2), result
+        assert 0.99 < result.ratio < (1.06 if tile == 256 else 1.25), result
 
 
 def test_tokens_are_those_that_the_paper_packs() -> None:

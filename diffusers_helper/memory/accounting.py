@@ -136,6 +136,11 @@ class Account(TorchDispatchMode):
             self._bury()
             return storage is not None and storage._cdata in self._refs
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and torch's guard around each operation costs as much as the counting."""
+        return False
+
     def __enter__(self) -> Account:
         self._depth.value = getattr(self._depth, "value", 0) + 1
         if self._depth.value == 1:
@@ -196,7 +201,10 @@ class Account(TorchDispatchMode):
             if source is None or source._cdata not in self._refs:
                 given = _tensors_in((*args, *kwargs.values()) if kwargs else args)
                 sources = {source._cdata for source in map(_storage, given) if source}
-                is_made_there = kind is _Kind.MOVES or not sources or not sources.isdisjoint(self._refs)
+                # Not `isdisjoint`, which would go through all that counts.
+                is_made_there = (
+                    kind is _Kind.MOVES or not sources or any(source in self._refs for source in sources)
+                )
                 if key in sources or not is_made_there:
                     return
             num_bytes = storage.nbytes()

@@ -158,7 +158,7 @@ def vision_bytes(network: Network) -> int:
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     pixels = 3 * network.config["image_size"] ** 2
     values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
-    return math.ceil(_MARGIN * values * network.dtype_bytes) + _SMALL
+    return math.ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
 
 
 def vae_decode_bytes(network: Network, height: int, width: int, tile: int, *, backend: Backend) -> int:

@@ -18,7 +18,16 @@ JSON_FIELDS = {
     "step_done": {"section", "step", "steps", "preview"},
     "section_finished": {"section", "sections", "video", "frames", "added_in_front"},
     "warned": {"message"},
-    "finished": {"video", "frames", "seconds"},
+    "finished": {
+        "video",
+        "frames",
+        "seconds",
+        "peak_device_bytes",
+        "cap_bytes",
+        "bytes_streamed",
+        "retries",
+        "vae_tile_px",
+    },
     "cancelled": {"video", "frames"},
     "failed": {"message", "remedy", "detail", "code", "video", "frames"},
 }
