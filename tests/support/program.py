@@ -16,21 +16,15 @@ JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height"},
     "stage_started": {"stage", "section"},
     "step_done": {"section", "step", "steps", "preview"},
-    "section_finished": {"section", "sections", "video", "frames", "added_in_front"},
+    "section_finished": {"section", "sections", "video", "frames", "added_in_front", "thumbnail"},
     "warned": {"message"},
     "finished": {
-        "video",
-        "frames",
-        "seconds",
-        "peak_device_bytes",
-        "cap_bytes",
-        "bytes_streamed",
-        "retries",
-        "vae_tile_px",
+        "video", "frames", "seconds", "peak_host_bytes", "peak_device_bytes", "cap_bytes", "bytes_streamed",
+        "retries", "vae_tile_px",
     },
-    "cancelled": {"video", "frames"},
+    "cancelled": {"video", "frames", "peak_host_bytes"},
     "failed": {"message", "remedy", "detail", "code", "video", "frames"},
-}
+}  # fmt: skip
 
 
 class Program:
