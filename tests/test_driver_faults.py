@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from app.jobs.engine_client import EngineProcess
 from app.jobs.patience import Patience
@@ -19,7 +21,7 @@ from tests.support.jobs import ROOT, write_picture
 
 DRIVER = Path(__file__).with_name("support") / "bad_driver"
 # Longer than anything a tiny model does, on any machine.
-SILENCE = 20.0
+SILENCE = 15.0
 
 
 class Studio:
@@ -74,23 +76,22 @@ def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
     monkeypatch.setenv("BAD_DRIVER_FAULT", fault)
     events, folder = studio.make()
     assert isinstance(events[-1], Finished), events[-1]
-    failed = len(calls.read_bytes())
-    # The VAE decodes stretches of a few lengths: each is a shape of its own, which fails once.
-    assert 1 <= failed <= 3
+    assert calls.read_bytes() == b"x"
     restarts = [event.message for event in events if isinstance(event, Warned)]
-    assert len(restarts) == (0 if fault == "raise" else failed)
+    assert len(restarts) == (fault != "raise")
     assert all("computed another way" in text for text in restarts)
-    kept = [sorted((f / "sections").iterdir()) for f in (folder, undisturbed)]
-    assert [path.name for path in kept[0]] == [path.name for path in kept[1]]
+    kept = [sorted((made_in / "sections").iterdir()) for made_in in (folder, undisturbed)]
+    for one, other in zip(*kept, strict=True):
+        assert torch.equal(load_file(one)["latents"], load_file(other)["latents"])
     made, expected = read(folder / "video.mp4").astype(int), read(undisturbed / "video.mp4").astype(int)
     assert made.shape == expected.shape
-    # Before they are encoded, the pixels differ by 1 of 255 at most.
-    assert np.abs(made - expected).max() <= 4
-    assert np.abs(made - expected).mean() < 0.05
+    # Before they are encoded, the pixels differ by 1 of 255 at most; the encoder's choices may then differ.
+    assert np.abs(made - expected).mean() < 0.2
+    assert np.abs(made - expected).max() <= 32
     studio.engine.close()
     again, _ = studio.make()
     assert isinstance(again[-1], Finished)
-    assert len(calls.read_bytes()) == failed
+    assert calls.read_bytes() == b"x"
     assert not [event for event in again if isinstance(event, Warned)]
 
 

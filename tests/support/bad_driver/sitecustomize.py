@@ -1,8 +1,8 @@
 """Put on an engine's PYTHONPATH, this makes one convolution fail as drivers do, from outside the product.
 
 BAD_DRIVER_FAULT is `raise`, `abort`, `sleep` or `kill` (the first time only). The convolution is the VAE
-decoder's first one, as called through `torch.nn.functional.conv3d`. Each failing call adds a byte to the file
-that BAD_DRIVER_CALLS names.
+decoder's first one for the longest stretch, as called through `torch.nn.functional.conv3d`. Each failing call
+adds a byte to the file that BAD_DRIVER_CALLS names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+_FRAMES = 7  # with the two that the decoder puts in front
 _TEXT = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:516: No suitable algorithm was found to execute"
 
 
@@ -32,7 +33,7 @@ class _Patched(Loader):
         plain = module.conv3d
 
         def conv3d(x: Any, weight: Any, *rest: Any) -> Any:
-            if tuple(weight.shape[1:]) == (16, 3, 3, 3):
+            if tuple(weight.shape[1:]) == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
                 _fail()
             return plain(x, weight, *rest)
 
