@@ -39,7 +39,8 @@ class RequestForm:
 
     def __init__(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
-        self._start_values = defaults(info)
+        self._planner = catalogue.planner
+        self._start_values = defaults(info, catalogue.planner)
         self.controls: dict[str, gr.components.Component] = {}
         self.banner = gr.HTML(
             view.banner(info), apply_default_css=False, js_on_load=_EXAMPLES_JS, elem_id="try-it"
@@ -137,10 +138,18 @@ class RequestForm:
         self._slider("crf", info="Lower is better and larger. Below 1 is written as 1.")
 
     def _add_memory(self) -> None:
-        self._slider(
-            "preserved_gb", label="GPU Inference Preserved Memory (GB) (larger means slower)",
-            info="Recorded with the job. Takes effect on a GPU, with the memory management to come.",
-        )  # fmt: skip
+        for name, info in (
+            ("vram_cap_gb", "The most that a video may take on the device. Below what fits it is refused."),
+            ("preserved_gb", "What weights leave free for everything else. Larger means slower: more of "
+             "them is streamed."),
+        ):  # fmt: skip
+            self.controls[name] = gr.Slider(
+                0, self._planner.most_gb, self._start_values[name], step=0.1,
+                label=RANGES[name].label, info=info, buttons=[], elem_id=f"set-{name}",
+            )  # fmt: skip
+        self.memory = gr.HTML(
+            elem_id="memory-plan", apply_default_css=False, js_on_load=script("memory_plan.js")
+        )
 
     def _add_buttons(self) -> None:
         # Sticky at the lower edge of the window: always in sight.
@@ -178,13 +187,13 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
 
     def describe(*values: object) -> tuple[Any, ...]:
         described = describer.describe(dict(zip(names, values, strict=True)))
-        return described.length, described.picture, described.facts
+        return described.length, described.picture, described.memory, described.facts
 
     # What is folded away has no change event; who sets it lets the script say so, as `facts.submit`.
     changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
         [page.load, *changes],
-        describe, controls, [form.length, form.picture_note, form.facts],
+        describe, controls, [form.length, form.picture_note, form.memory, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
     form.prompt.change(
