@@ -40,8 +40,7 @@ def gb(count: float, *, up: bool = False) -> str:
 
 def _plain(count: float) -> str:
     """Without a decimal that says nothing: 20, 16.5."""
-    text = gb(count)
-    return text.rstrip("0").rstrip(".") if count >= GB else text
+    return f"{math.floor(10 * count / GB) / 10:g}" if count >= GB else gb(count)
 
 
 def tell(
@@ -83,6 +82,7 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
     job = plan.job
     said = [f"Fits: peak {gb(job.peak_bytes)} of {_plain(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
+    budget = job.budget
     if sample.streamed_blocks:
         blocks = len(sample.streamed_blocks) + len(sample.resident_blocks)
         step = sample.streamed_bytes * (2 if request.cfg > 1 else 1)
@@ -90,13 +90,11 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
             f"{len(sample.streamed_blocks)} of {blocks} blocks of the transformer are streamed, "
             f"{gb(step)} GB a step."
         )
+        if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
+            kept = _plain(budget.preserved_in_force)
+            said.append(f"Preserved memory gives way to {kept} GB under this cap.")
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
-        budget = job.budget
-        if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
-            said.append(
-                f"Preserved memory gives way to {_plain(budget.preserved_in_force)} GB under this cap."
-            )
     return " ".join([*said, *plan.notes])
 
 

@@ -13,6 +13,7 @@ from app.ui.actions import AROUND, Actions, mode_choices
 from app.ui.catalogue import Catalogue
 from app.ui.describe import Describer
 from app.ui.examples import samples_of
+from app.ui.memory_plan import Planner
 from app.ui.settings import DEFAULT_SEED, MAX_PAGE_SEED, defaults
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, MAX_RESOLUTION, MIN_RESOLUTION, RANGES
 
@@ -39,7 +40,6 @@ class RequestForm:
 
     def __init__(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
-        self._planner = catalogue.planner
         self._start_values = defaults(info, catalogue.planner)
         self.controls: dict[str, gr.components.Component] = {}
         self.banner = gr.HTML(
@@ -58,7 +58,7 @@ class RequestForm:
         with gr.Accordion("Size and output", open=False, elem_id="fold-output"):
             self._add_output()
         with gr.Accordion("Memory", open=False, elem_id="fold-memory"):
-            self._add_memory()
+            self._add_memory(catalogue.planner)
         self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
         self._add_buttons()
         # Invisible: what the form's script shows of the settings, and the way back for pictures it is given.
@@ -137,15 +137,14 @@ class RequestForm:
         )  # fmt: skip
         self._slider("crf", info="Lower is better and larger. Below 1 is written as 1.")
 
-    def _add_memory(self) -> None:
-        for name, info in (
-            ("vram_cap_gb", "The most that a video may take on the device. Below what fits it is refused."),
-            ("preserved_gb", "What weights leave free for everything else. Larger means slower: more of "
-             "them is streamed."),
-        ):  # fmt: skip
+    def _add_memory(self, planner: Planner) -> None:
+        for name, remark, info in (
+            ("vram_cap_gb", "", "The most that a video may take. What does not fit is refused at the start."),
+            ("preserved_gb", " (larger means slower)", "What weights leave free: the rest is streamed."),
+        ):
             self.controls[name] = gr.Slider(
-                0, self._planner.most_gb, self._start_values[name], step=0.1,
-                label=RANGES[name].label, info=info, buttons=[], elem_id=f"set-{name}",
+                0, planner.most_gb, self._start_values[name], step=0.1, label=RANGES[name].label + remark,
+                info=info, buttons=[], elem_id=f"set-{name}",
             )  # fmt: skip
         self.memory = gr.HTML(
             elem_id="memory-plan", apply_default_css=False, js_on_load=script("memory_plan.js")
