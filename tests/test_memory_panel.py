@@ -204,7 +204,7 @@ def test_a_jobs_record_becomes_a_plot(tmp_path: Path) -> None:
     assert [row["cells"] for row in shown["rows"]] == [
         ["3.0", "2.0", "–"], ["6.0", "5.0", "11.0"], ["7.0", "6.5", "–"],
     ]  # fmt: skip
-    assert "at most 6.5 GB, in “Decoding”; the cap is 20.0 GB" in shown["said"]
+    assert "at most 6.5 GB, in “Decoding”; the cap is 20 GB" in shown["said"]
     file.write_text(json.dumps(memory_record(2) | {"cap_bytes": 100 * MEASURED["decode"]}))
     far = memory_of(file)
     assert far is not None

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.ui.memory_view import gb
+from app.ui.memory_view import cap_gb, gb
 from app.ui.words import MEMORY_STAGES, clock
 
 Shown = dict[str, Any]
@@ -74,15 +74,15 @@ def _show(uses: list[_Use], cap: int, peak: int, reserve: int) -> Shown:
     whole = _HEADROOM * max(highest, cap if drawn else 0, 1)
     first, last = min(use.begin for use in uses), max(use.end for use in uses)
     length = max(last - first, 1e-6)
-    kept = f"Tensors only: of the cap {gb(reserve)} GB are kept for what no tensor shows."
+    kept = f"Tensors only: of the cap {cap_gb(reserve)} GB are kept for what no tensor shows."
     heaviest = max(uses, key=lambda use: use.measured_bytes)
     return {
         "cap": round(cap / whole, 4) if drawn else None,
-        "capText": f"cap {gb(cap)} GB" if drawn else f"cap {gb(cap)} GB, far above",
+        "capText": f"cap {cap_gb(cap)} GB" if drawn else f"cap {cap_gb(cap)} GB, far above",
         "length": clock(length) if length >= 10 else f"{length:.1f} s",
         "said": (
             f"Memory on the device over {clock(length)}: at most {gb(peak)} GB, in “"
-            f"{MEMORY_STAGES[heaviest.stage]}”; the cap is {gb(cap)} GB."
+            f"{MEMORY_STAGES[heaviest.stage]}”; the cap is {cap_gb(cap)} GB."
         ),
         "bars": [
             [

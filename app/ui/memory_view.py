@@ -38,8 +38,8 @@ def gb(count: float, *, up: bool = False) -> str:
     return f"{whole / scale:.{digits}f}"
 
 
-def _plain(count: float) -> str:
-    """Without a decimal that says nothing: 20, 16.5."""
+def cap_gb(count: float) -> str:
+    """As the slider shows it, rounded down and without a decimal that says nothing: 20, 16.5."""
     return f"{math.floor(10 * count / GB) / 10:g}" if count >= GB else gb(count)
 
 
@@ -64,11 +64,11 @@ def refusal(found: Refusal) -> InputError:
     cap, smallest = found.budget.cap_bytes, found.least.smallest_cap_bytes
     least = gb(smallest, up=True)
     message = (
-        f"Does not fit: “{MEMORY_STAGES[found.stage]}” needs more than a cap of {_plain(cap)} GB leaves; "
+        f"Does not fit: “{MEMORY_STAGES[found.stage]}” needs more than a cap of {cap_gb(cap)} GB leaves; "
         f"the smallest cap that works is {least} GB"
     )
     too_large = smallest > found.budget.total_bytes
-    message += f", and this device has {_plain(found.budget.total_bytes)} GB." if too_large else "."
+    message += f", and this device has {cap_gb(found.budget.total_bytes)} GB." if too_large else "."
     raised = "" if too_large else f"set VRAM Cap to {least} GB or more"
     lowered = "lower GPU Inference Preserved Memory" if found.is_preserved else ""
     heaviest = max(found.least.stages, key=lambda stage: stage.peak_bytes).stage
@@ -80,7 +80,7 @@ def refusal(found: Refusal) -> InputError:
 def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
     """What it costs."""
     job = plan.job
-    said = [f"Fits: peak {gb(job.peak_bytes)} of {_plain(job.budget.cap_bytes)} GB."]
+    said = [f"Fits: peak {gb(job.peak_bytes)} of {cap_gb(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
     budget = job.budget
     if sample.streamed_blocks:
@@ -91,7 +91,7 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
             f"{gb(step)} GB a step."
         )
         if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
-            kept = _plain(budget.preserved_in_force)
+            kept = cap_gb(budget.preserved_in_force)
             said.append(f"Preserved memory gives way to {kept} GB under this cap.")
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
@@ -169,18 +169,22 @@ def _bar(budget: Budget, used: Used, stage: str) -> str:
 
     free = max(0, cap - total)
     parts = "".join(f'<i class="lt-mem-{kind}" style="width:{share(size)}"></i>' for kind, _, size in used)
+    over = ""
+    if total > cap:
+        over = f'<div class="lt-mem-over" style="left:{share(cap)};width:{share(total - cap)}"></div>'
     told = [(kind, name, gb(size)) for kind, name, size in used]
-    told.append(("free", "free", gb(free)))
+    if free:
+        told.append(("free", "free", gb(free)))
     legend = "".join(
         f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in told
     )
     name = MEMORY_STAGES[stage]
     words = ", ".join(f"{name} {size} GB" for _, name, size in told)
-    words = f"{name}, the heaviest stage: {words}; cap {_plain(cap)} GB"
+    words = f"{name}, the heaviest stage: {words}; cap {cap_gb(cap)} GB"
     side = "lt-left" if cap > whole / 2 else "lt-right"
     return (
         f'<div class="lt-mem" role="img" aria-label="{words}">'
-        f'<div class="lt-mem-bar">{parts}</div>'
-        f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {_plain(cap)}</span></div></div>'
+        f'<div class="lt-mem-bar">{parts}</div>{over}'
+        f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {cap_gb(cap)}</span></div></div>'
         f'<ul class="lt-mem-key" aria-hidden="true"><li><b>{name}, in GB</b></li>{legend}</ul>'
     )

@@ -63,7 +63,7 @@ class RequestForm:
         self._add_buttons()
         # Invisible: what the form's script shows of the settings, and the way back for pictures it is given.
         self.facts = gr.HTML(
-            {},
+            {"defaults": catalogue.planner.defaults},
             html_template="",
             js_on_load=script("form.js", "prompts.js", "keep.js"),
             apply_default_css=False,

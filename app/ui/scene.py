@@ -17,7 +17,7 @@ from PIL import Image
 from app.ui import words
 from app.ui.live import Cell, LiveJob
 from app.ui.memory_record import memory_of
-from app.ui.memory_view import gb
+from app.ui.memory_view import cap_gb, gb
 from app.ui.watch import Scene
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.events import Cancelled, Finished
@@ -178,8 +178,8 @@ def _figures(live: LiveJob, elapsed: float) -> Shown:
     longest = max((seconds for _, seconds in stages), default=0.0)
     facts = [("Took", words.duration(elapsed))] if live.job.started else []
     if isinstance(live.end, Finished) and live.end.cap_bytes:
-        peak, cap = gb(live.end.peak_device_bytes), gb(live.end.cap_bytes)
-        facts.append(("Peak on the device", f"{peak} of {cap} GB"))
+        peak, cap = gb(live.end.peak_device_bytes), cap_gb(live.end.cap_bytes)
+        facts.append(("Peak on the device", f"{peak} GB under a cap of {cap} GB"))
         if live.end.retries:
             facts.append(("Smaller plans tried", str(live.end.retries)))
     if live.timing.step is not None:
