@@ -154,5 +154,5 @@ class StagedEngine:
                 thumbnail=str(thumbnail),
             )
         end = str(video.finish())
-        memory = {"peak_device_bytes": MEASURED["decode"], "cap_bytes": CAP}
+        memory: dict[str, Any] = {"peak_device_bytes": MEASURED["decode"], "cap_bytes": CAP}
         yield Finished(**about, video=end, frames=shown, seconds=1.0, peak_host_bytes=PEAK, **memory)
