@@ -17,12 +17,15 @@ from platformdirs import user_cache_path
 
 from app.guard import Guard, Hosts
 from app.jobs.service import JobService
+from app.machine import read_calibration, this_profile
 from app.served_files import ServedFiles, UploadRoom
 from diffusers_helper.picture import MAX_BYTES
 from diffusers_helper.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     import gradio as gr
+
+    from diffusers_helper.profiles import Profile
 
 DEFAULT_PORT = 7860
 UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit, so that the refusal is our own sentence in most cases
@@ -51,6 +54,7 @@ def open_page(
     inbrowser: bool = False,
     auth: tuple[str, str] | None = None,
     allowed_hosts: Sequence[str] = (),
+    profile: Profile | None = None,
 ) -> tuple[gr.Blocks, str]:
     """Serves the page in a thread.
 
@@ -59,17 +63,22 @@ def open_page(
         model: preselected; a registered name, or a folder.
         auth: user and password.
         allowed_hosts: names, besides this machine's own, under which the page may be asked for.
+        profile: of the machine that memory is planned for; this one's, as the environment has it.
 
     Returns: the page, for `close_page`, and its address.
 
     Raises:
-        InputError: if there is no such model.
+        InputError: if there is no such model, or the machine's calibration is of no use.
     """
     os.environ.setdefault("GRADIO_TEMP_DIR", str(user_cache_path("longtake") / "page"))
     from app.ui.catalogue import Catalogue
+    from app.ui.memory_plan import Planner
     from app.ui.page import build_page
 
-    page = build_page(service, Catalogue.starting_with(model))
+    if profile is None:
+        profile = this_profile(os.environ)
+    planner = Planner(profile, read_calibration(profile.machine))
+    page = build_page(service, Catalogue.starting_with(model, planner))
     outputs = outputs.expanduser().absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     _, url, public_url = page.launch(

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diffusers_helper.memory.budget import Demand, JobPlan, gb_text, plan_job
-from diffusers_helper.memory.estimates import Calibration, demands, largest_bucket, text_tokens, tile_steps
+from diffusers_helper.memory.estimates import (
+    Calibration,
+    largest_bucket,
+    text_tokens,
+    tile_steps,
+)
+from diffusers_helper.memory.estimates import demands as demands_of
 from diffusers_helper.memory.networks import Network, networks
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.profiles import Profile
@@ -79,7 +86,7 @@ def demands_for(
     Raises: as `known_networks`.
     """
     prompts = (request.prompt, request.negative if request.cfg > 1 else "")
-    return demands(
+    return demands_of(
         known_networks(info, profile),
         height,
         width,
@@ -97,6 +104,7 @@ def plan_video(
     *,
     shape: tuple[int, int] | None = None,
     calibration: Calibration | None = None,
+    demands: Sequence[Demand] | None = None,
     free_ram_bytes: int | None = None,
     disk_bytes_per_second: float | None = None,
 ) -> VideoPlan:
@@ -104,6 +112,7 @@ def plan_video(
 
     Args:
         shape: height and width of the video in pixels; None where the picture is not known.
+        demands: what `demands_for` gave for the same, so that no file is read.
         free_ram_bytes: what main memory has left for files.
         disk_bytes_per_second: of the disk with the weights.
 
@@ -113,7 +122,9 @@ def plan_video(
     """
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
     budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
-    job = plan_job(budget, demands_for(request, info, profile, height, width, calibration))
+    if demands is None:
+        demands = demands_for(request, info, profile, height, width, calibration)
+    job = plan_job(budget, demands)
     sections = plan_sections(request.seconds, mode=request.mode)
     passes = request.steps * (2 if request.cfg > 1 else 1)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)

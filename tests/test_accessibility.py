@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pages import FIRST, Stand, needs_chromium, start, status, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
@@ -55,6 +55,9 @@ def check(page: Any, state: str) -> None:
 
 def test_nothing_serious_in_any_state(themed: Any, stand: Stand, photo: Path) -> None:
     check(themed, "idle")
+    open_folds(themed)
+    themed.get_by_text("Stage by stage").click()
+    check(themed, "open")
     start(themed, photo, seconds=2.4)
     stand.engine.go(FIRST)
     status(themed, state="running", frames=33)
@@ -62,6 +65,13 @@ def test_nothing_serious_in_any_state(themed: Any, stand: Stand, photo: Path) ->
     stand.engine.go(1000)
     status(themed, state="finished")
     check(themed, "finished")
+
+
+def test_nothing_serious_in_a_plan_that_does_not_fit(themed: Any) -> None:
+    open_folds(themed)
+    themed.locator("#set-vram_cap_gb input[type=number]").fill("0.01")
+    themed.get_by_text("Does not fit:").wait_for()
+    check(themed, "does not fit")
 
 
 def test_nothing_serious_in_a_failure(themed: Any, stand: Stand, photo: Path) -> None:

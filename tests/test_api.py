@@ -177,7 +177,7 @@ def test_the_examples_in_the_documents_run(document: str, program: PageProgram, 
 
 
 def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))  # so that the photo there passes for an upload
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     engine = StagedEngine()
     service = JobService(tmp_path / "outputs", engine)
     service.start()

@@ -17,7 +17,9 @@ from app.jobs.service import JobService
 from app.ui import settings as form
 from app.ui.actions import Actions
 from app.ui.catalogue import Catalogue
-from app.ui.describe import Describer, Size, crop_of
+from app.ui.describe import Describer
+from app.ui.memory_plan import Planner
+from app.ui.pictures import Size, crop_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.registry import find_model
 from diffusers_helper.request import GenerationRequest
@@ -25,6 +27,7 @@ from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
 
 DEMO = find_model("demo")
+PLANNER = Planner()
 
 
 @given(width=st.integers(16, 400), height=st.integers(16, 400), side=st.sampled_from([64, 128, 640]))
@@ -65,23 +68,23 @@ def test_kept_text_that_is_no_settings_is_left(text: Any) -> None:
 
 
 def test_settings_come_back_as_they_were_kept() -> None:
-    kept = form.defaults(DEMO) | {"model": "demo", "prompt": "a ball", "seed": 7, "seconds": 9.5}
+    kept = form.defaults(DEMO, PLANNER) | {"model": "demo", "prompt": "a ball", "seed": 7, "seconds": 9.5}
     assert form.restored(Catalogue(), json.dumps(kept)) == kept
     assert form.restored(Catalogue(), json.dumps(kept | {"model": "gone", "mode": "sideways"})) == kept
 
 
 def test_the_models_own_values_are_the_first_ones() -> None:
-    assert (DEMO.steps, form.defaults(DEMO)["steps"]) == (8, 8)
-    assert form.defaults(replace(DEMO, steps=30, guidance=6.0))["guidance"] == 6.0
-    assert form.defaults(find_model("framepack-f1"))["steps"] == 25
-    assert form.to_request({"resolution": 128}, DEMO)["resolution"] is None
-    assert form.to_request({"resolution": 192}, DEMO)["resolution"] == 192
+    assert (DEMO.steps, form.defaults(DEMO, PLANNER)["steps"]) == (8, 8)
+    assert form.defaults(replace(DEMO, steps=30, guidance=6.0), PLANNER)["guidance"] == 6.0
+    assert form.defaults(find_model("framepack-f1"), PLANNER)["steps"] == 25
+    assert form.to_request({"resolution": 128}, DEMO, PLANNER)["resolution"] is None
+    assert form.to_request({"resolution": 192}, DEMO, PLANNER)["resolution"] == 192
 
 
 def test_a_seed_that_a_browser_rounds_is_refused() -> None:
-    assert form.to_request({"seed": 2**53 - 1}, DEMO)["seed"] == 2**53 - 1
+    assert form.to_request({"seed": 2**53 - 1}, DEMO, PLANNER)["seed"] == 2**53 - 1
     with pytest.raises(InputError) as refusal:
-        form.to_request({"seed": 2**53}, DEMO)
+        form.to_request({"seed": 2**53}, DEMO, PLANNER)
     assert form.control_of(refusal.value) == "seed"
 
 
@@ -99,7 +102,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     service = JobService(tmp_path / "outputs", engine)
     describer = Describer(service, Catalogue())
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
-    values = form.defaults(DEMO) | {"model": "demo", "image": photo}
+    values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
     told = describer.describe(values)
     assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in told.length
     assert "No time estimate yet" in told.length
@@ -135,7 +138,7 @@ def test_an_upright_photo_is_measured_upright(tmp_path: Path, monkeypatch: pytes
     exif[0x0112] = 6
     image.save(tmp_path / "phone.jpg", exif=exif)
     describer = Describer(JobService(tmp_path / "outputs"), Catalogue())
-    values = form.defaults(DEMO) | {"model": "demo", "image": {"path": str(tmp_path / "phone.jpg")}}
+    values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": {"path": str(tmp_path / "phone.jpg")}}
     assert describer.describe(values).facts["size"] == "112 × 144 of 300 × 400"
 
 

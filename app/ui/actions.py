@@ -41,11 +41,15 @@ class Actions:
         """Queues a job. Returns a notice: where it stands, or why not."""
         try:
             settings = settings | {"image": picture_path(settings.get("image"))}
-            return self._submit(form.to_request(settings, self.catalogue.info(str(settings.get("model")))))
+            return self._submit(self._request(settings))
         except InputError as error:
             return view.error_box(error, form.control_of(error))
         except LongtakeError as error:
             return view.error_box(error)
+
+    def _request(self, settings: dict[str, Any]) -> dict[str, Any]:
+        info = self.catalogue.info(str(settings.get("model")))
+        return form.to_request(settings, info, self.catalogue.planner)
 
     def _submit(self, request: dict[str, Any]) -> str:
         job = self.catalogue.submit(self.service, request)
@@ -100,7 +104,7 @@ class Actions:
             info = self.catalogue.info(name)
         except InputError:
             return {}
-        values = form.defaults(info)
+        values = form.defaults(info, self.catalogue.planner)
         return values | {"mode": _mode(info, values["mode"])}
 
     def use_example(self, name: str, index: int) -> dict[str, Any]:
@@ -117,8 +121,9 @@ class Actions:
         file = None if prompt is None else example_file(prompt)
         if prompt is None or file is None:
             return self.use_example(name, index)
-        settings = form.defaults(self.catalogue.info(name)) | {"seconds": _EXAMPLE_SECONDS}
-        request = settings | {"model": name, "resolution": None}
+        info = self.catalogue.info(name)
+        settings = form.defaults(info, self.catalogue.planner) | {"seconds": _EXAMPLE_SECONDS, "model": name}
+        request = form.to_request(settings, info, self.catalogue.planner)
         try:
             notice = self._submit(request | {"image": str(file), "prompt": prompt})
         except LongtakeError as error:

@@ -1,12 +1,14 @@
-"""The models that the page and the API offer."""
+"""What the page and the API offer: models, and the machine that runs them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.ui.memory_plan import Planner
+from app.ui.memory_view import refusal
 from diffusers_helper.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.request import GenerationRequest
 
@@ -18,13 +20,15 @@ class Catalogue:
     Attributes:
         preselected: the name that a new page shows.
         folder: facts of that folder's model, listed as `preselected`.
+        planner: of the machine's memory.
     """
 
     preselected: str = DEFAULT_MODEL
     folder: ModelInfo | None = None
+    planner: Planner = field(default_factory=Planner)
 
     @classmethod
-    def starting_with(cls, model: str) -> Catalogue:
+    def starting_with(cls, model: str, planner: Planner) -> Catalogue:
         """From a registered name or a folder.
 
         Raises:
@@ -32,9 +36,9 @@ class Catalogue:
         """
         info = find_model(model, allow_folder=True)
         if model in model_names():
-            return cls(model)
+            return cls(model, planner=planner)
         name = (info.folder or Path(model)).name
-        return cls(f"{name} (folder)" if name in model_names() else name, info)
+        return cls(f"{name} (folder)" if name in model_names() else name, info, planner)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ class Catalogue:
         """Queues one job made of what a person set; `mode` None stands for the model's own.
 
         Raises:
-            InputError: for anything that cannot be used.
+            InputError: for anything that cannot be used, and for what does not fit into the machine's memory.
         """
         settings = dict(settings)
         model = settings.get("model", self.preselected)
@@ -65,4 +69,8 @@ class Catalogue:
             settings["mode"] = self.info(model).modes[0]
         folder = self.folder.folder if self.folder and model == self.preselected else None
         settings["model"] = str(folder) if folder else model
-        return service.submit(GenerationRequest.from_dict(settings), allow_folder=folder is not None)
+        request = GenerationRequest.from_dict(settings)
+        refused = self.planner.check(request, self.info(str(model)))
+        if refused is not None:
+            raise refusal(refused)
+        return service.submit(request, allow_folder=folder is not None)

@@ -2,103 +2,41 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from app.jobs.pace import PaceBook, Work, in_words, passes
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
+from app.ui.memory_plan import MEMORY_SETTINGS
+from app.ui.memory_view import Told, tell
+from app.ui.pictures import Crop, Size, crop_of
+from app.ui.settings import control_of, to_request
 from app.ui.uploads import picture_path
-from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
 from diffusers_helper.packing import SectionPlan, plan_sections
-from diffusers_helper.picture import load_picture
 from diffusers_helper.registry import ModelInfo
+from diffusers_helper.request import GenerationRequest
 
-_PICTURES_KNOWN = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Upright size of a picture, as the file has it and as it is used, which differs above 16 megapixels."""
-
-    width: int
-    height: int
-    used_width: int
-    used_height: int
-
-
-@dataclass(frozen=True, slots=True)
-class Crop:
-    """The part of a picture that becomes the video.
-
-    Attributes:
-        place: left, top, width and height as shares of the picture.
-        pixels: width and height of the video.
-    """
-
-    place: tuple[float, float, float, float]
-    pixels: tuple[int, int]
-
-
-def crop_of(size: Size, side: int, multiple: int) -> Crop:
-    """What `picture.fit_picture` leaves of a picture for the bucket nearest to its shape."""
-    height, width = nearest_bucket(size.used_height, size.used_width, side, multiple)
-    wanted, found = width / height, size.used_width / size.used_height
-    across, down = min(1.0, wanted / found), min(1.0, found / wanted)
-    return Crop(((1 - across) / 2, (1 - down) / 2, across, down), (width, height))
-
-
-class Pictures:
-    """Judges uploaded pictures by the rules of a job, each one once. Safe from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, Size | InputError] = OrderedDict()
-
-    def judge(self, path: str) -> Size | InputError:
-        """Its size, or why it cannot be used. An upload never changes."""
-        with self._lock:
-            if path in self._known:
-                self._known.move_to_end(path)
-                return self._known[path]
-        try:
-            found: Size | InputError = _size(Path(path))
-        except InputError as error:
-            found = error
-        with self._lock:
-            self._known[path] = found
-            while len(self._known) > _PICTURES_KNOWN:
-                self._known.popitem(last=False)
-        return found
-
-
-def _size(path: Path) -> Size:
-    used = load_picture(path)
-    with Image.open(path) as file:
-        width, height = file.size
-    if (width > height) != (used.width > used.height):  # the file says that the camera was held upright
-        width, height = height, width
-    return Size(width, height, used.width, used.height)
+_MEMORY_NEEDS = (
+    "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *MEMORY_SETTINGS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the form says. `length` and `picture` are markup, `facts` is for the page's script.
+    """What the form says. `length`, `picture` and `memory` are markup, `facts` is for the page's script.
 
     Attributes:
         picture: why the picture cannot be used; empty if it can, or there is none.
-        facts: `crop` in percent of the picture or None, `size` in words, and a state for each fold.
+        facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, and the
+            machine's defaults, which a browser need not keep.
     """
 
     length: str
     picture: str
+    memory: str
     facts: dict[str, Any]
 
 
@@ -107,7 +45,7 @@ class Describer:
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._paces, self._pictures = PaceBook(service), Pictures()
+        self._paces, self._planner = PaceBook(service), catalogue.planner
 
     def describe(self, settings: dict[str, Any]) -> Description:
         info = self._info(settings)
@@ -115,23 +53,33 @@ class Describer:
         found = self._judge(settings.get("image"))
         crop = crop_of(found, side, info.multiple) if isinstance(found, Size) else None
         pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
+        memory = self._memory(settings, info, crop)
         facts = {
             "crop": crop and [round(100 * share, 3) for share in crop.place],
             "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
             "look": f"seed {_text(settings.get('seed'))} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get('guidance'))}",
             "output": f"{_text(settings.get('resolution'))} px · quality {_text(settings.get('crf'))}",
-            "memory": f"{_text(settings.get('preserved_gb'))} GB kept free",
+            "memory": memory.state,
             "model": info.title,
+            "defaults": self._planner.defaults,
         }  # fmt: skip
-        return Description(self._length(settings, info, pixels), _refusal(found), facts)
+        return Description(self._length(settings, info, pixels), _refusal(found), memory.markup, facts)
 
     def _judge(self, picture: object) -> Size | InputError | None:
         try:
             path = picture_path(picture)
         except InputError as error:
             return error
-        return self._pictures.judge(path) if path else None
+        return self._planner.pictures.judge(path) if path else None
+
+    def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> Told:
+        known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}
+        try:
+            request = GenerationRequest.from_dict(to_request(known | {"image": "any"}, info, self._planner))
+        except InputError as error:
+            return Told("", _refusal(error) if control_of(error) in MEMORY_SETTINGS else "")
+        return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
         try:

@@ -5,7 +5,10 @@ let mayKeep = false; // only after what was kept has been put back, else the def
 shared.restored = () => { mayKeep = true; };
 shared.keep = (names, values) => {
   if (!mayKeep) return;
-  const settings = Object.fromEntries(names.map((name, index) => [name, values[index]]));
+  // What is this machine's own is not kept: another one, or another card, has its own.
+  const defaults = props.value?.defaults || {};
+  const pairs = names.map((name, index) => [name, values[index]]);
+  const settings = Object.fromEntries(pairs.filter(([name, value]) => value !== defaults[name]));
   try { localStorage.setItem(FORM, JSON.stringify(settings)); } catch { /* not allowed to keep anything */ }
 };
 

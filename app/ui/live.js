@@ -6,6 +6,7 @@ const card = find('.lt-status');
 const player = createPlayer(find('.lt-stage'));
 const strip = createStrip(find('.lt-strip'), (at) => player.jump(at));
 player.onTime((at) => strip.mark(at));
+const timeline = createTimeline(find('.lt-memory'));
 
 const LOST_AFTER = 4000; // milliseconds without an update; the server sends one a second
 const RETRY_EVERY = 3000;
@@ -189,9 +190,12 @@ function failure() {
 
 function figures() {
   const box = find('.lt-figures'), shown = scene.figures;
-  box.hidden = !shown || (!shown.stages.length && !shown.facts.length);
+  const pairs = shown ? shown.facts : [];
+  find('.lt-spent').hidden = !pairs.length && !(shown && shown.stages.length) && !scene.memory;
+  find('.lt-facts').hidden = !pairs.length;
+  rows(find('.lt-facts'), pairs);
+  box.hidden = !shown || !shown.stages.length;
   if (box.hidden) return;
-  rows(find('.lt-facts'), shown.facts);
   const body = box.querySelector('tbody'), said = JSON.stringify(shown.stages);
   if (body.dataset.said === said) return;
   body.dataset.said = said;
@@ -267,6 +271,7 @@ function show() {
     warnings();
     failure();
     figures();
+    timeline.show(scene.memory);
     text('.lt-prompt', scene.prompt);
     find('.lt-settings').hidden = false;
     rows(find('.lt-settings dl'), scene.settings);

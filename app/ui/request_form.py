@@ -13,6 +13,7 @@ from app.ui.actions import AROUND, Actions, mode_choices
 from app.ui.catalogue import Catalogue
 from app.ui.describe import Describer
 from app.ui.examples import samples_of
+from app.ui.memory_plan import Planner
 from app.ui.settings import DEFAULT_SEED, MAX_PAGE_SEED, defaults
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, MAX_RESOLUTION, MIN_RESOLUTION, RANGES
 
@@ -39,7 +40,7 @@ class RequestForm:
 
     def __init__(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
-        self._start_values = defaults(info)
+        self._start_values = defaults(info, catalogue.planner)
         self.controls: dict[str, gr.components.Component] = {}
         self.banner = gr.HTML(
             view.banner(info), apply_default_css=False, js_on_load=_EXAMPLES_JS, elem_id="try-it"
@@ -57,12 +58,12 @@ class RequestForm:
         with gr.Accordion("Size and output", open=False, elem_id="fold-output"):
             self._add_output()
         with gr.Accordion("Memory", open=False, elem_id="fold-memory"):
-            self._add_memory()
+            self._add_memory(catalogue.planner)
         self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
         self._add_buttons()
         # Invisible: what the form's script shows of the settings, and the way back for pictures it is given.
         self.facts = gr.HTML(
-            {},
+            {"defaults": catalogue.planner.defaults},
             html_template="",
             js_on_load=script("form.js", "prompts.js", "keep.js"),
             apply_default_css=False,
@@ -136,11 +137,18 @@ class RequestForm:
         )  # fmt: skip
         self._slider("crf", info="Lower is better and larger. Below 1 is written as 1.")
 
-    def _add_memory(self) -> None:
-        self._slider(
-            "preserved_gb", label="GPU Inference Preserved Memory (GB) (larger means slower)",
-            info="Recorded with the job. Takes effect on a GPU, with the memory management to come.",
-        )  # fmt: skip
+    def _add_memory(self, planner: Planner) -> None:
+        for name, remark, info in (
+            ("vram_cap_gb", "", "The most that a video may take. What does not fit is refused at the start."),
+            ("preserved_gb", " (larger means slower)", "What weights leave free: the rest is streamed."),
+        ):
+            self.controls[name] = gr.Slider(
+                0, planner.most_gb, self._start_values[name], step=0.1, label=RANGES[name].label + remark,
+                info=info, buttons=[], elem_id=f"set-{name}",
+            )  # fmt: skip
+        self.memory = gr.HTML(
+            elem_id="memory-plan", apply_default_css=False, js_on_load=script("memory_plan.js")
+        )
 
     def _add_buttons(self) -> None:
         # Sticky at the lower edge of the window: always in sight.
@@ -178,13 +186,13 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
 
     def describe(*values: object) -> tuple[Any, ...]:
         described = describer.describe(dict(zip(names, values, strict=True)))
-        return described.length, described.picture, described.facts
+        return described.length, described.picture, described.memory, described.facts
 
     # What is folded away has no change event; who sets it lets the script say so, as `facts.submit`.
     changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
         [page.load, *changes],
-        describe, controls, [form.length, form.picture_note, form.facts],
+        describe, controls, [form.length, form.picture_note, form.memory, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
     form.prompt.change(

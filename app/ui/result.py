@@ -7,7 +7,7 @@ from pathlib import Path
 import gradio as gr
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("player.js", "strip.js", "live.js")
+_SCRIPTS = ("player.js", "strip.js", "timeline.js", "live.js")
 
 
 class Result:

@@ -16,6 +16,8 @@ from PIL import Image
 
 from app.ui import words
 from app.ui.live import Cell, LiveJob
+from app.ui.memory_record import memory_of
+from app.ui.memory_view import cap_gb, gb
 from app.ui.watch import Scene
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.events import Cancelled, Finished
@@ -84,6 +86,7 @@ def show(
         "cells": [_cell(cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
         "settings": words.settings(live.job.request, model),
+        "memory": memory_of(JobFolder(live.job.folder).memory),
     }
     shown |= _pulse(live, elapsed) if running else {}
     shown |= _pictures(live, model)
@@ -174,6 +177,11 @@ def _figures(live: LiveJob, elapsed: float) -> Shown:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
     facts = [("Took", words.duration(elapsed))] if live.job.started else []
+    if isinstance(live.end, Finished) and live.end.cap_bytes:
+        peak, cap = gb(live.end.peak_device_bytes), cap_gb(live.end.cap_bytes)
+        facts.append(("Peak on the device", f"{peak} GB under a cap of {cap} GB"))
+        if live.end.retries:
+            facts.append(("Smaller plans tried", str(live.end.retries)))
     if live.timing.step is not None:
         facts.append(("A step", words.duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:

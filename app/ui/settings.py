@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from app.ui.catalogue import Catalogue
+from app.ui.memory_plan import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.registry import ModelInfo
 from diffusers_helper.request import (
@@ -23,8 +24,8 @@ DEFAULT_SEED = 31337
 _TEXTS = ("prompt", "negative")
 
 
-def defaults(info: ModelInfo) -> dict[str, Any]:
-    """Every setting but picture and prompt, as a model wants it."""
+def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
+    """Every setting but picture and prompt, as a model and the machine want them."""
     return {
         "mode": info.modes[0],
         "seconds": GenerationRequest.__dataclass_fields__["seconds"].default,
@@ -35,18 +36,18 @@ def defaults(info: ModelInfo) -> dict[str, Any]:
         "cfg": 1.0,
         "cfg_rescale": 0.0,
         "resolution": info.side,
-        "preserved_gb": 6.0,
         "crf": 16,
+        **planner.defaults,
     }
 
 
-def to_request(settings: dict[str, Any], info: ModelInfo) -> dict[str, Any]:
-    """The form's values as those of a request, with the resolution only where it was changed.
+def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:
+    """The form's values as those of a request, with resolution and memory only where they were changed.
 
     Raises:
         InputError: for a picture that was not uploaded, or a seed that a browser cannot hold exactly.
     """
-    settings = dict(settings)
+    settings = settings | planner.own(settings)
     seed = settings.get("seed")
     if isinstance(seed, int | float) and seed > MAX_PAGE_SEED:
         raise InputError(
@@ -61,6 +62,8 @@ def to_request(settings: dict[str, Any], info: ModelInfo) -> dict[str, Any]:
 
 def control_of(error: InputError) -> str:
     """The name of the setting that a refusal speaks of, `image` for the picture, empty if of none."""
+    if error.message.startswith("Does not fit"):
+        return "vram_cap_gb"
     first = error.message.split(maxsplit=1)[0] if error.message else ""
     if first in GenerationRequest.__dataclass_fields__:
         return first

@@ -29,6 +29,15 @@ _STAGES: dict[Stage | None, str] = {
     "decode": "Decoding",
     "write": "Writing the video",
 }
+# Uses of the networks, as the memory plan names them.
+MEMORY_STAGES = {
+    "text": "Prompt (Llama)",
+    "text_2": "Prompt (CLIP)",
+    "vae_encode": "Picture (VAE)",
+    "vision": "Picture (SigLIP)",
+    "sample": "Denoising",
+    "decode": "Decoding",
+}
 _ORDERS = {"inverted": "End first", "forward": "Forward"}
 
 
@@ -143,6 +152,8 @@ def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[s
         ("Resolution", f"{resolution} pixels" if resolution else "the model's own"),
         ("MP4 compression", str(request.crf)),
     ]
+    if request.vram_cap_gb is not None:
+        rows.append(("VRAM cap", f"{request.vram_cap_gb:g} GB"))
     if request.preserved_gb is not None:
-        rows.append(("Memory left free on the GPU", f"{request.preserved_gb:g} GB"))
+        rows.append(("Preserved memory", f"{request.preserved_gb:g} GB"))
     return rows

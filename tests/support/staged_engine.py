@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -27,8 +28,31 @@ from tests.support.clips import cut, scene, writer
 
 STEPS = 2
 PEAK = 3 * 2**30
+# Of the memory that it claims: the cap, and of each stage what was planned and what was measured.
+CAP, RESERVE = 20 * 2**30, 2**30
+PLANNED = {"text": 3 * 2**30, "sample": 6 * 2**30, "decode": 7 * 2**30}
+MEASURED = {"text": 2 * 2**30, "sample": 5 * 2**30, "decode": 13 * 2**29}
+STREAMED = 11 * 2**29
 FAILING_PROMPT, FAILING_LATE_PROMPT = "fail", "fail in section 2"
 MESSAGE, REMEDY = "The <b>stage</b> collapsed.", "Build another & start again."
+
+
+def memory_record(sections: int) -> dict[str, Any]:
+    """What a real engine writes of its memory after so many sections: a second for each use of a network."""
+    uses = [("text", None), *((name, n) for n in range(1, sections + 1) for name in ("sample", "decode"))]
+    stages = [
+        {
+            "stage": name, "model": name, "section": number, "begin": float(at), "end": at + 1.0,
+            "predicted_bytes": PLANNED[name], "measured_bytes": MEASURED[name], "resident_bytes": 2**30,
+            "streamed_bytes": STREAMED if name == "sample" else 0, "is_complete": True,
+        }
+        for at, (name, number) in enumerate(uses)
+    ]  # fmt: skip
+    return {
+        "peak_device_bytes": MEASURED["decode"], "cap_bytes": CAP, "bytes_streamed": sections * STREAMED,
+        "retries": 0, "vae_tile_px": 256, "preserved_bytes": 18 * 2**30, "reserve_bytes": RESERVE,
+        "plan_peak_bytes": PLANNED["decode"] + RESERVE, "keep_all_resident": False, "stages": stages,
+    }  # fmt: skip
 
 
 class StagedEngine:
@@ -120,6 +144,7 @@ class StagedEngine:
             assert picture is not None
             thumbnail = JobFolder(job.folder).thumbs / f"{number:04}.webp"
             thumbnail.parent.mkdir(exist_ok=True)
+            JobFolder(job.folder).memory.write_text(json.dumps(memory_record(number)))
             Image.fromarray(picture[len(picture) // 2]).save(thumbnail)
             yield SectionFinished(
                 **about,
@@ -131,4 +156,5 @@ class StagedEngine:
                 thumbnail=str(thumbnail),
             )
         end = str(video.finish())
-        yield Finished(**about, video=end, frames=shown, seconds=1.0, peak_host_bytes=PEAK)
+        memory: dict[str, Any] = {"peak_device_bytes": MEASURED["decode"], "cap_bytes": CAP}
+        yield Finished(**about, video=end, frames=shown, seconds=1.0, peak_host_bytes=PEAK, **memory)

@@ -1,0 +1,151 @@
+"""The memory plan of what the form asks for: by arithmetic, in this process, before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.ui.pictures import Pictures
+from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.memory.budget import GB, Budget, Demand, DoesNotFit, JobPlan, plan_job, smallest_cap
+from diffusers_helper.memory.estimates import Calibration, largest_bucket, text_tokens
+from diffusers_helper.planning import VideoPlan, demands_for, plan_video
+from diffusers_helper.profiles import Profile, detect, profile_for
+from diffusers_helper.registry import ModelInfo
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sysfs import host_memory
+
+MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
+_DEMANDS_KNOWN = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing fits, and what would.
+
+    Attributes:
+        stage: the first that does not fit.
+        least: the plan under the smallest cap that works.
+        is_preserved: whether less preserved memory alone would do.
+    """
+
+    stage: str
+    budget: Budget
+    least: JobPlan
+    is_preserved: bool
+
+
+def _this_profile() -> Profile:
+    return profile_for(detect(os.environ), os.environ)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans for one machine. Safe from any thread.
+
+    Attributes:
+        profile: of the machine that the engine computes on.
+        calibration: what was measured there.
+        pictures: sizes of those that were handed in; a video's shape follows from its picture's.
+    """
+
+    profile: Profile = field(default_factory=_this_profile)
+    calibration: Calibration = field(default_factory=Calibration)
+    pictures: Pictures = field(default_factory=Pictures)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _demands: dict[object, tuple[Demand, ...]] = field(default_factory=dict, init=False, repr=False)  # pyright: ignore[reportUnknownVariableType]
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """Cap and preserved memory of this machine in GB, as the form shows them."""
+        settings = (self.profile.cap_bytes, self.profile.preserved_bytes)
+        values = (_tenths(setting.value) for setting in settings)
+        return dict(zip(MEMORY_SETTINGS, values, strict=True))
+
+    @property
+    def most_gb(self) -> float:
+        """What the form's sliders go up to."""
+        total = self.profile.machine.total_bytes
+        return _tenths(total) if total else 192.0
+
+    def own(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The form's memory settings as a request has them: None where they are this machine's."""
+        return {
+            name: None if settings[name] == default else settings[name]
+            for name, default in self.defaults.items()
+            if name in settings
+        }
+
+    def plan(
+        self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None
+    ) -> VideoPlan | Refusal:
+        """The plan, or why there is none.
+
+        Args:
+            shape: height and width of the video; None where the picture is not known.
+
+        Raises:
+            LongtakeError: if a local model's files cannot be read.
+        """
+        height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
+        demands = self._known_demands(request, info, height, width)
+        free = host_memory().available or None
+        try:
+            return plan_video(
+                request, info, self.profile, shape=(height, width), demands=demands, free_ram_bytes=free
+            )
+        except DoesNotFit as error:
+            budget = self.profile.budget(request.vram_cap_gb, request.preserved_gb)
+            least = plan_job(budget.with_cap(error.smallest_cap_bytes), demands)
+            freed = replace(budget, preserved_bytes=0, is_default=False)
+            lower = min(smallest_cap(freed, demand.stages) for demand in demands)
+            return Refusal(error.stage, budget, least, lower <= budget.cap_bytes)
+
+    def _known_demands(
+        self, request: GenerationRequest, info: ModelInfo, height: int, width: int
+    ) -> tuple[Demand, ...]:
+        """What is read from the model's files is read once: the form asks with each move of a slider."""
+        tokens = text_tokens(request.prompt), text_tokens(request.negative if request.cfg > 1 else "")
+        key = info.name, info.folder, height, width, tokens, request.vae_tile
+        with self._lock:
+            if key in self._demands:
+                return self._demands[key]
+        found = demands_for(request, info, self.profile, height, width, self.calibration)
+        with self._lock:
+            if len(self._demands) >= _DEMANDS_KNOWN:
+                self._demands.clear()
+            self._demands[key] = found
+        return found
+
+    @property
+    def knows_the_size(self) -> bool:
+        """Whether there is a cap to plan with; of some cards only the driver knows it."""
+        return self.profile.cap_bytes.value > 0
+
+    def check(self, request: GenerationRequest, info: ModelInfo) -> Refusal | None:
+        """Why a request would be refused before anything is loaded, None if it would not be.
+
+        What cannot be planned here the engine judges.
+        """
+        if not self.knows_the_size and request.vram_cap_gb is None:
+            return None
+        size = self.pictures.judge(request.image)
+        if isinstance(size, InputError):
+            return None
+        side = request.resolution or info.side
+        try:
+            shape = nearest_bucket(size.used_height, size.used_width, side, info.multiple)
+            found = self.plan(request, info, shape)
+        except LongtakeError:
+            return None
+        return found if isinstance(found, Refusal) else None
+
+
+def _tenths(count: int) -> float:
+    scale = 10 if count >= GB else 1000
+    return math.floor(scale * count / GB) / scale
