@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,13 @@ class _StorageRef(weakref.ref[torch.UntypedStorage]):
     __slots__ = ("key", "num_bytes")
     key: int
     num_bytes: int
+
+
+class PassStart(NamedTuple):
+    """What an account had when a part of the work began."""
+
+    peak: int
+    live: int
 
 
 class Account(TorchDispatchMode):
@@ -135,6 +142,47 @@ class Account(TorchDispatchMode):
         with self._lock:
             self._bury()
             return storage is not None and storage._cdata in self._refs
+
+    def begin_pass(self) -> PassStart:
+        """From here on until `end_pass` the peak is that of a part of the work."""
+        with self._lock:
+            self._bury()
+            start = PassStart(self._peak, self._live)
+            self._peak = self._live
+            return start
+
+    def end_pass(self, start: PassStart) -> tuple[int, int]:
+        """How much more the part took at its peak, and after it, than was there at its start."""
+        with self._lock:
+            self._bury()
+            taken, kept = self._peak - start.live, self._live - start.live
+            self._peak = max(self._peak, start.peak)
+            return taken, kept
+
+    def require(self, num_bytes: int) -> None:
+        """Counts bytes that will live for a while and will not be seen.
+
+        Raises:
+            AccountedOutOfMemory: if they do not fit under the cap.
+        """
+        with self._lock:
+            self._bury()
+            self._check(num_bytes)
+            self._peak = max(self._peak, self._live + num_bytes)
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether it is entered on this thread, and not paused."""
+        return getattr(self._depth, "value", 0) > 0 and not getattr(self._depth, "is_paused", False)
+
+    def pause(self) -> None:
+        """Operations on this thread are not seen until `resume`."""
+        self._depth.is_paused = True
+        super().__exit__(None, None, None)
+
+    def resume(self) -> None:
+        self._depth.is_paused = False
+        super().__enter__()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

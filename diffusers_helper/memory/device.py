@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.memory.flush import FlushReport, flush_rocm_allocator
+from diffusers_helper.memory.repeats import Repeats
 
 
 class Device(ABC):
@@ -79,6 +81,10 @@ class Device(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+    def computing(self, network: nn.Module) -> AbstractContextManager[None]:
+        """While entered, a device that has to watch each operation may spare itself those it knows."""
+        return nullcontext()
 
     def put(self, tensor: Tensor) -> Tensor:
         """A copy on the device, contiguous and in storage of its own."""
@@ -154,6 +160,7 @@ class AccountingDevice(Device):
     def __init__(self, cap_bytes: int | None = None) -> None:
         self.torch_device = torch.device("cpu")
         self.account = Account(cap_bytes)
+        self._repeats = Repeats(self.account)
         self.cap_bytes = cap_bytes
 
     @property
@@ -189,6 +196,9 @@ class AccountingDevice(Device):
 
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
         self.account.release(what)
+
+    def computing(self, network: nn.Module) -> AbstractContextManager[None]:
+        return self._repeats.of(network)
 
     def __enter__(self) -> Self:
         self.account.__enter__()
