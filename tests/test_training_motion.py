@@ -14,7 +14,7 @@ from training.encoders import Encoders
 from training.pool import CLIP_LATENTS, Pool, encode_case
 from training.render import Renderer, make_canvases
 from training.scenes import Background, Case, Motion, Scene, Thing
-from training.start import start_from
+from training.start import blend, start_from
 from training.train_transformer import CHECKPOINT
 from training.transformer import motion_weight
 from training.vae import build_vae
@@ -80,6 +80,17 @@ def test_a_start_keeps_the_weights_and_an_existing_checkpoint(started: Path) -> 
     before = (started / CHECKPOINT).read_bytes()
     assert not start_from(MODEL, started)
     assert (started / CHECKPOINT).read_bytes() == before
+
+
+def test_a_blend_lies_between_the_model_and_the_running_mean(tmp_path: Path) -> None:
+    model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(MODEL / "transformer")
+    shipped = model.float().state_dict()
+    average = {name: value + 1 for name, value in shipped.items()}
+    torch.save({"model": {}, "average": average, "spent": 7.0, "step": 3}, tmp_path / CHECKPOINT)
+    blend(MODEL, tmp_path, 0.25)
+    state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert (state["spent"], state["step"]) == (7.0, 3)
+    assert all(torch.allclose(state["model"][name], value + 0.25) for name, value in shipped.items())
 
 
 def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Encoders) -> None:
