@@ -48,10 +48,10 @@ class SamplerEngine:
         return decode(self._vae, latents)[0]
 
 
-def make_engine(kind: str, folder: Path, steps: int | None) -> Engine:
-    """The engine of a name, ``product`` or ``sampler``."""
+def make_engine(kind: str, folder: Path, steps: int | None, cfg: float = 1.0) -> Engine:
+    """The engine of a name, ``product`` or ``sampler``; only the product knows classifier-free guidance."""
     if kind == "sampler":
         return SamplerEngine(folder, steps)
     from training.product_engine import ProductEngine
 
-    return ProductEngine(folder, steps)
+    return ProductEngine(folder, steps, cfg)

@@ -185,7 +185,7 @@ def work(arguments: argparse.Namespace, part: int) -> tuple[list[Outcome], dict]
     """One process's share: its videos, and in the first process the figures that are not about motion."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(arguments.threads)
-    engine = make_engine(arguments.engine, arguments.model, arguments.steps)
+    engine = make_engine(arguments.engine, arguments.model, arguments.steps, arguments.cfg)
     cases = Cases(arguments.seed)
     chosen = cases.make(arguments.per_motion)
     extra: dict = {"unreadable_cases_left_out": cases.rejected}
@@ -211,7 +211,7 @@ def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
 
 def time_two_seconds(arguments: argparse.Namespace) -> float:
     """Wall time of two sections (73 frames) with a warm engine and all cores."""
-    engine = make_engine(arguments.engine, arguments.model, arguments.steps)
+    engine = make_engine(arguments.engine, arguments.model, arguments.steps, arguments.cfg)
     picture = held_out_clips(1, 1, (128, 128))[0, :, 0]
     engine.make(picture, "the camera zooms in", "inverted", 1, seed=0)
     began = time.time()
@@ -273,6 +273,7 @@ def main() -> None:
     )
     parser.add_argument("--per-motion", type=int, default=15, help="cases of each of the 14 motions")
     parser.add_argument("--steps", type=int, default=None, help="sampling steps; default: the model's own")
+    parser.add_argument("--cfg", type=float, default=1.0, help="classifier-free guidance; default: none")
     parser.add_argument("--seed", type=int, default=EVALUATION_SEED, help="seed of the cases")
     parser.add_argument("--out", type=Path, default=Path(".training/evaluation.json"), help="JSON to write")
     parser.add_argument("--processes", type=int, default=2, help="processes that share the videos")

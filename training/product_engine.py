@@ -34,10 +34,11 @@ def read_frames(video: Path) -> torch.Tensor:
 class ProductEngine:
     """Makes videos through ``diffusers_helper.pipeline.generate``, warm after construction."""
 
-    def __init__(self, folder: Path, steps: int | None) -> None:
+    def __init__(self, folder: Path, steps: int | None, cfg: float = 1.0) -> None:
         info = find_model(str(folder), allow_folder=True)
         facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
         self.name, self.steps, self.guidance = str(folder), steps or facts["steps"], facts["guidance"]
+        self.cfg = cfg
         self.models = load_models(info, device="cpu")
         self.models.load(CancelToken())
 
@@ -59,6 +60,7 @@ class ProductEngine:
                 steps=self.steps,
                 mode=mode,
                 guidance=self.guidance,
+                cfg=self.cfg,
                 crf=CRF,
                 model=self.name,
             )

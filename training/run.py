@@ -17,6 +17,7 @@ from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransforme
 from training.encoders import make_encoders
 from training.export import export
 from training.parallel import launch
+from training.start import blend, start_from
 from training.train_transformer import CHECKPOINT, Plan, train
 from training.transformer import build_transformer
 from training.vae import build_vae, freeze, train_stage
@@ -75,8 +76,14 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=STAGES, action="append", help="run just this stage (may be repeated)"
     )
+    parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
+    parser.add_argument("--blend", type=float, help="once: share of the checkpoint in a mean with --start's")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    if arguments.start:
+        start_from(arguments.start, arguments.folder)
+        if arguments.blend is not None:
+            blend(arguments.start, arguments.folder, arguments.blend)
     for name in arguments.only or STAGES:
         run_stage(name, arguments.folder, arguments.minutes, arguments.processes, arguments.target)
 

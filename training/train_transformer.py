@@ -28,7 +28,7 @@ TRAIN_SEED = 41
 SMALL_SIZES = {(64, 64): 0.6, (48, 80): 0.12, (80, 48): 0.12, (64, 48): 0.08, (48, 64): 0.08}
 CHECKPOINT = "transformer.pt"
 # Motion is decided at high noise: training spends more of its time there than sampling does.
-SHIFT_FACTOR = 2.3
+SHIFT_FACTOR = 5.0
 SIDE = 128
 
 
@@ -37,13 +37,12 @@ class Plan:
     """How a run goes: minutes in all, the share at small size, learning rate, clips per process and step."""
 
     minutes: float
-    small: float = 0.80
-    lr: float = 2e-3
+    small: float = 0.66
+    lr: float = 1.5e-3
     batch_small: int = 18
     batch_large: int = 5
-    first_clips: int = 60
-    most_clips: int = 3500
-    watch_minutes: float = 10.0
+    most_clips: int = 120
+    watch_minutes: float = 25.0
     steps: int = 6
 
 
@@ -108,8 +107,9 @@ class Trainer:
             return
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.average.weights, self.average.steps = state["average"], 1000
+        if "optimiser" in state:
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.average.weights, self.average.steps = state["average"], 1000
         self.spent, self.step = state["spent"], state["step"]
 
     def save(self) -> None:
@@ -118,18 +118,16 @@ class Trainer:
         save_state(self.root / CHECKPOINT, state)
 
     def fill(self, done: float) -> None:
-        """Add clips: small ones while they are trained on, large ones in time for their turn."""
-        small, large = done < self.plan.small, done > 0.4 * self.plan.small
-        sizes = SMALL_SIZES if small else large_sizes()
+        """Add clips of the sizes in use; each is trained on three to five times before it is forgotten."""
+        small = done < self.plan.small
+        sizes, first, fresh = (SMALL_SIZES, 90, 6) if small else (large_sizes(), 40, 1)
         for size, share in sizes.items():
-            wanted = max(int(self.plan.first_clips * share), 8) if small else max(int(60 * share), 4)
+            wanted = max(int(first * share), 3)
             have = len(self.pool.items.get(size, []))
             if have < wanted:
                 self.pool.add(size, wanted - have)
-        if small and (self.step % 3 == 0 or len(self.pool.items[(64, 64)]) < 150):
-            self.pool.add(draw(self.rng, SMALL_SIZES))
-        if large and self.step % (8 if small else 5) == 0:
-            self.pool.add(draw(self.rng, large_sizes()))
+        for _ in range(fresh):
+            self.pool.add(draw(self.rng, sizes))
 
     def train_step(self, done: float) -> None:
         small = done < self.plan.small

@@ -15,7 +15,8 @@ from diffusers_helper.packing import HISTORY, WINDOW, frame_indices, paddings
 from training.encoders import WIDTH
 
 SEED = 31
-MOTION_WEIGHT = 3.0
+# How much what moves counts beside the whole picture; the floors keep still clips' own noise from counting.
+MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 1.5, 0.02, 0.2, 40.0
 # Slope, offset and cap of FramePack's rule for the shift of the noise levels.
 SHIFT_SLOPE, SHIFT_OFFSET, SHIFT_CAP = (1.15 - 0.5) / (4096 - 256), 0.456667, math.log(7)
 
@@ -160,6 +161,18 @@ def draw_sigmas(batch: int, generator: torch.Generator, shift: float) -> torch.T
     return shift * t / (1 + (shift - 1) * t)
 
 
+def motion_weight(clean: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """How much each place of a clip counts (B, T, h, w): by how far it is from the picture's latent.
+
+    The sum over a clip is about the same whether a small pale thing shrinks or the whole picture pans; else
+    the small motions are lost in the loss of the large ones.
+    """
+    change = (clean - start).abs().mean(dim=1)
+    area = change.mean(dim=(1, 2, 3), keepdim=True) + LEAST_CHANGE
+    contrast = change.square().mean(dim=(1, 2, 3), keepdim=True) / area + LEAST_CONTRAST
+    return (change / (area * contrast)).clamp(max=MOST_WEIGHT)
+
+
 def flow_loss(
     model: nn.Module,
     section: Section,
@@ -190,6 +203,4 @@ def flow_loss(
             return_dict=False,
         )[0]
     error = (velocity.float() - (noise - clean)).square().mean(dim=1)
-    # What differs from the picture counts more: it is a small part of most videos, and the hard one.
-    change = (clean - start).abs().mean(dim=1).clamp(max=1)
-    return (error * (1 + MOTION_WEIGHT * change)).mean(dim=(1, 2, 3))
+    return (error * (1 + MOTION_WEIGHT * motion_weight(clean, start))).mean(dim=(1, 2, 3))
