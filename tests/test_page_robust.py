@@ -149,8 +149,8 @@ def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: P
     visit(second, stand)
     for _ in range(5):
         page.reload(wait_until="domcontentloaded")
-    for tab in (page, second):
-        status(tab, state="running", frames=33, job=job)
+        status(page, state="running", frames=33, job=job)
+    status(second, state="running", frames=33, job=job)
     wait_until(lambda: subscriptions() == 2, PATIENCE)
     stand.engine.go(1000)
     for tab in (page, second):

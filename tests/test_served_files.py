@@ -167,7 +167,7 @@ def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[st
             ]
             data = [image if kind == "image" else value for kind, value in zip(kinds, values, strict=True)]
             yield "run/predict", {"data": data, "fn_index": handler["id"], "session_hash": "forged"}
-    settings = ["", "", 1, 1, 1, None, None, 10, 1, 0, 16, "unipc", "demo", None]
+    settings = ["", "", 1, 1, 1, None, None, 10, 1, 0, 16, "unipc", "demo", None, None, None]
     yield "call/generate", {"data": [image, *settings]}
 
 

@@ -17,7 +17,15 @@ from pathlib import Path
 from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
 from app.jobs.patience import Patience
-from diffusers_helper.events import Event, JobStarted, SectionFinished, StageStarted, StepDone, Warned
+from diffusers_helper.events import (
+    Event,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +116,7 @@ class Supervisor:
         while True:
             try:
                 for event in run.attempt(resume=bool(before or deaths)):
-                    if event.is_final:
+                    if isinstance(event, Finished):  # any other end has no time to lose
                         self._patience.save()
                     yield event
             except EngineDied as died:
