@@ -112,7 +112,9 @@ def test_a_playing_video_grows_without_a_jump_or_a_black_frame(
     assert len(swaps) == len(rest)
     for swap in swaps:
         in_front = swap["length"] - swap["before"] if mode == "inverted" else 0.0
-        assert swap["now"] == pytest.approx(swap["old"] + in_front, abs=0.1)
+        # It loops while the job runs, so what stood at the end may have gone on from the beginning.
+        moved = (swap["now"] - swap["old"] - in_front) % swap["length"]
+        assert min(moved, swap["length"] - moved) <= 0.1
         assert swap["ready"] >= 2
         assert (swap["volume"], swap["rate"]) == (0.5, 0.5)
     assert not page.evaluate(f"{TOP}.paused")

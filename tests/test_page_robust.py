@@ -108,10 +108,13 @@ class Program:
             self.process = None
 
 
-def subscriptions() -> int:
-    """How many pages this process keeps up to date."""
+def subscriptions(service: JobService) -> int:
+    """How many pages are kept up to date about the service's jobs."""
     return sum(
-        isinstance(one, types.GeneratorType) and one.gi_code is watch.watch.__code__
+        isinstance(one, types.GeneratorType)
+        and one.gi_code is watch.watch.__code__
+        and one.gi_frame is not None
+        and one.gi_frame.f_locals.get("service") is service
         for one in gc.get_objects()
     )
 
@@ -151,14 +154,14 @@ def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: P
         page.reload(wait_until="domcontentloaded")
         status(page, state="running", frames=33, job=job)
     status(second, state="running", frames=33, job=job)
-    wait_until(lambda: subscriptions() == 2, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 2, PATIENCE)
     stand.engine.go(1000)
     for tab in (page, second):
         status(tab, state="finished", job=job)
     second.close()
-    wait_until(lambda: subscriptions() == 1, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 1, PATIENCE)
     page.goto("about:blank")
-    wait_until(lambda: subscriptions() == 0, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 0, PATIENCE)
 
 
 def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path) -> None:
