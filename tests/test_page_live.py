@@ -99,11 +99,13 @@ def test_a_playing_video_grows_without_a_jump_or_a_black_frame(
     first, *rest = totals(3.6, mode)
     stand.engine.go(FIRST)
     shows(page, first)
-    page.evaluate(f"() => {{ {TOP}.volume = 0.5; {TOP}.playbackRate = 0.5; }}")
+    page.evaluate(f"() => {{ {TOP}.volume = 0.5; {TOP}.playbackRate = 0.25; }}")
     page.evaluate(WATCH_SWAPS)
     cast = Screencast(page)
     for frames in rest:
-        page.wait_for_function(f"!{TOP}.paused && {TOP}.currentTime > 0.2")
+        # Slowly and far from the end, where the loop's own jump would be taken for the swap's.
+        page.evaluate(f"() => {{ {TOP}.currentTime = 0.2; }}")
+        page.wait_for_function(f"!{TOP}.paused && !{TOP}.seeking && {TOP}.currentTime > 0.2")
         stand.engine.go(FURTHER)
         shows(page, frames)
     page.wait_for_timeout(200)
@@ -116,7 +118,7 @@ def test_a_playing_video_grows_without_a_jump_or_a_black_frame(
         moved = (swap["now"] - swap["old"] - in_front) % swap["length"]
         assert min(moved, swap["length"] - moved) <= 0.1
         assert swap["ready"] >= 2
-        assert (swap["volume"], swap["rate"]) == (0.5, 0.5)
+        assert (swap["volume"], swap["rate"]) == (0.5, 0.25)
     assert not page.evaluate(f"{TOP}.paused")
     assert len(cast.frames) > 5
     assert min(frame.mean() for frame in cast.frames) > 60
