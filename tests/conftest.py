@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, writ
 # thread gains nothing, and on busy cores the threads' waiting for each other makes them many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def pytest_configure() -> None:
+    """Programs that tests start inherit ignored signals, as from `nohup` or a shell's `&`; they test them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
