@@ -96,6 +96,7 @@ function tell() {
   const label = find('#set-image label');
   if (label) label.dataset.hint = facts.size || '';
   if (facts.model && find('#lt-model')) find('#lt-model').textContent = facts.model;
+  shared.promptChanged?.();
   cropped = find('#set-image img')?.src ?? null;
   placeCrop();
 }
@@ -186,6 +187,7 @@ function settle(tries = 0) {
   watchPicture();
   watchJobs();
   shared.preparePrompts?.();
+  shared.preparePromptHelp?.();
   shared.restorePicture?.();
   tell();
 }
