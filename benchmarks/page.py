@@ -50,20 +50,22 @@ INTERACTIVE = """() => new Promise(done => {
     look();
 })"""
 
-# Notes, in milliseconds since the epoch, when the tab is told of a version of the video, which its number of
-# frames names, and when the first of its frames is on the screen. A paused video has no further frame to wait
-# for: there it is the second picture that the browser draws after the swap.
+# Notes, in milliseconds since the epoch, when the tab is told of a version of the video, which job and number
+# of frames name, and when the first of its frames is on the screen. A paused video has no further frame to
+# wait for: there it is the second picture that the browser draws after the swap.
 NOTE_FRAMES = """() => {
     const stage = document.querySelector('.lt-stage'), card = document.querySelector('.lt-status');
-    new MutationObserver(() => { window.told[card.dataset.frames] ??= Date.now(); })
-        .observe(card, {attributeFilter: ['data-frames']});
+    window.told = {};
+    window.shown = {};
+    new MutationObserver(() => { window.told[`${card.dataset.job} ${card.dataset.frames}`] ??= Date.now(); })
+        .observe(card, {attributeFilter: ['data-job', 'data-frames']});
     let top = null;
     new MutationObserver(() => {
         const now = stage.querySelector('video.lt-top');
         if (!now || now === top) return;
         top = now;
-        const frames = stage.dataset.url.split('?v=')[1];
-        const note = () => { if (now.readyState >= 2) window.shown[frames] ??= Date.now(); };
+        const [, job, frames] = stage.dataset.url.match(/^jobs\\/([^/]+)\\/.*[?]v=(\\d+)$/);
+        const note = () => { if (now.readyState >= 2) window.shown[`${job} ${frames}`] ??= Date.now(); };
         if (now.paused) requestAnimationFrame(() => requestAnimationFrame(note));
         else now.requestVideoFrameCallback(note);
     }).observe(stage, {subtree: true, attributeFilter: ['class']});
@@ -196,7 +198,6 @@ def run(counts: list[int]) -> list[Row]:
 
 def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     """One job by the page's own button, in the mode that is chosen there, to its end."""
-    page.evaluate("() => { window.told = {}; window.shown = {}; }")
     before = page.locator(".lt-status").get_attribute("data-job") or ""
     page.get_by_role("radio", name=MODE_LABELS[mode]).check(force=True)
     page.get_by_role("button", name="Start Generation").click()
@@ -210,16 +211,16 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     job = service.job(page.locator(".lt-status").get_attribute("data-job"))
     sections = [event for event in service.events(job.id) if isinstance(event, SectionFinished)]
     assert job.state == "finished", job.message
-    page.wait_for_function("frames => frames in window.shown", arg=str(sections[-1].frames))
+    page.wait_for_function("name => name in window.shown", arg=f"{job.id} {sections[-1].frames}")
     told, shown = page.evaluate("[window.told, window.shown]")
     delays: list[Delay] = []
     for event in sections:
         # The worker takes an event's time the moment before it writes it.
         written = 1000 * ((job.started or 0.0) + event.time)
-        frames = str(event.frames)
-        if frames in shown:  # a version that the next one overtook is never shown
+        name = f"{job.id} {event.frames}"
+        if name in shown:  # a version that the next one overtook is never shown
             delays.append(
-                Delay(mode, event.section, round(told[frames] - written), round(shown[frames] - written))
+                Delay(mode, event.section, round(told[name] - written), round(shown[name] - written))
             )
     return delays
 

@@ -18,7 +18,7 @@ from app.ui.watch import Scene, watch
 from diffusers_helper.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
-from tests.support.staged_engine import FAILING_LATE_PROMPT, MESSAGE, PEAK, REMEDY, STEPS
+from tests.support.staged_engine import FAILING_LATE_PROMPT, MEASURED, MESSAGE, PEAK, REMEDY, STEPS
 
 pytestmark = needs_chromium
 TOP = "document.querySelector('.lt-stage video.lt-top')"
@@ -262,6 +262,11 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     assert not failed.locator("pre").is_visible()
     failed.get_by_text("Technical details").click()
     assert job in failed.locator("pre").inner_text()
+    # Where time and memory went until then, from what the job's folder keeps.
+    facts = " ".join(failed.locator(".lt-facts").inner_text().split())
+    assert f"Peak on the device {MEASURED['decode'] / 2**30:.1f} GB under a cap of 20 GB" in facts
+    assert failed.locator(".lt-plot .lt-use").count() == 3
+    assert failed.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator("pre").inner_text()
     shows(page, 33)
     assert "Download what there is (1.10 s)" in failed.inner_text()
