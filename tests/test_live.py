@@ -211,12 +211,14 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     live = LiveJob(job_of())
     for event in history(live.job, load=1, first=1, step=1, frame=0.1)[:40]:
         live.apply(event)
-    live.apply(Warned(job=live.job.id, time=live.last_sign, message="Not <known>."))
+    for message in ("Not <known>.", "Lost /o/x/y.bin.", "Not <known>.", "Lost /mnt/private stuff/y.bin."):
+        live.apply(Warned(job=live.job.id, time=live.last_sign, message=message))
     shown = scene_of(live, now=1000 + live.last_sign + 3)
     assert shown["prompt"] == "a <b>ball</b>"
     assert shown["quiet"] == 3
     assert shown["calm"] >= 8
-    assert shown["warnings"] == ["Not <known>."]
+    assert shown["warnings"][:2] == ["Not <known>. (2 times)", "Lost <outputs>/x/y.bin."]
+    assert "/mnt" not in shown["warnings"][2]
     assert shown["video"]["url"] == f"jobs/{live.job.id}/video-0001.mp4?v=33"
     assert shown["hidden"] == pytest.approx((181 - 33) / 30, abs=1e-3)
     assert scene_of(live, ending=True)["headline"].startswith("Ending: ")

@@ -6,6 +6,7 @@ import base64
 import mimetypes
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -84,7 +85,7 @@ def show(
         "percent": round(live.percent, 1),
         "elapsed": round(elapsed, 1),
         "left": _rounded(live.seconds_left(elapsed)) if running else None,
-        "warnings": [without_paths(words, live.job.folder.parent) for words in live.warnings],
+        "warnings": _warnings(live),
         "cells": [_cell(live.job, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
         "settings": words.settings(live.job.request, model),
@@ -105,6 +106,12 @@ def show(
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
+
+
+def _warnings(live: LiveJob) -> list[str]:
+    """Each once, in the order in which they first came."""
+    times = Counter(without_paths(warning, live.job.folder.parent) for warning in live.warnings)
+    return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
 
 def _pulse(live: LiveJob, elapsed: float) -> Shown:
