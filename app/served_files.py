@@ -17,11 +17,11 @@ from diffusers_helper.job_folder import JobFolder
 
 # Of a job's folder: the start picture, the versions of the video, a small picture of each section.
 _SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp")
-# All that is served is shown as what it is and runs nothing.
+# All that is served is shown as what it is and runs nothing: so no drawings, which may hold scripts.
 _TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
-    ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff", ".svg": "image/svg+xml",
+    ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
 }  # fmt: skip
 _YOUNG_SECONDS = 600.0  # an upload of that age may be about to become a job
 
@@ -35,7 +35,7 @@ class ServedFiles:
 
     Attributes:
         outputs: the folder of the jobs, absolute.
-        uploads: gradio's folder for uploads and for the page's own pictures, absolute.
+        uploads: gradio's folder for uploads and for the pictures of examples, absolute.
     """
 
     outputs: Path
@@ -79,9 +79,7 @@ def _served(folder: Path, name: str) -> Response:
         return _NOT_THERE
     if kind is None or not is_ours:
         return _NOT_THERE
-    # A drawing can hold scripts, which run only where it is opened as a page of its own.
-    disposition = "attachment" if kind == "image/svg+xml" else "inline"
-    headers = {"content-disposition": disposition, "cache-control": "private"}
+    headers = {"content-disposition": "inline", "cache-control": "private"}
     return FileResponse(real, media_type=kind, headers=headers)
 
 
@@ -112,8 +110,7 @@ class UploadRoom:
                 fits = total + self.max_bytes <= self.max_total_bytes and count < self.max_files
                 broken_off = path.parent == self.folder  # whole ones lie in folders of their own
                 is_young = now - made < _YOUNG_SECONDS
-                # The page's own drawings lie here too.
-                if is_young or path.suffix == ".svg" or (fits and not broken_off):
+                if is_young or (fits and not broken_off):
                     continue
                 with contextlib.suppress(OSError):
                     path.unlink()
