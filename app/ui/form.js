@@ -121,6 +121,11 @@ document.addEventListener('keydown', (event) => {
   if (!event.repeat) find('#start')?.click();
 }, true);
 
+// Of a text field browsers bring only the cursor's line into view, and not from under the start button.
+document.addEventListener('keyup', (event) => {
+  if (event.key === 'Tab' && event.target.tagName === 'TEXTAREA') event.target.scrollIntoView({ block: 'nearest' });
+});
+
 // ---- Pictures that are pasted or dropped anywhere on the page.
 shared.givePicture = async (file) => {
   const body = new FormData();
