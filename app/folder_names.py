@@ -7,6 +7,7 @@ folders can stand in the text of an error; nobody sends them back.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,14 @@ class FolderNames:
     def __init__(self, uploads: Path, outputs: Path) -> None:
         self._uploads = f"{uploads}/"
         named = {uploads: _UPLOADS, outputs: "outputs/", _PROGRAM: "longtake/", Path(sys.prefix): "python/"}
-        forms = {form: name for folder, name in named.items() for form in _spellings(folder)}
-        # The innermost folder first.
-        self._forms = [(form, forms[form].encode()) for form in sorted(forms, key=len, reverse=True)]
+        self._names = {form: name.encode() for folder, name in named.items() for form in _spellings(folder)}
+        # The innermost folder first, and none in the middle of an address that happens to go on like it.
+        forms = b"|".join(map(re.escape, sorted(self._names, key=len, reverse=True)))
+        self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")")
 
     def outward(self, text: bytes) -> bytes:
         """A part of an answer in JSON, HTML or as an event stream."""
-        for form, name in self._forms:
-            text = text.replace(form, name)
-        return text
+        return self._forms.sub(lambda found: self._names[found[0]], text)
 
     def inward(self, message: bytes) -> bytes:
         """A message in JSON; anything else stays as it is."""
