@@ -96,7 +96,7 @@ class UploadRoom:
     max_bytes: int
     max_total_bytes: int = 4 * 2**30
     max_files: int = 2000
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
         """Removes what broken-off uploads left, then the oldest ones until one more upload fits.
