@@ -18,7 +18,15 @@ from app.ui.watch import Scene, watch
 from diffusers_helper.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
-from tests.support.staged_engine import FAILING_LATE_PROMPT, MEASURED, MESSAGE, PEAK, REMEDY, STEPS
+from tests.support.staged_engine import (
+    FAILING_LATE_PROMPT,
+    FAILING_PROMPT,
+    MEASURED,
+    MESSAGE,
+    PEAK,
+    REMEDY,
+    STEPS,
+)
 
 pytestmark = needs_chromium
 TOP = "document.querySelector('.lt-stage video.lt-top')"
@@ -274,6 +282,19 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     failed.get_by_role("button", name="Copy report").click()
     failed.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == failed.locator("pre").text_content()
+
+
+def test_a_job_that_is_over_at_once_is_told_all_the_same(page: Any, stand: Stand, photo: Path) -> None:
+    page.wait_for_function("document.querySelector('.lt-view').dataset.state === 'idle'")
+    page.set_viewport_size({"width": 390, "height": 844})
+    stand.engine.go(1000)
+    submit(stand, photo, prompt=FAILING_PROMPT, seconds=1)
+    status(page, state="failed")
+    page.wait_for_function("document.title === 'Failed · Longtake'")
+    page.wait_for_selector('.lt-view[data-first="true"]')
+    page.reload()
+    status(page, state="failed")
+    assert page.title() == "Longtake"
 
 
 def test_silence_is_told_with_the_usual_pace(
