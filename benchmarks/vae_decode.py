@@ -113,17 +113,14 @@ class Bench:
         self.kind, self.vae, self.device = kind, vae, device
         self.weights = sum(tensor.nbytes for tensor in vae.parameters())
 
-    def run(self, case: Case, ways: Iterator[tuple[str, Decode]]) -> Iterator[Row]:
+    def run(self, case: Case) -> Iterator[Row]:
         """Each way, the reference first."""
-        device, name = self.device.torch_device, f"{case.name} {case.frames}x{case.height}x{case.width}"
-        with torch.inference_mode():
-            moments = encode_pass(family_of(self.vae), clip(case)[:, :, :1], Tiles.of(256), Pieces())
-            moments = moments.expand(-1, -1, (case.frames + 3) // 4, -1, -1)
-            latents = moments[:, : moments.shape[1] // 2].contiguous().to(device)
+        moments = VaeEngine(self.vae, self.device).encode(clip(case))
+        latents = self.device.put(moments[:, : moments.shape[1] // 2])
         expected: Tensor | None = None
-        for way, decode in ways:
+        for way, decode in self.ways(case):
             with torch.inference_mode():
-                row, found = self._one(name, way, decode, latents, expected)
+                row, found = self._one(case.title, way, decode, latents, expected)
             expected = found if expected is None else expected
             yield row
 
