@@ -66,7 +66,6 @@ class VaeSettings:
     cleanup_frequency: int = 0
 
     def __post_init__(self) -> None:
-        largest = _is_tile(self.largest_px) and self.largest_px != 0
         checks = {
             "chunk": (self.chunk, self.chunk in (None, *CHUNKS), f"one of {CHUNKS}, or none"),
             "tile_px": (self.tile_px, _is_tile(self.tile_px), "0, or a multiple of 32"),
