@@ -8,22 +8,22 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from app.arguments import EXIT_FAILED
-from app.machine import output_of, this_machine
+from app.machine import output_of, this_local, this_machine
 from app.miopen_cache import clear_miopen_cache
+from diffusers_helper.attention import keep_kernel
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import GB, gb_text
-from diffusers_helper.memory.estimates import Attention
 from diffusers_helper.planning import known_networks, plan_video
 from diffusers_helper.profiles import (
     ALLOCATOR_VARIABLES,
     Machine,
     Profile,
-    Setting,
     engine_environment,
     environment_report,
     profile_for,
@@ -71,7 +71,7 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Prints the report, or clears MIOpen's caches.
+    """Prints the report, clears MIOpen's caches, or forgets what was learned of shortages.
 
     Returns: exit code; 1 if a job would fail.
 
@@ -80,7 +80,12 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path.home(), os.environ)
-    report = examine(arguments.model, Path(arguments.out), os.environ)
+    local = this_local(os.environ)
+    if arguments.forget_smaller_plans:
+        count = local.learned.forget()
+        sys.stdout.write(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+        return 0
+    report = examine(arguments.model, Path(arguments.out), os.environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
         sys.stdout.write(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
@@ -94,13 +99,19 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def examine(
-    model: str, outputs: Path, environ: Mapping[str, str], root: Path = ROOT, probe: Probe | None = None
+    model: str,
+    outputs: Path,
+    environ: Mapping[str, str],
+    root: Path = ROOT,
+    probe: Probe | None = None,
+    local: Local = Local(),  # noqa: B008 - frozen
 ) -> Report:
-    """Looks at everything that a job needs.
+    """Looks at everything that a job needs, and keeps which attention kernel ran.
 
     Args:
         root: of the file system that describes the machine.
         probe: asks torch; by default in a process of its own.
+        local: where what is found is kept.
     """
     report = Report()
     machine = this_machine(environ, root)
@@ -112,13 +123,11 @@ def examine(
         profile = profile_for(machine, environ)
     _cards(report, machine, profile, root)
     _torch(report, machine, facts, environ, root)
-    if _runs_math(report, machine, facts):
-        found: Setting[Attention] = Setting("math", "that is what SDPA ran", "doctor")
-        profile = replace(profile, attention=found)
+    profile = profile.with_kernel(_attention(report, machine, facts, local))
     _memory(report, root)
     _disk(report, outputs)
     _environment(report, profile, environ)
-    _job(report, model, profile, root)
+    _job(report, model, profile, root, local)
     return report
 
 
@@ -202,22 +211,22 @@ def _torch(
         )  # fmt: skip
 
 
-def _runs_math(report: Report, machine: Machine, facts: Mapping[str, Any]) -> bool:
-    """Whether SDPA runs the kernel that keeps all scores."""
+def _attention(report: Report, machine: Machine, facts: Mapping[str, Any], local: Local) -> str:
+    """The kernel that SDPA ran on the card, kept for plans from now on; "" if it did not run there."""
     kernel = str(facts.get("kernel", ""))
-    if not kernel:
-        return False
+    if not kernel or (machine.kind != "cpu" and not facts["devices"]):
+        return ""
+    keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
     if "math" not in kernel:
-        report.add("attention", f"SDPA runs {kernel}")
-        return False
+        report.add("attention", f"SDPA runs {kernel}; plans count with it")
+        return kernel
     report.add(
-        "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens", "note",
-        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1; if it stays so, LONGTAKE_ATTENTION=math has plans "
-        "count with it."
+        "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens; plans count with it", "note",
+        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and ask doctor again."
         if machine.kind == "rocm"
-        else "Update the driver and torch.",
+        else "Update the driver and torch, and ask doctor again.",
     )  # fmt: skip
-    return True
+    return kernel
 
 
 def _memory(report: Report, root: Path) -> None:
@@ -264,12 +273,14 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
             )  # fmt: skip
 
 
-def _job(report: Report, model: str, profile: Profile, root: Path) -> None:
+def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
     """Whether the model's default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
-        plan = plan_video(request, info, profile, free_ram_bytes=host_memory(root).available or None)
+        plan = plan_video(
+            request, info, profile, learned=local.learned, free_ram_bytes=host_memory(root).available or None
+        )
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
         report.add("job", error.message, "problem", error.remedy)

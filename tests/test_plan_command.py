@@ -10,13 +10,10 @@ import pytest
 
 from app import plan_command
 from app.cli import main
-from app.machine import disk_speed, named_machine
+from app.machine import named_machine
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.budget import GB, gb_bytes
-from diffusers_helper.planning import plan_video
-from diffusers_helper.profiles import Machine, profile_for
-from diffusers_helper.registry import find_model
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.profiles import Machine
 from tests.support.jobs import write_picture
 
 STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
@@ -119,26 +116,6 @@ def test_what_cannot_be_used_is_refused(
 ) -> None:
     assert main(["plan", *arguments]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
-    info = find_model("framepack-i2v")
-    request = GenerationRequest(image="none", model=info.name, cfg=2)
-    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
-    plan = plan_video(request, info, profile, free_ram_bytes=8 * GB, disk_bytes_per_second=2 * GB)
-    assert plan.seconds_per_step == pytest.approx(2 * plan.waiting_bytes / (2 * GB))
-    assert "8 bit" in plan.notes[-1]
-    assert "22 s a step" in plan.notes[-1]
-    enough = plan_video(request, info, profile, free_ram_bytes=64 * GB, disk_bytes_per_second=2 * GB)
-    assert (enough.seconds_per_step, enough.notes) == (None, ())
-
-
-def test_the_disks_speed_is_that_of_reading() -> None:
-    part = find_model("demo").parts["transformer"]
-    file = next(Path(part.location).glob("*.safetensors"))
-    speed = disk_speed(file)
-    assert speed is None or speed > 1000
-    assert disk_speed(file.parent / "none") is None
 
 
 def test_cards_by_name() -> None:
