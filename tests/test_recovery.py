@@ -26,7 +26,10 @@ from diffusers_helper.memory.shortage import (
     read_shortage,
 )
 from diffusers_helper.pipeline import Result
+from diffusers_helper.planning import plan_video
+from diffusers_helper.profiles import Machine, profile_for
 from diffusers_helper.runner import Runner
+from diffusers_helper.sysfs import host_memory
 from tests.support.making import make, tiny_request, write_scene
 
 NUMBERS = (
@@ -227,6 +230,15 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert isinstance(finished, Finished)
     assert (finished.retries, messages(events)) == (0, [])
     assert finished.bytes_streamed > 0
+    # The page plans what the engine did.
+    info = deep_models.info
+    profile = profile_for(Machine("cpu", "", "CPU", host_memory().total), {})
+    plan = plan_video(tiny_request(small_scene), info, profile, shape=(64, 64), learned=local.learned)
+    record = json.loads((tmp_path / "again" / "memory.json").read_text())
+    assert record["plan_peak_bytes"] == plan.job.peak_bytes
+    assert record["preserved_bytes"] == plan.job.budget.preserved_in_force
+    (note,) = [note for note in plan.notes if "Memory ran out" in note]
+    assert "of weights stay on the device instead of" in note
 
 
 def test_decoding_goes_on_in_smaller_tiles(
