@@ -27,7 +27,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
-from benchmarks.overhead import write_picture  # noqa: E402
+from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.job_memory import JobMemory  # noqa: E402
