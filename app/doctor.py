@@ -16,10 +16,11 @@ from app.arguments import EXIT_FAILED
 from app.machine import output_of, this_local, this_machine
 from app.miopen_cache import clear_miopen_cache
 from diffusers_helper.attention import keep_kernel
+from diffusers_helper.disk import DiskSpeeds
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import GB, gb_text
-from diffusers_helper.planning import known_networks, plan_video
+from diffusers_helper.planning import known_networks, plan_video, weights_speed
 from diffusers_helper.profiles import (
     ALLOCATOR_VARIABLES,
     Machine,
@@ -82,9 +83,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         return clear_miopen_cache(Path.home(), os.environ)
     local = this_local(os.environ)
     if arguments.forget_smaller_plans:
-        count = local.learned.forget()
-        sys.stdout.write(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
-        return 0
+        return _forget(local)
     report = examine(arguments.model, Path(arguments.out), os.environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
@@ -96,6 +95,16 @@ def run_doctor(arguments: argparse.Namespace) -> int:
                 sys.stdout.write(f"{'':<20}-> {finding.remedy}\n")
         sys.stdout.write("A job would work.\n" if report.is_well else "A job would fail.\n")
     return 0 if report.is_well else EXIT_FAILED
+
+
+def _forget(local: Local) -> int:
+    try:
+        count = local.learned.forget()
+    except OSError as error:
+        sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
+        return EXIT_FAILED
+    sys.stdout.write(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+    return 0
 
 
 def examine(
@@ -279,8 +288,11 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
         info = find_model(model, allow_folder=True)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
         plan = plan_video(
-            request, info, profile, learned=local.learned, free_ram_bytes=host_memory(root).available or None
-        )
+            request, info, profile,
+            learned=local.learned,
+            free_ram_bytes=host_memory(root).available or None,
+            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
+        )  # fmt: skip
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
         report.add("job", error.message, "problem", error.remedy)

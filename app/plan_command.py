@@ -18,7 +18,7 @@ from diffusers_helper.disk import DiskSpeeds
 from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import DoesNotFit, gb_text
 from diffusers_helper.picture import load_picture
-from diffusers_helper.planning import VideoPlan, plan_video, weights_file
+from diffusers_helper.planning import VideoPlan, plan_video, weights_speed
 from diffusers_helper.profiles import Profile, profile_for
 from diffusers_helper.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
@@ -51,7 +51,7 @@ def print_plan(arguments: argparse.Namespace) -> int:
             calibration=read_calibration(machine),
             learned=local.learned,
             free_ram_bytes=free_ram,
-            disk_speed=lambda: _disk_speed(local, info),
+            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
         )  # fmt: skip
     except DoesNotFit as error:
         if arguments.json:
@@ -79,11 +79,6 @@ def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tu
     picture = load_picture(Path(image).expanduser())
     side = request.resolution or info.side
     return nearest_bucket(picture.height, picture.width, side, info.multiple)
-
-
-def _disk_speed(local: Local, info: ModelInfo) -> float | None:
-    file = weights_file(info)
-    return DiskSpeeds(local.disks).measure(file) if file else None
 
 
 def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:

@@ -40,7 +40,13 @@ class Facts:
             _log.warning("%s cannot be written (%s)", self.file, error)
 
     def forget(self) -> int:
-        """Removes the file. Returns how many entries it had."""
+        """Removes the file.
+
+        Returns: how many entries it had.
+
+        Raises:
+            OSError: if it cannot be removed.
+        """
         count = len(self._all())
         if self.file is not None:
             self.file.unlink(missing_ok=True)

@@ -92,6 +92,12 @@ def weights_file(info: ModelInfo) -> Path | None:
     return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
+def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float | None:
+    """What `ask` says of the disk with the transformer's weights; None where they are not on this machine."""
+    file = weights_file(info)
+    return ask(file) if file else None
+
+
 def demands_for(
     request: GenerationRequest,
     info: ModelInfo,
@@ -182,7 +188,8 @@ def plan_video(
     passes = request.steps * len(_texts(request))
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = job.stage("sample").streamed_bytes
-    notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason), None
+    card = "machine" if profile.machine.kind == "cpu" else "card"
+    notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason, card), None
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
         seconds = waiting * len(_texts(request)) / speed if speed else None
@@ -201,7 +208,7 @@ def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:
     return Cost(name, runs, per_run, plan.streamed_bytes, copied)
 
 
-def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str) -> list[str]:
+def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str, card: str) -> list[str]:
     notes: list[str] = []
     if job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
@@ -212,7 +219,7 @@ def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str) -> list[str]:
         )
     if learned:
         notes.append(
-            f"Memory ran out on this card before, so the plan is smaller than it could be: {learned}. "
+            f"Memory ran out on this {card} before, so the plan is smaller than it could be: {learned}. "
             f"`{FORGET}` forgets that."
         )
     return notes

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from diffusers_helper.attention import keep_kernel
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
@@ -115,6 +117,18 @@ def test_a_job_keeps_a_record_of_its_stages(deep_models: Models, small_scene: Pa
         assert stage["predicted_bytes"] == plan.stage(stage["stage"]).peak_bytes
         assert 0 < stage["measured_bytes"] <= 1.02 * stage["predicted_bytes"]
         assert stage["is_complete"]
+
+
+def test_a_job_counts_with_the_kernel_that_doctor_saw(
+    deep_models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    request, local = tiny_request(small_scene), Local(folder=tmp_path)
+    believed = JobMemory(request, deep_models, 64, 64, local).plan
+    keep_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
+    seen = JobMemory(request, deep_models, 64, 64, local).plan
+    assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
+    own = Local({"LONGTAKE_ATTENTION": "fused"}, tmp_path)
+    assert JobMemory(request, deep_models, 64, 64, own).plan == believed
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_loaded(

@@ -216,7 +216,9 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
 ) -> None:
     memory = HostMemory(32 * GB, 8 * GB, 0, 0)
     monkeypatch.setattr("app.ui.memory_plan.host_memory", lambda: memory)
-    monkeypatch.setattr("app.ui.memory_plan.weights_file", lambda info: tmp_path / "weights.safetensors")
+    monkeypatch.setattr(
+        "diffusers_helper.planning.weights_file", lambda info: tmp_path / "weights.safetensors"
+    )
     threads: list[str] = []
 
     def speed(file: Path) -> float:

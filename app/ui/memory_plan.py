@@ -24,7 +24,7 @@ from diffusers_helper.planning import (
     longest_text,
     network_folders,
     plan_video,
-    weights_file,
+    weights_speed,
 )
 from diffusers_helper.profiles import Profile, detect, profile_for
 from diffusers_helper.registry import ModelInfo
@@ -120,7 +120,7 @@ class Planner:
                 demands=demands,
                 learned=self.local.learned,
                 free_ram_bytes=host_memory().available or None,
-                disk_speed=lambda: self._disk_speed(info),
+                disk_speed=lambda: weights_speed(info, self.disks.ask),
             )  # fmt: skip
         except DoesNotFit as error:
             budget = self.profile.budget(request.vram_cap_gb, request.preserved_gb)
@@ -128,10 +128,6 @@ class Planner:
             freed = replace(budget, preserved_bytes=0, is_default=False)
             lower = min(smallest_cap(freed, demand.stages) for demand in demands)
             return Refusal(error.stage, budget, least, lower <= budget.cap_bytes)
-
-    def _disk_speed(self, info: ModelInfo) -> float | None:
-        file = weights_file(info)
-        return self.disks.ask(file) if file else None
 
     def _known_demands(
         self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
