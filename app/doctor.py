@@ -130,9 +130,15 @@ def examine(
         total = int(facts.get("total_bytes", 0))
         machine = Machine("cuda", "", str(facts.get("name", machine.name)), total)
         profile = profile_for(machine, environ)
+    # What ran on a CPU because torch does not see the card says nothing of the card.
+    is_there = machine.kind == "cpu" or bool(facts.get("devices"))
+    kernel = str(facts.get("kernel", "")) if is_there else ""
+    profile = profile.with_kernel(kernel)
     _cards(report, machine, profile, root)
     _torch(report, machine, facts, environ, root)
-    profile = profile.with_kernel(_attention(report, machine, facts, local))
+    if kernel:
+        keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
+        _attention(report, machine, kernel)
     _memory(report, root)
     _disk(report, outputs)
     _environment(report, profile, environ)
@@ -220,22 +226,16 @@ def _torch(
         )  # fmt: skip
 
 
-def _attention(report: Report, machine: Machine, facts: Mapping[str, Any], local: Local) -> str:
-    """The kernel that SDPA ran on the card, kept for plans from now on; "" if it did not run there."""
-    kernel = str(facts.get("kernel", ""))
-    if not kernel or (machine.kind != "cpu" and not facts["devices"]):
-        return ""
-    keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
+def _attention(report: Report, machine: Machine, kernel: str) -> None:
     if "math" not in kernel:
         report.add("attention", f"SDPA runs {kernel}; plans count with it")
-        return kernel
+        return
     report.add(
         "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens; plans count with it", "note",
         "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and ask doctor again."
         if machine.kind == "rocm"
         else "Update the driver and torch, and ask doctor again.",
     )  # fmt: skip
-    return kernel
 
 
 def _memory(report: Report, root: Path) -> None:
