@@ -6,9 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.caps import Caps, Row, Stage, measure
+from diffusers_helper.job_memory import JobMemory
 from diffusers_helper.loaders import Models
+from diffusers_helper.local import Local
+from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.text import encode_states
 from tests.support.making import load_tiny, tiny_request, write_scene
 from tests.support.mid_model import Size, write_mid_model
 
@@ -37,6 +42,19 @@ def test_every_cap_holds_changes_no_byte_and_is_predicted_within_a_tenth(
     assert {row.tile for row in done} >= {256, 64}
     # Every streamed block is copied once a step, and once for the prompt.
     assert sorted(row.streamed for row in done) == [row.streamed for row in done]
+
+
+@pytest.mark.parametrize("prompt", ["", "the red ball moves right", "kaleidoscopically " * 12, "red " * 200])
+def test_what_a_prompt_takes_beside_the_weights_is_within_a_tenth(
+    prompt: str, models: Models, small_scene: Path
+) -> None:
+    memory = JobMemory(tiny_request(small_scene, prompt=prompt), models, 64, 64, Local())
+    with torch.inference_mode(), memory:
+        with memory.on_device("text") as encoder:
+            to_host(encode_states(encoder, models.part("tokenizer"), prompt))
+        record = memory.store.records[-1]
+    measured = record.measured_bytes - record.resident_bytes
+    assert 0.9 < measured / memory.plan.stage("text").working_bytes <= 1
 
 
 RIGHT = Row(
