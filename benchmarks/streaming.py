@@ -4,10 +4,11 @@
 
 Random weights in bf16, written to a temporary folder and memory-mapped as a model's are; `--heads 24
 --double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks: the
-fastest step, bytes copied against the plan's, whether the result is that of the resident step to the bit; and
-from a trace of what began and ended when, how long copying took, during which part of it the network
-computed, and how long blocks waited for their weights. Beside it: a copy of every module just before it runs,
-as FramePack swaps, and diffusers' group offloading.
+fastest step by the clock and by the CPU's time, which other programs disturb less; bytes copied against the
+plan's; whether the result is that of the resident step to the bit; and from a trace of what began and ended
+when, how long copying took, during which part of it the network computed, and how long blocks waited for
+their weights. Beside it: a copy of every module just before it runs, as FramePack swaps, and diffusers' group
+offloading.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from diffusers_helper.memory.residency import Residency  # noqa: E402
 
 _TEXT = 64
 Span = tuple[float, float]
+Times = dict[str, list[float]]
 
 
 def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFramepackTransformer3DModel:
@@ -86,17 +88,18 @@ def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
     }
 
 
-def seconds_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tuple[list[float], Tensor]:
+def time_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tuple[Times, Tensor]:
     """Of `steps` runs after one that does not count, and the result."""
-    seconds: list[float] = []
+    times: Times = {"seconds": [], "cpu_seconds": []}
     result = run()
     for _ in range(steps):
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         result = run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - begin)
-    return seconds, result.cpu()
+        times["seconds"].append(time.perf_counter() - begin)
+        times["cpu_seconds"].append(time.process_time() - cpu)
+    return times, result.cpu()
 
 
 class Timeline:
@@ -167,14 +170,14 @@ def measure_streamed(
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=blocks, streamed=plan.streamed_blocks
     )
-    seconds, result = seconds_of(run, steps, device)
+    times, result = time_of(run, steps, device)
     for hook in hooks:
         hook.remove()
     residency.unload_complete_models()
     return {
         "streamed_blocks": len(plan.streamed_blocks),
         "resident_bytes": plan.resident_bytes,
-        "seconds": seconds,
+        **times,
         "planned_bytes": plan.streamed_bytes,
         "copied_bytes": residency.bytes_streamed / (steps + 1),
         "copying_seconds": total(timeline.copies) / (steps + 1),
@@ -186,13 +189,13 @@ def measure_streamed(
 
 def measure_others(
     network: Any, run: Callable[[], Tensor], steps: int, device: torch.device, folder: Path
-) -> dict[str, tuple[list[float], Tensor]]:
-    """Seconds and result of modules that are copied as they run, and of diffusers' group offloading.
+) -> dict[str, tuple[Times, Tensor]]:
+    """Times and result of modules that are copied as they run, and of diffusers' group offloading.
 
     That overlaps copies with computing on a GPU only. Elsewhere it maps each block's weights from files of
     its own, which it writes to `folder` first, and copies nothing.
     """
-    found: dict[str, tuple[list[float], Tensor]] = {}
+    found: dict[str, tuple[Times, Tensor]] = {}
     hosts = {parameter: parameter.data for parameter in network.parameters()}
 
     def fetch(module: nn.Module, *_: object) -> None:
@@ -208,7 +211,7 @@ def measure_others(
         for module in network.modules()
         for hook in (module.register_forward_pre_hook(fetch), module.register_forward_hook(drop))
     ]
-    found["copied as they run"] = seconds_of(run, steps, device)
+    found["copied as they run"] = time_of(run, steps, device)
     for hook in hooks:
         hook.remove()
     options: dict[str, Any] = {"offload_to_disk_path": str(folder)}
@@ -217,7 +220,7 @@ def measure_others(
     apply_group_offloading(
         network, onload_device=device, offload_type="block_level", num_blocks_per_group=1, **options
     )
-    found["diffusers' group offloading"] = seconds_of(run, steps, device)
+    found["diffusers' group offloading"] = time_of(run, steps, device)
     return found
 
 
@@ -234,10 +237,10 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         with torch.inference_mode():
             return network(**given)[0]
 
-    def resident() -> tuple[list[float], Tensor]:
+    def resident() -> tuple[Times, Tensor]:
         residency = Residency(device)
         residency.load_model_as_complete(network)
-        found = seconds_of(run, arguments.steps, device)
+        found = time_of(run, arguments.steps, device)
         residency.unload_complete_models()
         return found
 
@@ -247,16 +250,18 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         row = measure_streamed(network, blocks, weights, share, arguments.steps, run, device)
         row["same_bits"] = torch.equal(row.pop("result"), expected)
         rows.append(row)
-        whole += resident()[0]  # between the others, so that what else the machine does falls on all
+        # Between the others, so that what else the machine does falls on all.
+        for kind, more in resident()[0].items():
+            whole[kind] += more
     others = {
-        name: {"seconds": seconds, "same_bits": torch.equal(result, expected)}
-        for name, (seconds, result) in measure_others(network, run, arguments.steps, device, folder).items()
+        name: {**times, "same_bits": torch.equal(result, expected)}
+        for name, (times, result) in measure_others(network, run, arguments.steps, device, folder).items()
     }
     for found in (*rows, *others.values()):
-        found["ratio"] = min(found["seconds"]) / min(whole)
+        found["ratio"], found["cpu_ratio"] = (min(found[kind]) / min(whole[kind]) for kind in whole)
     return {
         "device": str(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
-        "blocks": len(blocks), "weights_bytes": total_bytes, "resident_seconds": whole,
+        "blocks": len(blocks), "weights_bytes": total_bytes, "resident": whole,
         "streamed": rows, "others": others,
     }  # fmt: skip
 
@@ -264,12 +269,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def as_text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['blocks']} blocks, {result['weights_bytes'] / 2**20:.0f} MiB: "
-        f"resident {min(result['resident_seconds']):.3f} s a step"
+        f"resident {min(result['resident']['seconds']):.3f} s a step, "
+        f"{min(result['resident']['cpu_seconds']):.3f} s of the CPU's time"
     ]
 
     def said(found: dict[str, Any]) -> str:
         bits = "the same bits" if found["same_bits"] else "OTHER BITS"
-        return f"{min(found['seconds']):.3f} s, {found['ratio']:.3f} of resident; {bits}"
+        ratios = f"{found['ratio']:.3f} of resident, {found['cpu_ratio']:.3f} of its CPU time"
+        return f"{min(found['seconds']):.3f} s, {ratios}; {bits}"
 
     for row in result["streamed"]:
         lines.append(
