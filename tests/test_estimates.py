@@ -112,8 +112,8 @@ def test_full_size_sampling_needs_two_gigabytes_and_the_math_kernel_thirty_times
 def test_rocm_counts_with_what_others_measured_of_its_convolutions() -> None:
     plain = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256)}
     rocm = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256, backend=ROCM)}
-    assert 1.9 < rocm["decode"] / plain["decode"] < 2
-    assert 3.5 < rocm["vae_encode"] / plain["vae_encode"] < 4
+    assert 1.9 < rocm["decode"] / plain["decode"] <= 2
+    assert 3.5 < rocm["vae_encode"] / plain["vae_encode"] <= 4
     assert rocm["sample"] == plain["sample"]
 
 

@@ -143,7 +143,7 @@ def test_the_description_follows_the_memory_settings(tmp_path: Path, monkeypatch
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(info, RADEON) | {"model": info.name, "image": photo}
     assert describer.describe(values).facts["defaults"] == RADEON.defaults
-    large, small = (describer.describe(values | {"resolution": side}).facts["memory"] for side in (640, 320))
+    large, small = (describer.describe(values | {"resolution": side}).facts["memory"] for side in (640, 192))
     assert peak_in(small) < peak_in(large)
     assert describer.describe(values | {"vram_cap_gb": 3.5}).facts["memory"] == "does not fit"
     broken = describer.describe(values | {"vram_cap_gb": 0})
