@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
-from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+from diffusers import AutoencoderKLHunyuanVideo, AutoencoderKLWan, HunyuanVideoFramepackTransformer3DModel
 from diffusers.utils import logging as diffusers_logging
 from PIL import Image
 from torch import Tensor, nn
@@ -43,6 +43,7 @@ from app.machine import calibration_file, this_machine  # noqa: E402
 from diffusers_helper.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
 from diffusers_helper.loaders import load_models  # noqa: E402
 from diffusers_helper.memory import estimates  # noqa: E402
+from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.backend import Backend  # noqa: E402
 from diffusers_helper.memory.budget import Weights  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
@@ -56,6 +57,7 @@ from diffusers_helper.request import GenerationRequest  # noqa: E402
 from diffusers_helper.text import TextCondition, encode_states  # noqa: E402
 from diffusers_helper.vae import decode_latents, encode_picture  # noqa: E402
 from diffusers_helper.vae_engine import Pieces  # noqa: E402
+from diffusers_helper.vae_families import family_of  # noqa: E402
 from diffusers_helper.vae_plan import Tiles  # noqa: E402
 from diffusers_helper.vae_sections import SectionDecoder  # noqa: E402
 
@@ -186,6 +188,41 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
     yield Result("vae_encode", case, estimated, encoded)
 
 
+def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch.dtype) -> Iterator[Result]:
+    """A video in one pass, or as a stream where the VAE has one."""
+    module = nn.Module.to(module, dtype).eval()
+    family, known = family_of(module), network(module, cast(Any, module).config, dtype)
+    case = f"{type(module).__name__} {latents}x{height}x{width} {dtype}"
+    at_once = 1 if family.has_stream else latents
+    source = torch.randn(1, 16, latents, height // family.shrink, width // family.shrink, dtype=dtype)
+    decoded = measure(module, lambda: [to_host(part) for part in family.decode(source)])
+    estimated = decode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
+    yield Result("decode", case, estimated, decoded)
+    # In fp64, so that they are copied as they would be to a GPU.
+    frames = torch.randn(1, 3, 4 * latents - 3, height, width, dtype=torch.float64)
+    encoded = measure(module, lambda: to_host(family.encode(frames)))
+    estimated = encode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
+    yield Result("vae_encode", case, estimated, encoded)
+
+
+def videos() -> Iterator[Result]:
+    """Attention's mask is what is largest in the first two."""
+    for dtype in (BF16, FP32):
+        for width, latents, side in ((8, 9, 192), (8, 5, 256), (16, 2, 96)):
+            channels = (width, 2 * width, 4 * width, 4 * width)
+            hunyuan = AutoencoderKLHunyuanVideo(
+                block_out_channels=channels, layers_per_block=1, norm_num_groups=8
+            )
+            yield from video(hunyuan, latents, side, side, dtype)
+        for width, layers in ((8, 2), (16, 2), (32, 1)):
+            yield from video(AutoencoderKLWan(base_dim=width, num_res_blocks=layers), 4, 64, 128, dtype)
+            of_patches = AutoencoderKLWan(
+                base_dim=width, decoder_base_dim=width, num_res_blocks=layers, is_residual=True,
+                in_channels=12, out_channels=12, patch_size=2, scale_factor_spatial=16,
+            )  # fmt: skip
+            yield from video(of_patches, 4, 64, 128, dtype)
+
+
 def grid() -> Iterator[Result]:
     for heads, head_dim, height, width in (
         (4, 44, 128, 128), (4, 44, 96, 176), (4, 64, 128, 128), (8, 64, 192, 192), (8, 32, 176, 96),
@@ -209,6 +246,7 @@ def grid() -> Iterator[Result]:
     ):  # fmt: skip
         for dtype in (BF16, FP32):
             yield from vae(width, layers, height, side, tile, dtype)
+    yield from videos()
 
 
 def calibrate(model: str, prompt: str) -> dict[str, float]:

@@ -52,9 +52,9 @@ def encode_bytes(
     frames = 4 * at_once - 3
     layers = min(2, network.config["layers_per_block"])
     values = ((3.05 + layers) * frames + 2.15) * area * network.config["block_out_channels"][0]
-    return math.ceil(
-        _MARGIN * max(values * size * backend.conv_encode, _attention(network, at_once * area, backend))
-    )
+    values += 3 * frames * area  # the frames themselves; none where a CPU takes them as they are
+    attention = 3 * frames * area * size + _attention(network, at_once * area, backend)
+    return math.ceil(_MARGIN * max(values * size * backend.conv_encode, attention))
 
 
 def _attention(network: Network, area: int, backend: Backend) -> int:
@@ -91,8 +91,8 @@ def _stream_encode(network: Network, area: int, latents: int) -> float:
     channels, layers = network.config["base_dim"], network.config["num_res_blocks"]
     wide = network.dtype_bytes < 4
     if network.config.get("is_residual"):
-        values = ((6.1 if wide else 5.65) + 2.81 * layers) * channels
+        values = ((6.1 if wide else 5.65) + 2.81 * layers) * channels + (6 if wide else 0)
     else:
-        values = ((24.3 if wide else 22.4) + 7.25 * layers) * channels + 3
+        values = ((24.3 if wide else 22.4) + 7.25 * layers) * channels + (8 if wide else 3)
     share = 0.29 if latents == 1 else 1.0
-    return (share * values + 0.5 * latents) * area
+    return (share * (values + 12) + 0.5 * latents) * area
