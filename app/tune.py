@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from app.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser
 from app.conv_settings import routes_folder
+from app.find_mode import add_find_mode, take_engine_environment, take_find_mode
 from app.make_video import Signals
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
@@ -58,6 +59,7 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
     parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
     parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
+    add_find_mode(parser)
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -77,6 +79,8 @@ def tune(arguments: argparse.Namespace) -> int:
     width, height = _aspect(arguments.aspect)
     height, width = nearest_bucket(height, width, side, info.multiple)
     with Signals(), _only_one(routes_folder()):
+        take_find_mode(arguments)
+        take_engine_environment()  # what is timed has to be what an engine runs
         try:
             _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
             from diffusers_helper.loaders import load_models  # torch: seconds
