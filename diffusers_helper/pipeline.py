@@ -144,6 +144,8 @@ class _Job:
         self.report = Report(self.folder.job, self.plan, self.video, on_event)
         self.memory.warn = self.report.warned
         self.report.started(self.width, self.height)
+        if self.video.doubt:
+            self.report.warned(self.video.doubt)
         if unknown := models.info.unknown_words(request.prompt):
             self.report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 

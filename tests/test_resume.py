@@ -181,3 +181,26 @@ def test_other_versions_are_told(
     _, events = make(order, models, tmp_path / "later", resume_from=whole.video.parent)
     said = " ".join(event.message for event in events if isinstance(event, Warned))
     assert f"torch {torch.__version__.split('+')[0]}" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
+)
+def test_a_damaged_segment_is_noticed_and_decoded_again(
+    name: str,
+    harm: Callable[[Path], None],
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    harm(broken / name)
+    result, events = make(order, models, broken, resume_from=broken)
+    lines = outline(events)
+    assert not [line for line in lines if line.startswith("sample")]
+    assert any("damaged" in e.message for e in events if isinstance(e, Warned))
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    for segment in sorted((broken / "segments").iterdir()):
+        assert segment.read_bytes() == (whole.video.parent / "segments" / segment.name).read_bytes()
