@@ -66,6 +66,7 @@ def test_death_just_before_any_rename_costs_nothing_that_was_shown(
     assert subprocess.run(arguments, cwd=Path(__file__).parent.parent).returncode == 9
     video = writer(tmp_path / "dead", mode)
     assert video.sections == 1
+    assert video.latest is not None
     assert video.latest == tmp_path / "dead" / "video-0001.mp4"
     assert video.doubt == ""
     assert psnr(read(video.latest), visible(clip, video.frames, mode)).min() > 30
