@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from tqdm import tqdm
 from app.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser
 from app.conv_settings import routes_folder
 from app.find_mode import add_find_mode, take_engine_environment, take_find_mode
+from app.jobs.pace import in_words
 from app.make_video import Signals
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
@@ -131,7 +131,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
     """Measures what is not known yet; all results, in the order of `cases`."""
-    from cache.conv_probe import condemn_interrupted, measure
+    from cache.conv_probe import condemn_interrupted, expected_seconds, measure, multiplications, rates_of
     from cache.conv_routes import RouteStore
     from diffusers_helper.miopen_fallback import classify
 
@@ -141,15 +141,25 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
+    if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
+        _say("One shape first, to see how long all of them will take")
+        typical = sorted(waiting, key=multiplications)[len(waiting) // 2]
+        measure(typical, device, routes, classify)
+        waiting.remove(typical)
+    rates = rates_of(routes.routes(cases[0].arch), cases[0])
+    seconds = {case: expected_seconds(case, rates) for case in waiting}
+    if waiting:
+        search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
+        _say(f"{len(waiting)} shapes to measure: {in_words(sum(seconds.values()))}{search}")
     bar = tqdm(
-        total=sum(map(_work, waiting)), file=sys.stderr, disable=None, dynamic_ncols=True,
+        total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
     )  # fmt: skip
     with bar:
         for number, case in enumerate(waiting, 1):
             bar.set_description_str(f"shape {number} of {len(waiting)}")
             measure(case, device, routes, classify)
-            bar.update(_work(case))
+            bar.update(seconds[case])
             if bar.disable:
                 _say(f"shape {number} of {len(waiting)}: {routes.get(case).reason}")
     return [_result(routes, case) for case in cases]
@@ -158,11 +168,6 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 def _is_measured(routes: RouteStore, case: ConvCase) -> bool:
     route = routes.get(case)
     return bool(route.measured or route.reason.startswith("measured"))
-
-
-def _work(case: ConvCase) -> int:
-    """Multiplications, about: what the time left is estimated from."""
-    return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
 
 
 def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
