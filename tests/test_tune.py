@@ -136,11 +136,11 @@ def test_how_long_it_takes_is_told_before_it_starts(
     said = capsys.readouterr().err.splitlines()
     first = next(n for n, line in enumerate(said) if line.startswith("shape"))
     assert said[first - 2 : first] == [
-        "One shape first, to see how long all of them will take", "5 shapes to measure: about 4 minutes",
+        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 minutes",
     ]  # fmt: skip
     assert run(tiny_model, "--again") == 0
     said = capsys.readouterr().err
-    assert "One shape first" not in said
+    assert "A few shapes first" not in said
     assert "6 shapes to measure: about 5 minutes" in said
 
 
