@@ -17,8 +17,8 @@ from app.find_mode import find_mode_findings, given_find_mode
 from app.machine import output_of, this_machine
 from app.miopen_cache import clear_miopen_cache
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.memory.backend import Attention
 from diffusers_helper.memory.budget import GB, gb_text
-from diffusers_helper.memory.estimates import Attention
 from diffusers_helper.planning import known_networks, plan_video
 from diffusers_helper.profiles import (
     ALLOCATOR_VARIABLES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from app.make_video import Signals
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
 from diffusers_helper.packing import plan_sections
+from diffusers_helper.profiles import detect, profile_for
 from diffusers_helper.registry import DEFAULT_MODEL, find_model, model_names
 from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION
 
@@ -107,6 +109,8 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     from cache.conv import card_of
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+    from diffusers_helper.vae_families import family_of
+    from diffusers_helper.vae_sections import window_sizes
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)
@@ -117,18 +121,20 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
     torch.nn.Module.to(outline, vae.dtype)  # diffusers' own warns of layers that it might keep in fp32
-    outline.enable_tiling()
     lengths = {
         (section.decoded_frames + 3) // 4
         for mode in ("inverted", "forward")
         for section in plan_sections(_SECONDS, mode=mode)
     }
-    shrink, channels = vae.config.spatial_compression_ratio, vae.config.latent_channels
+    family, tile = family_of(outline), profile_for(detect(os.environ), os.environ).vae_tile.value
+    sides = [min(tile, height), min(tile, width)]
+    latents = [side // family.shrink for side in sides]
     with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
-        outline.encode(torch.empty(1, 3, 1, height, width, dtype=vae.dtype, device="meta"))
-        for length in sorted(lengths):
-            shape = (1, channels, length, height // shrink, width // shrink)
-            outline.decode(torch.empty(shape, dtype=vae.dtype, device="meta"))
+        family.encode(torch.empty(1, 3, 1, *sides, dtype=vae.dtype, device="meta"))
+        for count in sorted({size for length in lengths for size in window_sizes(length)}):
+            shape = (1, vae.config.latent_channels, count, *latents)
+            for _ in family.decode(torch.empty(shape, dtype=vae.dtype, device="meta")):
+                pass
     return list(found)
 
 

@@ -43,17 +43,21 @@ from app.machine import calibration_file, this_machine  # noqa: E402
 from diffusers_helper.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
 from diffusers_helper.loaders import load_models  # noqa: E402
 from diffusers_helper.memory import estimates  # noqa: E402
+from diffusers_helper.memory.backend import Backend  # noqa: E402
 from diffusers_helper.memory.budget import Weights  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
-from diffusers_helper.memory.estimates import Backend, Calibration  # noqa: E402
+from diffusers_helper.memory.estimates import Calibration  # noqa: E402
 from diffusers_helper.memory.networks import Network  # noqa: E402
+from diffusers_helper.memory.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
 from diffusers_helper.packing import WINDOW, plan_sections  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.registry import find_model  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 from diffusers_helper.text import TextCondition, encode_states  # noqa: E402
-from diffusers_helper.tiles import TileDecoder  # noqa: E402
-from diffusers_helper.vae import decode_latents, encode_picture, set_tile  # noqa: E402
+from diffusers_helper.vae import decode_latents, encode_picture  # noqa: E402
+from diffusers_helper.vae_engine import Pieces  # noqa: E402
+from diffusers_helper.vae_plan import Tiles  # noqa: E402
+from diffusers_helper.vae_sections import SectionDecoder  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}
@@ -167,16 +171,18 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
     module = AutoencoderKLHunyuanVideo(
         block_out_channels=channels, layers_per_block=layers, norm_num_groups=8
     ).to(dtype).eval()  # fmt: skip
-    set_tile(module, tile)
+    tiles, piece = Tiles.of(tile), (min(tile, height), min(tile, side))
     known = network(module, module.config, dtype)
     case = f"{width} x{layers} {side}x{height} tile {tile} {dtype}"
     shape = (1, 16, 9, height // 8, side // 8)
-    decoded = measure(module, lambda: decode_latents(module, torch.randn(shape), 0, TileDecoder()))
-    estimated = estimates.vae_decode_bytes(known, height, side, tile, backend=Backend())
+    decoded = measure(
+        module, lambda: decode_latents(module, torch.randn(shape), 0, SectionDecoder(), tiles, Pieces())
+    )
+    estimated = decode_bytes(known, 5, *piece, backend=Backend())
     yield Result("decode", case, estimated, decoded)
     picture, noise = Image.new("RGB", (side, height)), torch.zeros(1, 16, 1, height // 8, side // 8)
-    encoded = measure(module, lambda: encode_picture(module, picture, noise))
-    estimated = estimates.vae_encode_bytes(known, height, side, tile, backend=Backend())
+    encoded = measure(module, lambda: encode_picture(module, picture, noise, tiles, Pieces()))
+    estimated = encode_bytes(known, 1, *piece, backend=Backend())
     yield Result("vae_encode", case, estimated, encoded)
 
 

@@ -53,6 +53,16 @@ class StepDone(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PieceDone(Event):
+    """The VAE has finished one of the pieces of a stage's work; told where there are several."""
+
+    stage: Stage
+    section: int | None
+    piece: int
+    pieces: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SectionFinished(Event):
     """A section can be watched. `video`: absolute path of the playable video so far, of `frames` frames.
 
@@ -127,7 +137,7 @@ def event_name(kind: type[Event]) -> str:
 _KINDS: dict[str, type[Event]] = {
     event_name(kind): kind
     for kind in (
-        JobStarted, StageStarted, StepDone, SectionFinished, Warned, Finished, Cancelled, Failed,
+        JobStarted, StageStarted, StepDone, PieceDone, SectionFinished, Warned, Finished, Cancelled, Failed,
     )
 }  # fmt: skip
 

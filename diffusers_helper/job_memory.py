@@ -7,7 +7,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,7 +17,7 @@ import torch
 from diffusers_helper.job_folder import write_atomic
 from diffusers_helper.loaders import Models
 from diffusers_helper.local import Local
-from diffusers_helper.memory.budget import JobPlan
+from diffusers_helper.memory.budget import Demand, JobPlan
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.estimates import Calibration
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
@@ -30,10 +30,11 @@ from diffusers_helper.memory.shortage import (
 )
 from diffusers_helper.memory.store import Store
 from diffusers_helper.planning import demands_for
-from diffusers_helper.profiles import Machine, Profile, detect, profile_for
+from diffusers_helper.profiles import Machine, Profile, Setting, detect, profile_for
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sysfs import host_memory
-from diffusers_helper.vae import set_tile
+from diffusers_helper.vae_engine import NotFinite
+from diffusers_helper.vae_plan import Tiles
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -52,12 +53,12 @@ class _Parts:
     """A model's parts as the profile wants them on the device."""
 
     def __init__(self, models: Models, profile: Profile) -> None:
-        self._models, self._vae_dtype = models, _DTYPES.get(profile.vae_dtype.value)
+        self._models, self.profile = models, profile
         self.part, self.blocks = models.part, models.blocks
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        if name == "vae" and self._vae_dtype and self._models.device.type != "cpu":
-            return self._vae_dtype
+        if name == "vae" and self.profile.vae_dtype.value in _DTYPES:
+            return _DTYPES[self.profile.vae_dtype.value]
         return self._models.compute_dtype(name)
 
 
@@ -110,7 +111,11 @@ class JobMemory:
         if local.calibration is not None:
             calibration = Calibration.read(local.calibration, machine.arch or machine.kind)
         budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
-        self._demands = demands_for(request, models.info, profile, height, width, calibration)
+
+        def demands(profile: Profile) -> tuple[Demand, ...]:
+            return demands_for(request, models.info, profile, height, width, calibration)
+
+        self._demands_for, self._demands = demands, demands(profile)
         self._parts = _Parts(models, profile)
         key = f"{machine.name}, {models.info.name}, {width}x{height}, {budget.cap_bytes}"
         self._learned = LearnedLevels(local.learned, key)
@@ -152,31 +157,49 @@ class JobMemory:
         with self.store.on_device(
             plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
         ) as network:
-            if plan.model == "vae" and self.plan.vae_tile_px is not None:
-                set_tile(network, self.plan.vae_tile_px)
             yield network
+
+    @property
+    def tiles(self) -> Tiles:
+        """The VAE's, by the plan in force."""
+        return Tiles.of(self.plan.vae_tile_px or 0)
 
     def attempt(self, work: Callable[[], _T]) -> _T:
         """Does it, and does it again with a smaller plan when the device's memory runs out.
 
+        Where the VAE's type has overflowed, it computes in fp32 from then on.
+
         Raises:
             OutOfDeviceMemory: if no smaller plan is left.
+            DoesNotFit: if the VAE does not fit in fp32.
         """
         while True:
             try:
                 return work()
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not (is_out_of_memory(error) or isinstance(error, NotFinite)):
                     raise
-                shortage = read_shortage(str(error))
+                shortage = None if isinstance(error, NotFinite) else read_shortage(str(error))
                 traceback.clear_frames(error.__traceback__)
             # Out here the exception is gone, and with it the tensors of its frames.
-            self._shrink(shortage)
+            self.store.clear()
+            self.store.flush(EXCEPTION_CLEANUP)
+            if shortage is None:
+                self._widen()
+            else:
+                self._shrink(shortage)
+
+    def _widen(self) -> None:
+        before = self._parts.profile
+        fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
+        self._parts.profile = replace(before, vae_dtype=fp32)
+        self._demands = self._demands_for(self._parts.profile)
+        self._ladder.renew(self._demands)
+        self.store.follow(self.plan)
+        self.warn("The VAE's numbers overflowed; it works in fp32 from here on, in twice the memory.")
 
     def _shrink(self, shortage: Shortage) -> None:
         _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
-        self.store.clear()
-        self.store.flush(EXCEPTION_CLEANUP)
         change = self._ladder.step_down(self._stage)
         if change is None:
             raise OutOfDeviceMemory(shortage)

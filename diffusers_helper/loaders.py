@@ -179,9 +179,6 @@ def _load(name: str, folder: Path) -> Any:
     if lacking:
         raise ValueError(f"{len(lacking)} weights are missing or of another shape, {lacking[0]} the first")
     module = cast(nn.Module, module).eval().requires_grad_(False)
-    if name == "vae":
-        # Only frames with a side above 256 pixels are cut into tiles, on any device.
-        cast(AutoencoderKLHunyuanVideo, module).enable_tiling()
     return module
 
 

@@ -24,7 +24,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.cancel_hooks import cancellable
 from diffusers_helper.checkpoints import Checkpoints, origin_of
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.events import Event
+from diffusers_helper.events import Event, Stage
 from diffusers_helper.guidance import Condition, GuidedDenoiser
 from diffusers_helper.history import History
 from diffusers_helper.job_folder import JobFolder, write_atomic
@@ -42,8 +42,9 @@ from diffusers_helper.sampling import StepInfo, flow_sigmas, sample_euler, sampl
 from diffusers_helper.seeds import noise_for
 from diffusers_helper.text import TextCondition, encode_pooled, encode_states
 from diffusers_helper.thumbnails import write_thumbnail
-from diffusers_helper.tiles import TileDecoder
 from diffusers_helper.vae import FrameBlender, decode_latents, encode_picture
+from diffusers_helper.vae_engine import Pieces
+from diffusers_helper.vae_sections import SectionDecoder
 from diffusers_helper.video import GrowingVideo
 from diffusers_helper.vision import encode_vision
 
@@ -140,7 +141,7 @@ class _Job:
         self.video = GrowingVideo(
             self.folder.path, width=self.width, height=self.height, mode=request.mode, crf=request.crf
         )
-        self.decoder, self.blender = TileDecoder(), FrameBlender(request.mode)
+        self.decoder, self.blender = SectionDecoder(), FrameBlender(request.mode)
         self.report = Report(self.folder.job, self.plan, self.video, on_event)
         self.memory.warn = self.report.warned
         self.report.started(self.width, self.height)
@@ -186,7 +187,7 @@ class _Job:
         self.report.stage("vae_encode")
         noise = noise_for(request.seed, "start_latent", 0, self.shape(1))
         with self.on_device("vae_encode") as vae:
-            start = encode_picture(vae, picture, noise)
+            start = encode_picture(vae, picture, noise, self.memory.tiles, self._pieces("vae_encode"))
         self.report.stage("vision")
         with self.on_device("vision") as encoder:
             vision = to_host(encode_vision(encoder, self.models.part("feature_extractor"), picture))
@@ -229,6 +230,10 @@ class _Job:
             sample = _SAMPLERS[self.request.sampler]
             return to_host(sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step))
 
+    def _pieces(self, stage: Stage, section: Section | None = None) -> Pieces:
+        """Tells of each piece that the VAE has done, where there are several."""
+        return Pieces(partial(self.report.piece, stage, section), self.cancel)
+
     def show(self, section: Section, history: History) -> None:
         """Decodes a section and puts its frames into the video, unless a run before has done so."""
         shown = self.video.sections
@@ -236,7 +241,9 @@ class _Job:
             return
         self.report.stage("decode", section)
         with self.on_device("decode", section) as vae:
-            frames = decode_latents(vae, *history.to_decode(section), self.decoder)
+            latents, begin = history.to_decode(section)
+            pieces = self._pieces("decode", section)
+            frames = decode_latents(vae, latents, begin, self.decoder, self.memory.tiles, pieces)
         thumbnail = write_thumbnail(self.folder.thumbs, section, frames, self.request.mode)
         # Of the last section that is in the video already, only the frames that face the next are needed.
         final, pending = self.blender.add(frames, section)

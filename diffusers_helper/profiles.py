@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.memory.backend import ROCM, Attention, Backend
 from diffusers_helper.memory.budget import GB, Budget, gb_bytes
-from diffusers_helper.memory.estimates import ROCM, Attention, Backend
 from diffusers_helper.request import RANGES
 from diffusers_helper.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
 

@@ -14,6 +14,7 @@ from diffusers_helper.events import (
     Event,
     Finished,
     JobStarted,
+    PieceDone,
     SectionFinished,
     Stage,
     StageStarted,
@@ -65,6 +66,16 @@ class Report:
                 preview=picture,
             )
         )
+
+    def piece(self, stage: Stage, section: Section | None, piece: int, pieces: int) -> None:
+        """Nothing is said of a work that is one piece."""
+        if pieces > 1:
+            number = section.number if section else None
+            self._on_event(
+                PieceDone(
+                    job=self._job, time=self._time, stage=stage, section=number, piece=piece, pieces=pieces
+                )
+            )
 
     def section(self, section: Section, thumbnail: Path) -> None:
         """A section can be watched in the video's latest version."""

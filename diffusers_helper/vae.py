@@ -5,29 +5,20 @@ from __future__ import annotations
 import numpy as np
 import torch
 from diffusers import AutoencoderKLHunyuanVideo
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.packing import Mode, Section
-from diffusers_helper.tiles import TileDecoder
+from diffusers_helper.vae_engine import Pieces, encode_pass, grid_of
+from diffusers_helper.vae_families import family_of
+from diffusers_helper.vae_plan import Tiles
+from diffusers_helper.vae_sections import SectionDecoder
 
 
-def set_tile(vae: AutoencoderKLHunyuanVideo, side: int) -> None:
-    """Frames with a larger side than `side` pixels, a multiple of 32, are worked on in tiles of that side.
-
-    Neighbours share a quarter of it, as the VAE's own tiles of 256 do.
-    """
-    stride = side * 3 // 4
-    vae.enable_tiling(
-        tile_sample_min_height=side,
-        tile_sample_min_width=side,
-        tile_sample_stride_height=stride,
-        tile_sample_stride_width=stride,
-    )
-
-
-def encode_picture(vae: AutoencoderKLHunyuanVideo, picture: Image.Image, noise: Tensor) -> Tensor:
+def encode_picture(
+    vae: AutoencoderKLHunyuanVideo, picture: Image.Image, noise: Tensor, tiles: Tiles, pieces: Pieces
+) -> Tensor:
     """A sample of the picture's latent.
 
     Args:
@@ -37,13 +28,20 @@ def encode_picture(vae: AutoencoderKLHunyuanVideo, picture: Image.Image, noise: 
     Returns: fp32 on the CPU, in the shape of `noise`.
     """
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None, :, None].float() / 127.5 - 1
-    posterior = vae.encode(pixels.to(vae.device, vae.dtype), return_dict=False)[0]
-    mean, spread = to_host(posterior.mean.float()), to_host(posterior.std.float())
-    return (mean + spread * noise) * vae.config["scaling_factor"]
+    family = family_of(vae)
+    pieces.total = len(grid_of(noise.shape[-2:], tiles, family.shrink).places)
+    moments = encode_pass(family, pixels, tiles, pieces)
+    posterior = DiagonalGaussianDistribution(moments)
+    return (posterior.mean.float() + posterior.std.float() * noise) * vae.config["scaling_factor"]
 
 
 def decode_latents(
-    vae: AutoencoderKLHunyuanVideo, latents: Tensor, begin: int, decoder: TileDecoder
+    vae: AutoencoderKLHunyuanVideo,
+    latents: Tensor,
+    begin: int,
+    decoder: SectionDecoder,
+    tiles: Tiles,
+    pieces: Pieces,
 ) -> Tensor:
     """Frames (4 T - 3, height, width, 3) of latents (1, 16, T, height / 8, width / 8).
 
@@ -54,7 +52,7 @@ def decode_latents(
     Returns: fp32 on the CPU, about -1 to 1.
     """
     scaled = (latents / vae.config["scaling_factor"]).to(vae.device, vae.dtype)
-    return decoder.decode(vae, scaled, begin)[0].permute(1, 2, 3, 0).float()
+    return decoder.decode(family_of(vae), scaled, begin, tiles, pieces)[0].permute(1, 2, 3, 0).float()
 
 
 def to_uint8(frames: Tensor) -> np.ndarray:

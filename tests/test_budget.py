@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError
+from diffusers_helper.memory.backend import ROCM, Backend
 from diffusers_helper.memory.budget import (
     GB,
     RING_BLOCKS,
@@ -27,7 +28,7 @@ from diffusers_helper.memory.budget import (
     plan_stage,
     smallest_cap,
 )
-from diffusers_helper.memory.estimates import ROCM, Backend, demands, tile_steps
+from diffusers_helper.memory.estimates import demands, tile_steps
 from diffusers_helper.memory.networks import networks
 from diffusers_helper.registry import find_model, model_names
 

@@ -28,8 +28,10 @@ from cache.conv_probe import (
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Rung
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
-from diffusers_helper.tiles import TileDecoder
 from diffusers_helper.vae import decode_latents
+from diffusers_helper.vae_engine import Pieces
+from diffusers_helper.vae_plan import Tiles
+from diffusers_helper.vae_sections import SectionDecoder
 from tests.support.drivers import NO_ALGORITHM, ONE, ladder, some_call
 from tests.support.making import load_tiny
 
@@ -98,7 +100,7 @@ def test_what_a_decode_asks_for_is_measured_and_used(
     )
     with torch.inference_mode(), handler.install(vae):
         vae.encode(torch.zeros(1, 3, 1, 64, 64))
-        decode_latents(vae, torch.zeros(1, 16, 10, 8, 8), 0, TileDecoder())
+        decode_latents(vae, torch.zeros(1, 16, 10, 8, 8), 0, SectionDecoder(), Tiles(), Pieces())
     assert asked == {}  # every case is known to work
     assert handler.ladder is not None
     used = {rung for rung, count in handler.ladder.successes.items() if count}

@@ -13,44 +13,27 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError
+from diffusers_helper.memory.backend import Backend
 from diffusers_helper.memory.budget import Demand, Stage
 from diffusers_helper.memory.networks import Network
+from diffusers_helper.memory.vae_estimates import decode_bytes, encode_bytes
 from diffusers_helper.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 
-Attention = Literal["fused", "math"]
 # The sizes of the VAE's pieces in pixels that `auto` steps down through.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
 # What the template puts around a prompt (`prompts`), and the most tokens that a prompt may have.
 _HEAD_TOKENS, _MAX_TOKENS, _TAIL_TOKENS = 95, 256, 8
-# Frames that the VAE decodes at once: 5 latent frames give 17.
-_DECODED_LATENTS, _DECODED_FRAMES = 5, 17
+# Latent frames in one of the VAE's windows of time: they give 17 frames.
+_WINDOW_LATENTS = 5
 _SHRINK, _CHANNELS = 8, 16
 # So that the fits' scatter does not become a shortage, and buffers and other small things have a place.
 _MARGIN, _SMALL = 1.02, 8 * 1024
 # Two tokens a side of the transformer's patch; history is packed 2 and 4 times more.
 _PATCH = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """What computes.
-
-    Attributes:
-        attention: "math" keeps the scores of all tokens with all tokens, in fp32.
-        conv_decode, conv_encode: times what the VAE takes with kernels that need no room of their own. On
-            ROCm others measured 2 and 4 (InvokeAI's VAE constants); not measured here.
-    """
-
-    attention: Attention = "fused"
-    conv_decode: float = 1.0
-    conv_encode: float = 1.0
-
-
-ROCM = Backend(conv_decode=2.0, conv_encode=4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,29 +144,6 @@ def vision_bytes(network: Network) -> int:
     return math.ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
 
 
-def vae_decode_bytes(network: Network, height: int, width: int, tile: int, *, backend: Backend) -> int:
-    """Time tiles of 17 frames, in space pieces of at most `tile` pixels a side.
-
-    The fullest moment is a convolution at full size in the last block. Grid: first width 16 to 128, pieces
-    of 64 to 1024 pixels of 80x192 to 1024x1024, fp16 and fp32.
-    """
-    channels, size = network.config["block_out_channels"][0], network.dtype_bytes
-    piece = _DECODED_FRAMES * min(tile, height) * min(tile, width)
-    # Pieces overlap by a quarter, and all are kept until the last is there.
-    kept = 1.8 * 3 * _DECODED_FRAMES * height * width if max(height, width) > tile else 0
-    return math.ceil(_MARGIN * (9.12 * piece * channels * backend.conv_decode + kept) * size)
-
-
-def vae_encode_bytes(network: Network, height: int, width: int, tile: int, *, backend: Backend) -> int:
-    """The picture, one frame. Grid: as for decoding, with 1 and 2 layers a block."""
-    channels, size = network.config["block_out_channels"][0], network.dtype_bytes
-    layers = min(2, network.config["layers_per_block"])
-    piece = min(tile, height) * min(tile, width)
-    kept = 1.4 * 3 * height * width if max(height, width) > tile else 0
-    activations = (5.05 + layers) * piece * channels * backend.conv_encode
-    return math.ceil(_MARGIN * (activations + 3 * height * width + kept) * size)
-
-
 def stages(
     networks: Mapping[str, Network],
     height: int,
@@ -200,7 +160,7 @@ def stages(
         text: tokens of the prompt.
     """
     vision = vision_tokens(networks["image_encoder"])
-    vae = networks["vae"]
+    vae, piece = networks["vae"], (min(tile, height), min(tile, width))
     working = {
         "text": ("text_encoder", llama_bytes(networks["text_encoder"], _HEAD_TOKENS + text)),
         "text_2": (
@@ -209,7 +169,7 @@ def stages(
                 networks["text_encoder_2"], networks["text_encoder_2"].config["max_position_embeddings"]
             ),
         ),
-        "vae_encode": ("vae", vae_encode_bytes(vae, height, width, tile, backend=backend)),
+        "vae_encode": ("vae", encode_bytes(vae, 1, *piece, backend=backend)),
         "vision": ("image_encoder", vision_bytes(networks["image_encoder"])),
         "sample": (
             "transformer",
@@ -217,7 +177,7 @@ def stages(
                 networks["transformer"], height, width, text=text, vision=vision, backend=backend
             ),
         ),
-        "decode": ("vae", vae_decode_bytes(vae, height, width, tile, backend=backend)),
+        "decode": ("vae", decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
     }
     # What the encoders have made waits on the device for the transformer.
     llama = networks["text_encoder"]

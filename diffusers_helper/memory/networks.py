@@ -80,7 +80,7 @@ def networks(info: ModelInfo, *, on_cpu: bool, vae_bytes: int | None = None) -> 
             total, blocks, config = _PUBLISHED[name]
             stored = "BF16" if name == "transformer" else "F16"
             network = _network(name, {stored: (total, blocks)}, config, on_cpu)
-        if name == "vae" and vae_bytes is not None and not on_cpu:
+        if name == "vae" and vae_bytes is not None:
             total = network.weights.total_bytes * vae_bytes // network.dtype_bytes
             network = Network(Weights(name, total), network.config, vae_bytes, network.file_bytes)
         found[name] = network

@@ -67,6 +67,16 @@ class Ladder:
         if level is not None and level != self.level:
             self.plan, self.level = self._plan(level), level
 
+    def renew(self, demands: Sequence[Demand]) -> None:
+        """The job needs something else from here on; the plans stay as small as they are.
+
+        Raises:
+            DoesNotFit: if no plan keeps within the cap.
+        """
+        self._demands = tuple(demands)
+        self._first = plan_job(self._budget, demands)
+        self.plan = self._plan(self.level)
+
     def step_down(self, stage: str) -> str | None:
         """A smaller plan, as the stage has run out of memory.
 

@@ -124,6 +124,7 @@ class Store:
     def follow(self, plan: JobPlan) -> None:
         """Takes everything off the device and goes on by this plan."""
         self.clear()
+        self._weights.clear()  # they may be of another type from here on
         self.plan = plan
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 

@@ -23,7 +23,8 @@ def helper(names: str) -> tuple[str, ...]:
 CORE = (
     *helper(
         "packing buckets request events errors registry cancel job_folder failures profiles sysfs "
-        "memory.budget memory.estimates memory.shortage memory.recovery local memory.networks planning"
+        "memory.backend memory.budget memory.estimates memory.vae_estimates memory.shortage memory.recovery "
+        "local memory.networks planning vae_plan"
     ),
     # The package's own file: importing any module of the package runs it.
     "diffusers_helper.__init__",

@@ -1,4 +1,4 @@
-"""Decoding in tiles that are kept gives the bits that the VAE's own decode gives."""
+"""Decoding in windows of time that are kept gives the bits that the VAE's own decode gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from torch import Tensor
 
 from diffusers_helper.history import History
 from diffusers_helper.packing import Mode, plan_sections
-from diffusers_helper.tiles import TileDecoder
+from diffusers_helper.vae_engine import Pieces
+from diffusers_helper.vae_families import family_of
+from diffusers_helper.vae_plan import Tiles
+from diffusers_helper.vae_sections import SectionDecoder
 from tests.support.making import seconds_for
 
 
@@ -29,26 +32,21 @@ def noise(count: int) -> Tensor:
 def test_any_number_of_latents(count: int, dtype: torch.dtype, vae: AutoencoderKLHunyuanVideo) -> None:
     latents, network = noise(count).to(dtype), vae.to(dtype)
     expected = network.decode(latents, return_dict=False)[0]
-    found = TileDecoder().decode(network, latents, 0)
+    found = SectionDecoder().decode(family_of(network), latents, 0, Tiles(), Pieces())
     assert found.shape[2] == 4 * count - 3
     assert torch.equal(found, expected)
-    assert network.use_framewise_decoding
     vae.to(torch.float32)
 
 
 @pytest.mark.parametrize(("mode", "calls"), [("inverted", [3, 3, 4, 6]), ("forward", [3, 6, 4, 4])])
-def test_sections_share_tiles(
-    mode: Mode, calls: list[int], vae: AutoencoderKLHunyuanVideo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history, decoder = History(mode, noise(1)), TileDecoder()
+def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKLHunyuanVideo) -> None:
+    history, decoder = History(mode, noise(1)), SectionDecoder()
     for section, expected_calls in zip(plan_sections(seconds_for(4), mode=mode), calls, strict=True):
         history.add(noise(9) + section.number, section)
         latents, begin = history.to_decode(section)
         expected = vae.decode(latents, return_dict=False)[0]
-        counted: list[int] = []
-        decode = vae.decode
-        with monkeypatch.context() as patch:
-            patch.setattr(vae, "decode", lambda *a, n=counted, d=decode, **k: n.append(1) or d(*a, **k))
-            found = decoder.decode(vae, latents, begin)
+        counted: list[tuple[int, int]] = []
+        pieces = Pieces(lambda done, total, told=counted: told.append((done, total)))
+        found = decoder.decode(family_of(vae), latents, begin, Tiles(), pieces)
         assert torch.equal(found, expected)
-        assert len(counted) == expected_calls
+        assert counted == [(done, expected_calls) for done in range(1, expected_calls + 1)]

@@ -1,0 +1,301 @@
+"""Video through a VAE that belongs to somebody else, within the memory that is free, frame for frame.
+
+The VAE may be any of `vae_families`, on any device. It is never converted or set in another way: for another
+precision a copy is made, and tiles are cut here. What is finished leaves the device at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.cancel_hooks import cancellable
+from diffusers_helper.errors import InputError
+from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.memory.backend import Backend
+from diffusers_helper.memory.budget import Weights
+from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.networks import Network
+from diffusers_helper.memory.shortage import OutOfDeviceMemory, is_out_of_memory, read_shortage
+from diffusers_helper.vae_families import Family, family_of
+from diffusers_helper.vae_pieces import Grid, Mosaic, join_windows
+from diffusers_helper.vae_plan import Task, Tiles, VaePlan, VaeSettings, Video, plan_vae, vae_plans
+
+_log = logging.getLogger(__name__)
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+Progress = Callable[[int, int], None]
+"""Told how many pieces of how many are done."""
+
+
+class NotFinite(ArithmeticError):
+    """A piece has values that are not finite, as fp16 gives where it overflows."""
+
+
+class Pieces:
+    """Counts the pieces of one task, and is where a cancel is noticed between two of them."""
+
+    def __init__(
+        self,
+        progress: Progress = lambda done, total: None,
+        cancel: CancelToken | None = None,
+        cleanup: Callable[[], None] = lambda: None,
+        cleanup_frequency: int = 0,
+    ) -> None:
+        self._progress, self._cancel, self._cleanup = progress, cancel or CancelToken(), cleanup
+        self._frequency, self._done, self.total = cleanup_frequency, 0, 0
+
+    def take(self, piece: Tensor) -> Tensor:
+        """A finished piece, on the host.
+
+        Raises:
+            NotFinite: if it is of a narrow type and has overflowed.
+            GenerationCancelled: if the task was cancelled.
+        """
+        piece = to_host(piece)
+        if piece.dtype != torch.float32 and not bool(piece.isfinite().all()):
+            raise NotFinite
+        self._done += 1
+        self._progress(self._done, self.total)
+        self._cancel.check()
+        if self._frequency and self._done % self._frequency == 0:
+            self._cleanup()
+        return piece
+
+
+def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1) -> Tensor:
+    """Frames (B, 3, 4 T - 3, H, W) of latents (B, C, T, h, w) in one pass over time, or one for each tile.
+
+    Args:
+        chunk: latent frames of a stream that leave the device together.
+
+    Returns: in the VAE's type, on the host.
+    """
+    num_frames, grid = 4 * latents.shape[2] - 3, grid_of(latents.shape[-2:], tiles, family.shrink)
+    mosaic = Mosaic(grid, family.shrink, num_frames)
+    for place in grid.places:
+        begin, waiting = 0, list[Tensor]()
+        for frames in family.decode(grid.cut_out(latents, place)):
+            waiting.append(frames)
+            waiting_frames = sum(part.shape[2] for part in waiting)
+            if len(waiting) == chunk or begin + waiting_frames == num_frames:
+                piece = pieces.take(waiting[0] if len(waiting) == 1 else torch.cat(waiting, dim=2))
+                waiting.clear()
+                mosaic.add(place, begin, piece)
+                begin += waiting_frames
+    return mosaic.finish()
+
+
+def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
+    """Moments (B, 2 C, T, h, w) of frames (B, 3, 4 T - 3, H, W), as `decode_pass`."""
+    grid = grid_of([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
+    mosaic = Mosaic(grid, 1, (frames.shape[2] + 3) // 4)
+    for place in grid.places:
+        part = grid.cut_out(frames, place, family.shrink)
+        mosaic.add(place, 0, pieces.take(family.encode(part)))
+    return mosaic.finish()
+
+
+def grid_of(sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
+    """How latents of this height and width are cut."""
+    return Grid.cut(sides[0], sides[1], tiles.side // shrink, tiles.overlap // shrink)
+
+
+def window_starts(num_latents: int, chunk: int) -> range:
+    """First latent frames of windows that move on by `chunk`. One that would add no frame is left out.
+
+    Each has `chunk + 2` latent frames, or what is left: the first leads in, the last is shared with the next.
+    """
+    if num_latents <= chunk + 1:
+        return range(1)
+    return range(0, num_latents - 1, chunk)
+
+
+class VaeEngine:
+    """Encodes and decodes with one VAE.
+
+    Attributes:
+        settings: what the person wants.
+    """
+
+    def __init__(
+        self,
+        vae: nn.Module,
+        device: Device,
+        settings: VaeSettings = VaeSettings(),
+        backend: Backend = Backend(),
+    ) -> None:
+        """Takes a VAE that is on the device.
+
+        Raises:
+            InputError: if it is of no kind known here.
+        """
+        self._vae, self._device, self.settings, self._backend = vae, device, settings, backend
+        self._shrink = family_of(vae).shrink
+
+    def plans(self, task: Task, video: Video, dtype: torch.dtype | None = None) -> tuple[VaePlan, ...]:
+        """How it would be done with what is free now, and what would be tried if that should not suffice.
+
+        Args:
+            dtype: to compute in; None for the settings' precision.
+
+        Raises:
+            InputError: if nothing would fit.
+        """
+        network = self._network(dtype or self._dtype)
+        plans = vae_plans(network, video, task, self.settings, self._backend)
+        copied = network.weights.total_bytes if self._needs_copy(dtype or self._dtype) else 0
+        return plan_vae(plans, max(0, self._device.free_bytes() - copied), self.settings)
+
+    def decode(
+        self,
+        latents: Tensor,
+        *,
+        progress: Progress = lambda done, total: None,
+        cancel: CancelToken | None = None,
+    ) -> Tensor:
+        """Frames (B, 3, 4 T - 3, H, W) of latents (B, C, T, h, w), which are not scaled any more.
+
+        Returns: on the host, about -1 to 1, in the type that was computed in.
+
+        Raises:
+            InputError: if no way to do it fits into the free memory.
+            OutOfDeviceMemory: if the memory runs out in all ways that were to fit.
+            GenerationCancelled: after a cancel.
+        """
+        num_latents, height, width = latents.shape[2:]
+        video = Video(num_latents, height * self._shrink, width * self._shrink)
+        return self._do("decode", latents, video, progress, cancel)
+
+    def encode(
+        self,
+        frames: Tensor,
+        *,
+        progress: Progress = lambda done, total: None,
+        cancel: CancelToken | None = None,
+    ) -> Tensor:
+        """Moments (B, 2 C, T, h, w), mean and logarithm of the variance, of frames (B, 3, 4 T - 3, H, W).
+
+        Returns: as `decode`.
+
+        Raises:
+            InputError: for another number of frames, or sides that the VAE does not divide; as `decode`.
+        """
+        num_frames, height, width = frames.shape[2:]
+        if num_frames % 4 != 1 or height % self._shrink or width % self._shrink:
+            raise InputError(
+                f"The video has {num_frames} frames of {width}x{height}; expected 4 n + 1 frames and sides "
+                f"that are multiples of {self._shrink}.",
+                "Cut it.",
+            )
+        return self._do("encode", frames, Video((num_frames + 3) // 4, height, width), progress, cancel)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        own: torch.dtype = next(self._vae.parameters()).dtype
+        return _DTYPES.get(self.settings.precision, own)
+
+    def _needs_copy(self, dtype: torch.dtype) -> bool:
+        return any(parameter.dtype != dtype for parameter in self._vae.parameters())
+
+    def _network(self, dtype: torch.dtype) -> Network:
+        vae: Any = self._vae
+        size = dtype.itemsize
+        total = sum(parameter.numel() for parameter in vae.parameters()) * size
+        return Network(Weights("vae", total), vae.config, size, 0)
+
+    def _do(
+        self, task: Task, source: Tensor, video: Video, progress: Progress, cancel: CancelToken | None
+    ) -> Tensor:
+        try:
+            return self._in_dtype(task, source, video, progress, cancel, self._dtype)
+        except NotFinite:
+            _log.warning("values in %s are not finite; once more in fp32", self._dtype)
+        return self._in_dtype(task, source, video, progress, cancel, torch.float32)
+
+    def _in_dtype(
+        self,
+        task: Task,
+        source: Tensor,
+        video: Video,
+        progress: Progress,
+        cancel: CancelToken | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        plans = self.plans(task, video, dtype)
+        with self._device:
+            vae = _copy(self._vae, dtype) if self._needs_copy(dtype) else self._vae
+        for plan in plans:
+            _log.info("%s: %s", task, plan.reason)
+            pieces = Pieces(progress, cancel, self._device.empty_cache, self.settings.cleanup_frequency)
+            try:
+                with torch.inference_mode(), cancellable(vae, cancel or CancelToken()):
+                    return self._run(vae, plan, source, pieces)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                shortage = read_shortage(str(error))
+                traceback.clear_frames(error.__traceback__)
+            # Out here the exception is gone, and with it the tensors of its frames.
+            _log.warning("out of memory: %s", shortage.text)
+            self._device.empty_cache()
+        raise OutOfDeviceMemory(shortage)
+
+    def _run(self, vae: nn.Module, plan: VaePlan, source: Tensor, pieces: Pieces) -> Tensor:
+        family = family_of(vae)
+        dtype = next(vae.parameters()).dtype
+        pieces.total = count_pieces(plan, source.shape, family.shrink)
+        results: list[Tensor] = []
+        for item in source.split(1):
+            if plan.task == "decode":
+                with self._device:
+                    latents = item.to(self._device.torch_device, dtype)
+                    results.append(_decode(family, latents, plan, pieces))
+            else:
+                with self._device:
+                    results.append(_encode(family, item, plan, pieces))
+        return results[0] if len(results) == 1 else torch.cat(results)
+
+
+def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
+    # diffusers' own `to` warns of layers that it might have to keep in fp32; these VAEs have none.
+    return nn.Module.to(copy.deepcopy(vae), dtype)
+
+
+def _decode(family: Family, latents: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
+    if plan.time != "windows":
+        return decode_pass(family, latents, plan.tiles, pieces, chunk=plan.chunk or 1)
+    windows = [
+        decode_pass(family, latents[:, :, start : start + plan.chunk + 2], plan.tiles, pieces)
+        for start in window_starts(latents.shape[2], plan.chunk)
+    ]
+    return join_windows(windows, 4 * plan.chunk, 4)
+
+
+def _encode(family: Family, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
+    if plan.time != "windows":
+        return encode_pass(family, frames, plan.tiles, pieces)
+    windows = [
+        encode_pass(family, frames[:, :, 4 * start : 4 * (start + plan.chunk) + 5], plan.tiles, pieces)
+        for start in window_starts((frames.shape[2] + 3) // 4, plan.chunk)
+    ]
+    return join_windows(windows, plan.chunk, 1)
+
+
+def count_pieces(plan: VaePlan, shape: torch.Size, shrink: int) -> int:
+    """How many pieces `Pieces` will count, for latents or frames of this shape."""
+    is_decode = plan.task == "decode"
+    sides = shape[-2:] if is_decode else [side // shrink for side in shape[-2:]]
+    tiles = len(grid_of(sides, plan.tiles, shrink).places)
+    count = shape[2] if is_decode else (shape[2] + 3) // 4
+    if plan.time == "windows":
+        times = len(window_starts(count, plan.chunk))
+    else:
+        times = -(-count // plan.chunk) if plan.time == "stream" and is_decode else 1
+    return shape[0] * tiles * times
