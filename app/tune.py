@@ -103,7 +103,8 @@ def tune(arguments: argparse.Namespace) -> int:
 def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
     """The convolutions of encoding a picture and decoding sections of every length, none twice.
 
-    The network is built once more without memory, and run without computing.
+    The network is built once more without memory, in the type that the profile has it compute in, and run
+    without computing.
     """
     import torch
 
@@ -120,20 +121,23 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
-    torch.nn.Module.to(outline, vae.dtype)  # diffusers' own warns of layers that it might keep in fp32
+    profile = profile_for(detect(os.environ), os.environ)
+    named = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = named.get(profile.vae_dtype.value, vae.dtype)
+    torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
     lengths = {
         (section.decoded_frames + 3) // 4
         for mode in ("inverted", "forward")
         for section in plan_sections(_SECONDS, mode=mode)
     }
-    family, tile = family_of(outline), profile_for(detect(os.environ), os.environ).vae_tile.value
+    family, tile = family_of(outline), profile.vae_tile.value
     sides = [min(tile, height), min(tile, width)]
     latents = [side // family.shrink for side in sides]
     with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
-        family.encode(torch.empty(1, 3, 1, *sides, dtype=vae.dtype, device="meta"))
+        family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
         for count in sorted({size for length in lengths for size in window_sizes(length)}):
             shape = (1, vae.config.latent_channels, count, *latents)
-            for _ in family.decode(torch.empty(shape, dtype=vae.dtype, device="meta")):
+            for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
                 pass
     return list(found)
 

@@ -126,6 +126,18 @@ def test_the_summary_for_people(
     assert "shape 5 of 5: measured miopen" in shown.err
 
 
+def test_what_is_measured_is_of_the_type_that_the_profile_computes_in(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae = load_tiny(tiny_model).part("vae")
+    dtypes: list[set[str]] = []
+    for name in ("stored", "fp16"):
+        monkeypatch.setenv("LONGTAKE_VAE_DTYPE", name)
+        dtypes.append({case.dtype for case in tune_module._cases(vae, CPU, 64, 64)})
+    assert dtypes == [{"float32"}, {"float16"}]
+    assert vae.dtype == torch.float32
+
+
 def test_how_long_it_takes_is_told_before_it_starts(
     tiny_model: Path,
     six_cases: list[ConvCase],
