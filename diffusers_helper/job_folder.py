@@ -58,6 +58,11 @@ class JobFolder:
         return self.path / "memory.json"
 
     @property
+    def encodings(self) -> Path:
+        """What prompt and picture became, so that a job that goes on need not encode them again."""
+        return self.path / "encodings.safetensors"
+
+    @property
     def sections(self) -> Path:
         """Latents per section, `0001.safetensors` and on, in order of making."""
         return self.path / "sections"
