@@ -14,6 +14,7 @@ from diffusers_helper.events import (
     Failed,
     Finished,
     JobStarted,
+    PieceDone,
     SectionFinished,
     StageStarted,
     StepDone,
@@ -64,6 +65,8 @@ class ProgressBar:
             self._stage(event)
         elif isinstance(event, StepDone):
             self._step(event)
+        elif isinstance(event, PieceDone):
+            self._piece(event)
         elif isinstance(event, SectionFinished):
             self._say(f"Section {event.section} of {event.sections}: {event.frames} frames in {event.video}")
         elif isinstance(event, Warned):
@@ -81,6 +84,10 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.total = self._sections * event.steps
             self._bar.update((event.section - 1) * event.steps + event.step - self._bar.n)
+
+    def _piece(self, event: PieceDone) -> None:
+        if self._bar is not None:
+            self._bar.set_description_str(f"{_STAGES[event.stage]} {event.piece}/{event.pieces}")
 
     def _end(self, event: Event) -> None:
         if self._bar is not None:

@@ -121,6 +121,7 @@ class VaeEngine:
     """Encodes and decodes with one VAE.
 
     Attributes:
+        device: what the VAE is on.
         settings: what the person wants.
     """
 
@@ -136,7 +137,7 @@ class VaeEngine:
         Raises:
             InputError: if it is of no kind known here.
         """
-        self._vae, self._device, self.settings, self._backend = vae, device, settings, backend
+        self._vae, self.device, self.settings, self._backend = vae, device, settings, backend
         self._shrink = family_of(vae).shrink
 
     def plans(self, task: Task, video: Video, dtype: torch.dtype | None = None) -> tuple[VaePlan, ...]:
@@ -151,7 +152,7 @@ class VaeEngine:
         network = self._network(dtype or self._dtype)
         plans = vae_plans(network, video, task, self.settings, self._backend)
         copied = network.weights.total_bytes if self._needs_copy(dtype or self._dtype) else 0
-        return plan_vae(plans, max(0, self._device.free_bytes() - copied), self.settings)
+        return plan_vae(plans, max(0, self.device.free_bytes() - copied), self.settings)
 
     def decode(
         self,
@@ -229,11 +230,11 @@ class VaeEngine:
         dtype: torch.dtype,
     ) -> Tensor:
         plans = self.plans(task, video, dtype)
-        with self._device:
+        with self.device:
             vae = _copy(self._vae, dtype) if self._needs_copy(dtype) else self._vae
         for plan in plans:
             _log.info("%s: %s", task, plan.reason)
-            pieces = Pieces(progress, cancel, self._device.empty_cache, self.settings.cleanup_frequency)
+            pieces = Pieces(progress, cancel, self.device.empty_cache, self.settings.cleanup_frequency)
             try:
                 with torch.inference_mode(), cancellable(vae, cancel or CancelToken()):
                     return self._run(vae, plan, source, pieces)
@@ -244,7 +245,7 @@ class VaeEngine:
                 traceback.clear_frames(error.__traceback__)
             # Out here the exception is gone, and with it the tensors of its frames.
             _log.warning("out of memory: %s", shortage.text)
-            self._device.empty_cache()
+            self.device.empty_cache()
         raise OutOfDeviceMemory(shortage)
 
     def _run(self, vae: nn.Module, plan: VaePlan, source: Tensor, pieces: Pieces) -> Tensor:
@@ -254,11 +255,11 @@ class VaeEngine:
         results: list[Tensor] = []
         for item in source.split(1):
             if plan.task == "decode":
-                with self._device:
-                    latents = item.to(self._device.torch_device, dtype)
+                with self.device:
+                    latents = item.to(self.device.torch_device, dtype)
                     results.append(_decode(family, latents, plan, pieces))
             else:
-                with self._device:
+                with self.device:
                     results.append(_encode(family, item, plan, pieces))
         return results[0] if len(results) == 1 else torch.cat(results)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,7 +119,9 @@ class Mosaic:
             return
         if self._sum is None:
             height, width = (axis.length * self._scale for axis in (self._grid.rows, self._grid.columns))
-            self._sum = to_host(torch.zeros(*frames.shape[:2], self._num_frames, height, width))
+            shape = (*frames.shape[:2], self._num_frames, height, width)
+            # By numpy, as what torch makes from nothing counts as the device's where there is an account.
+            self._sum = torch.from_numpy(np.zeros(shape, dtype=np.float32))
             self._dtype = frames.dtype
         row, column = place
         weight = self._rows[row][:, None] * self._columns[column]

@@ -32,6 +32,10 @@ CHUNKS = (1, 2, 4, 8)
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 # Latent frames that windows of HunyuanVideo's VAE move on by; a window is one more, and one that leads in.
 OWN_CHUNK = 3
+# PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows' chunk;
+# `benchmarks/vae_decode.py` measures it. Normalisation over all of a piece is what differs, not its edges.
+_TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
+_WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
 # Sides of tiles and of what they share are multiples of it: pixels for one latent of Wan 2.2.
 _LATENT_PX = 16
 
@@ -176,12 +180,33 @@ def _plan(
     # Of a window's latent frames one more than the chunk count, and one leads in.
     at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
     working = estimate(network, at_once, height, width, backend=backend, latents=video.latents)
+    reason = _reason(time, at_once, tile, time != "stream")
+    is_exact = not tile and time != "windows"
+    tiles = Tiles.of(tile, settings.overlap)
+    return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
+
+
+def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
+    """How, and what it costs: where the result differs from that of one pass, by how much it was measured."""
     how = {
         "whole": "All frames in one pass",
         "stream": "One latent frame after the other",
         "windows": f"In windows of {4 * at_once - 3} frames, which is approximate",
     }[time]
-    where = f", in tiles of {tile} pixels, whose pixels differ slightly" if tile else ""
-    is_exact = not tile and time != "windows"
-    tiles = Tiles.of(tile, settings.overlap)
-    return VaePlan(task, time, chunk, tiles, working, is_exact, f"{how}{where}.")
+    costs = [_window_db(at_once - 2)] if time == "windows" else []
+    if tile:
+        how += f", in tiles of {tile} pixels"
+        costs.append(_tile_db(tile))
+    if not costs:
+        return f"{how}: exact."
+    if not is_measured:
+        return f"{how}: exact but for the tiles' edges; by how much was not measured."
+    return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."
+
+
+def _tile_db(tile: int) -> int:
+    return max((db for side, db in _TILE_DB.items() if side <= tile), default=min(_TILE_DB.values()))
+
+
+def _window_db(chunk: int) -> int:
+    return max((db for size, db in _WINDOW_DB.items() if size <= chunk), default=min(_WINDOW_DB.values()))

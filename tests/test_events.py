@@ -14,6 +14,7 @@ from diffusers_helper.events import (
     Failed,
     Finished,
     JobStarted,
+    PieceDone,
     SectionFinished,
     StageStarted,
     StepDone,
@@ -41,6 +42,10 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
     (
         StepDone(**COMMON, section=2, step=11, steps=25),
         {"event": "step_done", **COMMON, "section": 2, "step": 11, "steps": 25, "preview": None},
+    ),
+    (
+        PieceDone(**COMMON, stage="decode", section=2, piece=3, pieces=6),
+        {"event": "piece_done", **COMMON, "stage": "decode", "section": 2, "piece": 3, "pieces": 6},
     ),
     (
         SectionFinished(**COMMON, section=2, sections=4, video="/o/a.mp4", frames=69, added_in_front=36),

@@ -52,8 +52,12 @@ def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_p
     request = tiny_request(scene, seconds=seconds_for(2))
     result, events = make(request, load_tiny(tiny_model), tmp_path / "job")
     sections = [
-        [f"sample {n}", f"step {n} 1/2", f"step {n} 2/2", f"decode {n}", f"write {n}", f"finished {n}/2"]
-        for n in (1, 2)
+        [
+            *(f"sample {n}", f"step {n} 1/2", f"step {n} 2/2", f"decode {n}"),
+            *(f"decode {n} {piece}/{windows}" for piece in range(1, windows + 1)),
+            *(f"write {n}", f"finished {n}/2"),
+        ]
+        for n, windows in ((1, 3), (2, 6))
     ]
     head = ["JobStarted", "load", "text", "image", "vae_encode", "vision"]
     assert outline(events) == [*head, *sections[0], *sections[1], "Finished"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffusers_helper.events import Event, SectionFinished, StageStarted, StepDone
+from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
 from diffusers_helper.loaders import Models, load_models
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.registry import find_model
@@ -50,6 +50,8 @@ def outline(events: list[Event]) -> list[str]:
     for event in events:
         if isinstance(event, StepDone):
             lines.append(f"step {event.section} {event.step}/{event.steps}")
+        elif isinstance(event, PieceDone):
+            lines.append(f"{event.stage} {event.section} {event.piece}/{event.pieces}")
         elif isinstance(event, StageStarted):
             lines.append(event.stage if event.section is None else f"{event.stage} {event.section}")
         elif isinstance(event, SectionFinished):
