@@ -339,3 +339,17 @@ def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names) == 4
     machine = Machine("cpu", "", "CPU", 1024**3)
     assert card_in_use({}) == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([], "the beginning"),
+        ([stage(0, "text")], "the beginning"),
+        ([stage(1)], "section 1"),
+        ([stage(1), done(1), stage(2, "sample")], "section 2"),
+    ],
+)
+def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -> None:
+    engine = Script([[STARTED, *said, -signal.SIGABRT], [END]], clock)
+    assert f"goes on from {words};" in warnings(make(engine))[0]

@@ -249,7 +249,9 @@ class _Run:
             self._deadly[trial] = f"the engine {deaths[-1].cause}"
 
     def warning(self, death: Death) -> Warned:
-        section = f" section {self._shown.section + 1}" if self._shown else " the beginning"
+        # What was encoded before the first section is kept, too.
+        begun = self._shown.section + 1 if self._shown else death.place.section
+        section = f" section {begun}" if begun else " the beginning"
         message = (
             f"The engine, the process that makes the video, {death.cause} {death.place.words}. "
             f"It was started again and goes on from{section}; nothing that was finished is lost."
