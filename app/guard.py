@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.folder_names import FolderNames
 from app.served_files import ServedFiles, UploadRoom
 
 MAX_MESSAGE_BYTES = 2 * 2**20  # of a request that is no upload: settings and a prompt are a few kB
@@ -29,7 +30,8 @@ LOGIN_ATTEMPTS, ALL_LOGIN_ATTEMPTS, LOGIN_SECONDS = 10, 100, 60.0
 _AROUND_FILES = 2**16  # bytes of a form besides its files
 
 _API = "/gradio_api"
-_FILE = f"{_API}/file="
+_UPLOADED = f"{_API}/file=uploads/"
+_JOBS = "/jobs/"
 _UPLOAD = f"{_API}/upload"
 # What a login page needs, and what tells nothing.
 _PUBLIC = re.compile(
@@ -37,7 +39,7 @@ _PUBLIC = re.compile(
     rf"|({_API})?/theme\.css|{_API}/(app_id|login_check|startup-events|user)"
 )
 _READ = re.compile(
-    rf"/config|/logout|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=.+"
+    rf"/config|/logout|{_JOBS}[^/]+/.+|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+"
     rf"|heartbeat/[^/]+|call/[^/]+/[^/]+)"
 )
 _WRITE = re.compile(
@@ -60,6 +62,8 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(self), microphone=(), geolocation=(), payment=(), usb=(), serial=()",
 }
+# What gradio's page and messages are made of; the rest is the same for everyone.
+_MESSAGES = ("text/html", "application/json", "text/event-stream")
 _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 
 
@@ -149,12 +153,13 @@ class Guard:
     ) -> None:
         self._app, self._hosts, self._files, self._uploads = app, hosts, files, uploads
         self._login, self._attempts = login, Attempts()
+        self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http":
-            await self._answer(scope, receive, _Outgoing(send))
+            await self._answer(scope, receive, _Outgoing(send, self._names))
         else:
             await self._app(scope, receive, send)
 
@@ -163,24 +168,22 @@ class Guard:
         refusal = self._refusal(scope, path)
         if refusal is not None:
             await refusal(scope, receive, send)
-        elif path.startswith(_FILE):
-            await self._files.response(scope["path"].removeprefix(_FILE))(scope, receive, send)
+        elif path.startswith(_JOBS):
+            await self._files.of_job(scope["path"].removeprefix(_JOBS))(scope, receive, send)
+        elif path.startswith(_UPLOADED):
+            await self._files.upload(scope["path"].removeprefix(_UPLOADED))(scope, receive, send)
         elif path == "/login":
             await self._try_login(scope, receive, send)
         elif path == _UPLOAD:
-            if not self._uploads.make_room():
-                await _refuse(507, "There is no room for more uploads now. Try again later.")(
-                    scope, receive, send
-                )
-                return
-            await self._app(scope, _bounded(receive, self._uploads.max_bytes), send)
+            await self._upload(scope, receive, send)
         else:
-            if path == "/":  # its scripts are read for the policy, so it must come as it is
-                scope = {
-                    **scope,
-                    "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"],
-                }
-            await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
+            await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
+
+    def _incoming(self, scope: Scope, receive: Receive) -> Receive:
+        bounded = _bounded(receive, MAX_MESSAGE_BYTES)
+        if not Headers(scope=scope).get("content-type", "").startswith("application/json"):
+            return bounded
+        return _changed(bounded, self._names.inward)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -196,7 +199,8 @@ class Guard:
             known = public or _READ.fullmatch(path) is not None
         else:
             known = method == "POST" and _WRITE.fullmatch(path) is not None
-        if not known:
+        # A name has no slash in it, however it is written.
+        if not known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
             return _refuse(404, "There is nothing here.")
         if self._login and not public and not _is_logged_in(scope):
             return _refuse(401, "Log in first.")
@@ -218,7 +222,8 @@ class Guard:
 
     async def _upload(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
         if await asyncio.to_thread(self._uploads.make_room):
-            await self._app(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
+            limit = self._uploads.max_bytes + _AROUND_FILES
+            await self._app(_uncompressed(scope), _bounded(receive, limit), send)
         else:
             await _refuse(507, "There is no room for more uploads now; try later.")(scope, receive, send)
 
@@ -234,11 +239,12 @@ class Guard:
 
 
 class _Outgoing:
-    """Sends on what an application answers, with our headers."""
+    """Sends on what an application answers, with our headers and our names of folders."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._document: tuple[Message, list[bytes]] | None = None
+    def __init__(self, send: Send, names: FolderNames) -> None:
+        self._send, self._names = send, names
+        self._held: tuple[Message, list[bytes]] | None = None
+        self._is_stream = False
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
@@ -246,21 +252,35 @@ class _Outgoing:
             self.status = message["status"]
             _set_headers(message)
             headers = Headers(raw=message["headers"])
-            if headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers:
-                self._document = (message, [])  # held back until its scripts are known
+            kind = headers.get("content-type", "")
+            if kind.startswith(_MESSAGES) and "content-encoding" not in headers:
+                self._is_stream = kind.startswith("text/event-stream")
+                if not self._is_stream:
+                    self._held = (message, [])  # until its length and its scripts are known
+                    return
+        elif message["type"] == "http.response.body":
+            if self._held is not None:
+                await self._hold(message)
                 return
-        elif self._document is not None and message["type"] == "http.response.body":
-            start, parts = self._document
-            parts.append(message.get("body", b""))
-            if message.get("more_body", False):
-                return
-            self._document = None
-            body = b"".join(parts)
-            MutableHeaders(scope=start)["content-security-policy"] = _policy(body)
-            await self._send(start)
-            await self._send({**message, "body": body})
-            return
+            if self._is_stream:  # whole events: none is cut between two messages
+                message = {**message, "body": self._names.outward(message.get("body", b""))}
         await self._send(message)
+
+    async def _hold(self, message: Message) -> None:
+        assert self._held is not None
+        start, parts = self._held
+        parts.append(message.get("body", b""))
+        if message.get("more_body", False):
+            return
+        self._held = None
+        body = self._names.outward(b"".join(parts))
+        headers = MutableHeaders(scope=start)
+        if headers.get("content-type", "").startswith("text/html"):
+            headers["content-security-policy"] = _policy(body)
+        if "content-length" in headers and body:  # a HEAD has none, and tells another's
+            headers["content-length"] = str(len(body))
+        await self._send(start)
+        await self._send({**message, "body": body})
 
 
 def _set_headers(message: Message) -> None:
@@ -292,6 +312,32 @@ def _is_logged_in(scope: Scope) -> bool:
     app, cookies = scope["app"], Request(scope).cookies
     names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
     return any(cookies.get(name) in app.tokens for name in names if name in cookies)
+
+
+def _uncompressed(scope: Scope) -> Scope:
+    """For what is read on its way out: asked for as it is."""
+    if scope["path"].startswith(("/assets/", "/static/", "/svelte/")):
+        return scope
+    return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
+
+
+def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
+    """The whole body as one message, changed; what follows it as it comes."""
+    parts: list[bytes] | None = []
+
+    async def whole() -> Message:
+        nonlocal parts
+        while parts is not None:
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                body, parts = change(b"".join(parts)), None
+                return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return whole
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:

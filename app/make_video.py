@@ -15,10 +15,13 @@ from types import FrameType, TracebackType
 from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED
 from app.find_mode import take_engine_environment, take_find_mode
 from app.in_process import InProcessEngine
+from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
 from app.progress import JsonLines, ProgressBar
+from app.report_text import report_text
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
+from diffusers_helper.job_folder import JobFolder, write_atomic
 from diffusers_helper.profiles import detect, profile_for
 from diffusers_helper.registry import find_model
 from diffusers_helper.request import GenerationRequest
@@ -61,6 +64,8 @@ def make_video(arguments: argparse.Namespace) -> int:
                     display.show(last)
         finally:
             end()
+    if isinstance(last, Failed):
+        _report(service, job)
     code = _exit_code(last)
     if arguments.in_process:
         # The job's thread may be inside a native library yet, and an interpreter that ends around it aborts.
@@ -68,6 +73,16 @@ def make_video(arguments: argparse.Namespace) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _report(service: JobService, job: Job) -> None:
+    """Writes the problem report into the job's folder and says where it is."""
+    file = JobFolder(job.folder).report
+    try:
+        write_atomic(file, report_text(service, job.id).encode())
+    except OSError:  # as on a full disk, of which the failure itself has told
+        return
+    sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
 
 
 def _request(arguments: argparse.Namespace) -> GenerationRequest:

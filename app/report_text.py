@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def report_text(service: JobService, job_id: str) -> str:
         (f"Last {len(last)} of {len(events)} events", _event_lines(last)),
     )
     text = "\n\n".join("\n".join((title, *lines)) for title, lines in parts)
-    return _without_private_things(text, job.folder.parent) + "\n"
+    return _without_names(without_paths(text, job.folder.parent)) + "\n"
 
 
 def _versions() -> Iterator[str]:
@@ -107,9 +108,15 @@ def _bounded(text: str) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}… ({len(text)} characters)"
 
 
-def _without_private_things(text: str, outputs: Path) -> str:
+@lru_cache(maxsize=256)
+def without_paths(text: str, outputs: Path | None = None) -> str:
+    """The text with no absolute path in it.
+
+    Those in the outputs folder, the program, Python and the home folder begin with a word for it; of any
+    other only the last part is left.
+    """
     folders = [
-        (outputs, "<outputs>"),
+        *([(outputs, "<outputs>")] if outputs else []),
         (_ROOT, "<longtake>"),
         (Path(sys.prefix), "<python>"),
         (Path(sys.base_prefix), "<python>"),
@@ -121,6 +128,10 @@ def _without_private_things(text: str, outputs: Path) -> str:
             text = re.sub(rf"{re.escape(path)}(?![\w.-])", known[path], text)
     for pattern in _PATHS:
         text = pattern.sub(r"<path>/\1", text)
+    return text
+
+
+def _without_names(text: str) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):

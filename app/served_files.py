@@ -1,8 +1,9 @@
-"""Which files the page serves: media of jobs, and what was uploaded; and how much of the latter is kept."""
+"""Which files the page serves: what jobs show, and what was uploaded; and how much of the latter is kept."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import stat
 import threading
 import time
@@ -14,66 +15,72 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from diffusers_helper.job_folder import JobFolder
 
-# What jobs make, and what people upload. All of it is shown as what it is and runs nothing.
-_JOB_TYPES = {
+# Of a job's folder: the start picture, the versions of the video, a small picture of each section.
+_SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp")
+# All that is served is shown as what it is and runs nothing: so no drawings, which may hold scripts.
+_TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
-    ".jpg": "image/jpeg", ".jpeg": "image/jpeg",
-}  # fmt: skip
-_UPLOAD_TYPES = _JOB_TYPES | {
-    ".gif": "image/gif", ".avif": "image/avif", ".bmp": "image/bmp",
-    ".tif": "image/tiff", ".tiff": "image/tiff", ".svg": "image/svg+xml",
+    ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
+    ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
 }  # fmt: skip
 _YOUNG_SECONDS = 600.0  # an upload of that age may be about to become a job
 
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """Files by their paths.
+    """The files that the page may show, by names that say nothing of where they lie.
+
+    Both methods answer with the file, ranges included, and with the same refusal for what is not there and
+    what is not served.
 
     Attributes:
-        outputs: the folder of the jobs, absolute. Of a job's folder only its media are served.
-        uploads: gradio's folder for uploads and for the page's own pictures, absolute.
+        outputs: the folder of the jobs, absolute.
+        uploads: gradio's folder for uploads and for the pictures of examples, absolute.
     """
 
     outputs: Path
     uploads: Path
 
-    def response(self, path: str) -> Response:
-        """The file, ranges included; the same refusal for what is not there and what is not served."""
-        found = self._find(path)
-        if found is None:
-            return PlainTextResponse("There is no such file.\n", 404)
-        file, kind = found
-        headers = {"cache-control": "private"}
-        # A drawing can hold scripts, which run only where it is opened as a page of its own.
-        disposition = "attachment" if kind == "image/svg+xml" else "inline"
-        return FileResponse(file, media_type=kind, headers={"content-disposition": disposition, **headers})
-
-    def _find(self, text: str) -> tuple[Path, str] | None:
-        path = Path(text)
-        if not path.is_absolute() or ".." in path.parts or "\0" in text:
-            return None
+    def of_job(self, path: str) -> Response:
+        """A file that a job's folder is meant to show, by `<job>/<name>`."""
+        job, _, name = path.partition("/")
+        if _SHOWN.fullmatch(name) is None or not _is_plain(job):
+            return _NOT_THERE
+        folder = self.outputs / job
         try:
-            if path.is_relative_to(self.outputs):
-                folder = self.outputs / path.relative_to(self.outputs).parts[0]
-                kinds = _JOB_TYPES if JobFolder(folder).request.is_file() else {}
-            else:
-                folder, kinds = self.uploads, _UPLOAD_TYPES
-            return self._checked(path, folder, kinds)
-        except (OSError, ValueError, IndexError):  # nothing there, or a name that no file system takes
-            return None
+            # A link may stand above the outputs folder, but no job's folder may lead out of it.
+            is_job = JobFolder(folder).request.is_file() and folder.resolve() == self.outputs.resolve() / job
+        except OSError:  # a name that no file system takes
+            return _NOT_THERE
+        return _served(folder, name) if is_job else _NOT_THERE
 
-    def _checked(self, path: Path, folder: Path, kinds: dict[str, str]) -> tuple[Path, str] | None:
-        inside = path.relative_to(folder)
-        kind = kinds.get(path.suffix.lower())
-        hidden = any(part.startswith(".") for part in (folder.name, *inside.parts))
-        if kind is None or hidden:
-            return None
-        real = path.resolve(strict=True)
-        # Links may stand above the folder, but none in it may lead out.
-        if not real.is_relative_to(folder.resolve()) or not stat.S_ISREG(real.stat().st_mode):
-            return None
-        return real, kind
+    def upload(self, path: str) -> Response:
+        """An upload, by its path below their folder."""
+        if not all(map(_is_plain, path.split("/"))):
+            return _NOT_THERE
+        return _served(self.uploads, path)
+
+
+_NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
+
+
+def _is_plain(part: str) -> bool:
+    """Whether this is one part of a path that goes down, and not to something hidden."""
+    return bool(part) and not part.startswith(".") and not any(mark in part for mark in "/\\\0")
+
+
+def _served(folder: Path, name: str) -> Response:
+    kind = _TYPES.get(Path(name).suffix.lower())
+    try:
+        real = (folder / name).resolve(strict=True)
+        # No link in the folder may lead out of it.
+        is_ours = real.is_relative_to(folder.resolve()) and stat.S_ISREG(real.stat().st_mode)
+    except OSError:  # nothing there, or a name that no file system takes
+        return _NOT_THERE
+    if kind is None or not is_ours:
+        return _NOT_THERE
+    headers = {"content-disposition": "inline", "cache-control": "private"}
+    return FileResponse(real, media_type=kind, headers=headers)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class UploadRoom:
     max_bytes: int
     max_total_bytes: int = 4 * 2**30
     max_files: int = 2000
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
         """Removes what broken-off uploads left, then the oldest ones until one more upload fits.
@@ -103,8 +110,7 @@ class UploadRoom:
                 fits = total + self.max_bytes <= self.max_total_bytes and count < self.max_files
                 broken_off = path.parent == self.folder  # whole ones lie in folders of their own
                 is_young = now - made < _YOUNG_SECONDS
-                # The page's own drawings lie here too.
-                if is_young or path.suffix == ".svg" or (fits and not broken_off):
+                if is_young or (fits and not broken_off):
                     continue
                 with contextlib.suppress(OSError):
                     path.unlink()

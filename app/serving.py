@@ -88,7 +88,7 @@ def open_page(
         share=share,
         inbrowser=inbrowser,
         auth=None if auth is None else _checker(*auth),
-        allowed_paths=[str(outputs)],
+        allowed_paths=[str(outputs)],  # from where gradio copies the answer of /generate; its route is closed
         blocked_paths=[str(outputs / ".longtake")],
         max_file_size=UPLOAD_BYTES,
         max_threads=_SUBSCRIBERS,

@@ -1,9 +1,15 @@
-"""Load time and memory of the page, and the figures of the web process, after 0, 20 and 100 jobs.
+"""What the page costs and how soon it shows what is new. Needs Chromium.
 
     python benchmarks/page.py [--jobs 0 20 100] [--json]
+    python benchmarks/page.py --first-frame [--seconds 7] [--repeat 2] [--json]
 
-The jobs are made by an engine without a model, so what is measured is the page alone. One tab stays open all
-the time; for each row further ones are opened, timed and closed again. Needs Chromium.
+The first: load time and memory of the page, and the figures of the web process, after 0, 20 and 100 jobs. The
+jobs are made by an engine without a model, so what is measured is the page alone. One tab stays open all the
+time; for each row further ones are opened, timed and closed again.
+
+The second: the product as it is started, with the demo model, and one tab that watches whole jobs in both
+modes. Of each section: the time from its event in the job's log until the tab has heard of it, and until a
+decoded frame of the new video is on the screen.
 """
 
 from __future__ import annotations
@@ -27,7 +33,11 @@ sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ 
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
-from tests.support.pages import CHROMIUM, FLAGS, free_port, write_photo  # noqa: E402
+from app.jobs.service import JobService  # noqa: E402
+from app.ui.actions import MODE_LABELS  # noqa: E402
+from diffusers_helper.events import SectionFinished  # noqa: E402
+from diffusers_helper.packing import MODES, Mode  # noqa: E402
+from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402
 
 LOADS = 5
 EVENTS = 20  # more than a job of one section has
@@ -39,6 +49,37 @@ INTERACTIVE = """() => new Promise(done => {
     const look = () => ready() ? done(performance.now()) : requestAnimationFrame(look);
     look();
 })"""
+
+# Notes, in milliseconds since the epoch, when the tab is told of a version of the video, which job and number
+# of frames name, and when the first of its frames is on the screen. A paused video has no further frame to
+# wait for: there it is the second picture that the browser draws after the swap.
+NOTE_FRAMES = """() => {
+    const stage = document.querySelector('.lt-stage'), card = document.querySelector('.lt-status');
+    window.told = {};
+    window.shown = {};
+    new MutationObserver(() => { window.told[`${card.dataset.job} ${card.dataset.frames}`] ??= Date.now(); })
+        .observe(card, {attributeFilter: ['data-job', 'data-frames']});
+    let top = null;
+    new MutationObserver(() => {
+        const now = stage.querySelector('video.lt-top');
+        if (!now || now === top) return;
+        top = now;
+        const [, job, frames] = stage.dataset.url.match(/^jobs\\/([^/]+)\\/.*[?]v=(\\d+)$/);
+        const note = () => { if (now.readyState >= 2) window.shown[`${job} ${frames}`] ??= Date.now(); };
+        if (now.paused) requestAnimationFrame(() => requestAnimationFrame(note));
+        else now.requestVideoFrameCallback(note);
+    }).observe(stage, {subtree: true, attributeFilter: ['class']});
+}"""
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Of one section, in milliseconds from its event: until the tab is told, and until it shows a frame."""
+
+    mode: Mode
+    section: int
+    told_ms: float
+    shown_ms: float
 
 
 @dataclass(frozen=True)
@@ -155,6 +196,87 @@ def run(counts: list[int]) -> list[Row]:
     return rows
 
 
+def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
+    """One job by the page's own button, in the mode that is chosen there, to its end."""
+    before = page.locator(".lt-status").get_attribute("data-job") or ""
+    page.get_by_role("radio", name=MODE_LABELS[mode]).check(force=True)
+    page.get_by_role("button", name="Start Generation").click()
+    page.wait_for_function(
+        """before => {
+            const {job, state} = document.querySelector('.lt-status').dataset;
+            return job !== before && ['finished', 'failed'].includes(state);
+        }""",
+        arg=before,
+    )
+    job = service.job(page.locator(".lt-status").get_attribute("data-job"))
+    sections = [event for event in service.events(job.id) if isinstance(event, SectionFinished)]
+    assert job.state == "finished", job.message
+    page.wait_for_function("name => name in window.shown", arg=f"{job.id} {sections[-1].frames}")
+    told, shown = page.evaluate("[window.told, window.shown]")
+    delays: list[Delay] = []
+    for event in sections:
+        # The worker takes an event's time the moment before it writes it.
+        written = 1000 * ((job.started or 0.0) + event.time)
+        name = f"{job.id} {event.frames}"
+        if name in shown:  # a version that the next one overtook is never shown
+            delays.append(
+                Delay(mode, event.section, round(told[name] - written), round(shown[name] - written))
+            )
+    return delays
+
+
+def first_frames(seconds: float, repeat: int) -> list[Delay]:
+    delays: list[Delay] = []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        program = PageProgram(Path(folder))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            page = browser.new_page()
+            page.set_default_timeout(PATIENCE)
+            page.goto(program.wait_until_up())
+            page.wait_for_selector(".lt-status", state="attached")
+            page.evaluate(NOTE_FRAMES)
+            page.set_input_files("input[type=file]", str(write_photo(Path(folder) / "photo.png")))
+            page.wait_for_selector(".lt-request .image-container img")
+            page.get_by_label("Prompt", exact=True).fill("the red ball moves right")
+            length = page.get_by_label("number input for Total Video Length (Seconds)")
+            length.fill(f"{seconds:g}")
+            length.press("Tab")
+            service = JobService(program.outputs)
+            for _ in range(repeat):
+                for mode in MODES:
+                    delays += watch_job(page, service, mode)
+        finally:
+            browser.close()
+            program.end()
+    return delays
+
+
+def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
+    """By mode: count, least, median and most of both delays in milliseconds."""
+    found: dict[str, dict[str, float]] = {}
+    for mode in MODES:
+        some = [delay for delay in delays if delay.mode == mode]
+        told, shown = ([getattr(one, name) for one in some] for name in ("told_ms", "shown_ms"))
+        found[mode] = {
+            "sections": len(some),
+            "told_ms_median": statistics.median(told),
+            "shown_ms_min": min(shown),
+            "shown_ms_median": statistics.median(shown),
+            "shown_ms_max": max(shown),
+        }
+    return found
+
+
+def line(mode: str, facts: dict[str, float]) -> str:
+    least, middle, most = (facts[f"shown_ms_{name}"] / 1000 for name in ("min", "median", "max"))
+    return (
+        f"first frame of a new section on screen, {mode}: {least:.2f} / {middle:.2f} / {most:.2f} s "
+        f"(least, median, most of {facts['sections']}); the tab is told after "
+        f"{facts['told_ms_median'] / 1000:.2f} s"
+    )
+
+
 def table(rows: list[Row]) -> Iterator[str]:
     yield "jobs  load ms (slowest)  tab heap MB  nodes  listeners  server MB  threads  files"
     for row in rows:
@@ -170,18 +292,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, nargs="+", default=[0, 20, 100])
+    parser.add_argument("--first-frame", action="store_true", help="how soon a new section is on screen")
+    parser.add_argument("--seconds", type=float, default=7.0, help="length of each video (default: 7)")
+    parser.add_argument("--repeat", type=int, default=2, help="videos per mode (default: 2)")
     parser.add_argument("--json", action="store_true", help="only JSON")
     arguments = parser.parse_args()
-    rows = run(arguments.jobs)
-    about = {
+    about: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "load": os.getloadavg()[0],
+        "load_before": os.getloadavg()[0],
         "gradio": version("gradio"),
         "python": platform.python_version(),
     }
+    if arguments.first_frame:
+        delays = first_frames(arguments.seconds, arguments.repeat)
+        found = summary(delays)
+        lines = [line(mode, facts) for mode, facts in found.items()]
+        result: dict[str, Any] = {"first_frame": found, "rows": [asdict(delay) for delay in delays]}
+    else:
+        rows = run(arguments.jobs)
+        lines, result = list(table(rows)), {"rows": [asdict(row) for row in rows]}
     if not arguments.json:
-        sys.stdout.write("".join(f"{line}\n" for line in table(rows)))
-    sys.stdout.write(json.dumps({**about, "rows": [asdict(row) for row in rows]}) + "\n")
+        sys.stdout.write("".join(f"{text}\n" for text in lines))
+    sys.stdout.write(json.dumps({**about, **result, "load_after": os.getloadavg()[0]}) + "\n")
 
 
 if __name__ == "__main__":

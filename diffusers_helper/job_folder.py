@@ -63,6 +63,11 @@ class JobFolder:
         return self.path / "encodings.safetensors"
 
     @property
+    def report(self) -> Path:
+        """For a job that the command line saw fail: the text of its problem report."""
+        return self.path / "report.txt"
+
+    @property
     def sections(self) -> Path:
         """Latents per section, `0001.safetensors` and on, in order of making."""
         return self.path / "sections"

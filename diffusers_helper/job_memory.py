@@ -6,7 +6,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -219,6 +219,15 @@ class JobMemory:
             "retries": self._ladder.retries,
             "vae_tile_px": self.plan.vae_tile_px,
         }
+
+    @contextmanager
+    def kept_in(self, file: Path) -> Iterator[None]:
+        """On leaving, also by an exception, the stages so far are in the file."""
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # on a full disk the job's own end is what has to be told
+                self.save(file)
 
     def save(self, file: Path) -> None:
         """The stages so far, planned and measured, as JSON."""

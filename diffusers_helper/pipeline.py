@@ -98,7 +98,7 @@ def generate(
     job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local())
     memory = job.memory
     try:
-        with torch.inference_mode(), memory:
+        with torch.inference_mode(), memory, memory.kept_in(job.folder.memory):
             job.load()
             condition, history = memory.attempt(job.encode)
             for section in job.plan:

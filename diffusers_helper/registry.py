@@ -61,11 +61,15 @@ class ModelInfo:
                 "Choose that mode, or another model.",
             )
 
+    @property
+    def known_words(self) -> list[str]:
+        """All that this model knows, lower case, sorted; empty if it takes free text."""
+        entries = (entry for words in self.vocabulary.values() for entry in words)
+        return sorted({word.lower() for entry in entries for word in entry.split()})
+
     def unknown_words(self, prompt: str) -> list[str]:
         """Words of the prompt that this model does not know, in order, none twice. Empty for free text."""
-        known = {
-            word.lower() for words in self.vocabulary.values() for entry in words for word in entry.split()
-        }
+        known = self.known_words
         if not known:
             return []
         cleaned = "".join(c if c.isalnum() else " " for c in prompt.lower())

@@ -45,8 +45,8 @@ class VaeSettings:
     """What a person may set; None and "auto" leave it to the plan.
 
     Attributes:
-        chunk: latent frames that are handed over at a time. A stream gives the same bits with any; windows
-            move on by so many, and auto is what the VAE's class has.
+        chunk: latent frames that are handed over at a time. A stream gives the same bits with any. Where
+            there is none, windows move on by so many; auto does without, or has the VAE's own of 3.
         tile_px: side of the tiles in pixels; 0 for none.
         overlap: least share of a tile that it has in common with its neighbour.
         precision: what is computed in; auto is the type of the weights. Normalisation works in fp32 inside in
@@ -127,6 +127,8 @@ def vae_plans(
         network: the VAE as it computes.
     """
     kinds: tuple[Time, ...] = ("stream",) if has_stream(network) else ("whole", "windows")
+    if settings.chunk and not has_stream(network):
+        kinds = ("windows",)
     return tuple(
         _plan(network, video, task, time, tile, settings, backend)
         for time in kinds

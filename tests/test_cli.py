@@ -157,7 +157,14 @@ def test_a_failed_job_ends_with_its_event_and_a_sentence(program: Program, fault
     assert found == code
     assert event["message"] in err
     assert event["remedy"] in err
-    assert Path(out.splitlines()[-1]).read_bytes() == b"video of 37 frames"
+    video = Path(out.splitlines()[-1])
+    assert video.read_bytes() == b"video of 37 frames"
+    report = program.outputs / video.relative_to(program.outputs).parts[0] / "report.txt"
+    assert err.splitlines()[-1].endswith(str(report))
+    told = report.read_text(encoding="utf-8")
+    assert event["message"] in told
+    assert "Last " in told
+    assert str(program.outputs) not in told
 
 
 @pytest.mark.parametrize(

@@ -211,13 +211,15 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     live = LiveJob(job_of())
     for event in history(live.job, load=1, first=1, step=1, frame=0.1)[:40]:
         live.apply(event)
-    live.apply(Warned(job=live.job.id, time=live.last_sign, message="Not <known>."))
+    for message in ("Not <known>.", "Lost /o/x/y.bin.", "Not <known>.", "Lost /mnt/private stuff/y.bin."):
+        live.apply(Warned(job=live.job.id, time=live.last_sign, message=message))
     shown = scene_of(live, now=1000 + live.last_sign + 3)
     assert shown["prompt"] == "a <b>ball</b>"
     assert shown["quiet"] == 3
     assert shown["calm"] >= 8
-    assert shown["warnings"] == ["Not <known>."]
-    assert shown["video"]["url"].endswith("/video-0001.mp4?v=33")
+    assert shown["warnings"][:2] == ["Not <known>. (2 times)", "Lost <outputs>/x/y.bin."]
+    assert "/mnt" not in shown["warnings"][2]
+    assert shown["video"]["url"] == f"jobs/{live.job.id}/video-0001.mp4?v=33"
     assert shown["hidden"] == pytest.approx((181 - 33) / 30, abs=1e-3)
     assert scene_of(live, ending=True)["headline"].startswith("Ending: ")
     assert "failure" not in shown
@@ -237,7 +239,7 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     assert stages["Denoising steps"]["text"] == "4 min 10 s"
     assert stages["Denoising steps"]["share"] == 1.0
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
-    assert ("Peak memory of the engine", "2.0 GB of RAM") in figures["facts"]
+    assert ("Most RAM of the engine since its start", "2.0 GB") in figures["facts"]
     assert ("Took", "6 min 40 s") in figures["facts"]
 
 

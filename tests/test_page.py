@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.machine import this_profile
+from app.ui.memory_view import cap_gb
 from diffusers_helper.errors import InputError
 from diffusers_helper.picture import load_picture
 from diffusers_helper.request import RANGES, GenerationRequest
@@ -98,11 +101,17 @@ def test_the_demo_model_names_its_words(page: Any) -> None:
     page.get_by_text("The words it knows").click()
     assert "diamond" in page.locator(".lt-demo dl").inner_text()
     page.get_by_label("Prompt", exact=True).fill("the red <b>walrus</b> moves right")
-    page.get_by_text("Not known to the demo model").wait_for()
+    page.locator("#lt-unknown").wait_for()
     assert page.locator("mark").all_inner_texts() == ["b", "walrus"]
     page.get_by_role("button", name="the camera pans left", exact=True).click()
     page.locator("mark").first.wait_for(state="detached")
     assert page.get_by_label("Prompt", exact=True).input_value() == "the camera pans left"
+
+
+def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Stand) -> None:
+    cap = cap_gb(this_profile(os.environ).cap_bytes.value)
+    text = page.locator(".lt-machine").inner_text()
+    assert " ".join(text.split()) == f"CPU, Longtake demo model memory cap {cap} GB"
 
 
 def test_length_seed_and_model_say_what_they_do(page: Any) -> None:

@@ -33,6 +33,31 @@ CROP = """() => {
     const hole = document.querySelector('.lt-crop i').getBoundingClientRect();
     return [(hole.left - x) / w, (hole.top - y) / h, hole.width / w, hole.height / h];
 }"""
+# Left, top and width of the first mark, and of a word where the prompt itself has it.
+MARKS = """() => {
+    const mark = document.querySelector('.lt-mirror span').getBoundingClientRect();
+    return [mark.left, mark.top, mark.width];
+}"""
+WORDS = """(word) => {
+    const box = document.querySelector('#set-prompt textarea'), style = getComputedStyle(box);
+    const at = box.getBoundingClientRect(), pen = document.createElement('canvas').getContext('2d');
+    pen.font = style.font;
+    const before = pen.measureText(box.value.slice(0, box.value.indexOf(word))).width;
+    const line = parseFloat(style.lineHeight), mark = document.querySelector('.lt-mirror span').offsetHeight;
+    const inset = parseFloat(style.borderTopWidth) + parseFloat(style.paddingTop);
+    return [at.left + parseFloat(style.borderLeftWidth) + parseFloat(style.paddingLeft) + before,
+        at.top + inset + (line - mark) / 2, pen.measureText(word).width];
+}"""
+DROP = """async (bytes) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([new Uint8Array(bytes)], 'dropped.png', { type: 'image/png' }));
+    const target = document.querySelector('.lt-stage');
+    for (const kind of ['dragenter', 'dragover', 'drop']) {
+        const event = new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
+        target.dispatchEvent(event);
+        if (kind !== 'dragenter' && !event.defaultPrevented) throw new Error(`${kind} was left alone`);
+    }
+}"""
 PASTE = """async (bytes) => {
     const transfer = new DataTransfer();
     transfer.items.add(new File([new Uint8Array(bytes)], 'pasted.png', { type: 'image/png' }));
@@ -110,6 +135,75 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
     page.keyboard.press("Control+Enter")
     status(page, state="running")
     assert [job.request.seed for job in stand.service.jobs()] == [2**53 - 1]
+
+
+def test_unknown_words_are_marked_where_they_stand_as_one_types(page: Any) -> None:
+    ready(page)
+    prompt_box(page).press_sequentially("a red walrus, gre")
+    marked = page.locator(".lt-mirror span")
+    marked.first.wait_for()
+    # The last word may still become "green".
+    assert marked.all_text_contents() == ["walrus"]
+    assert page.evaluate(MARKS) == pytest.approx(page.evaluate(WORDS, "walrus"), abs=2)
+    page.get_by_role("status").get_by_text("Not known to the demo model, so ignored: walrus.").wait_for()
+    prompt_box(page).press_sequentially("b ball")
+    page.wait_for_function("document.querySelectorAll('.lt-mirror span').length === 2")
+    assert (
+        page.locator("#lt-unknown").inner_text() == "Not known to the demo model, so ignored: walrus, greb."
+    )
+    described = prompt_box(page).get_attribute("aria-describedby").split()
+    assert "walrus" in "".join(page.locator(f"#{name}").text_content() for name in described)
+    page.get_by_role("button", name=PROMPT, exact=True).click()
+    marked.first.wait_for(state="detached")
+    prompt_box(page).fill("the walrus <b>grows</b> " * 40)
+    page.wait_for_function("document.querySelectorAll('.lt-mirror span').length === 120")
+    prompt_box(page).evaluate("(box) => { box.scrollTop = 90; box.dispatchEvent(new Event('scroll')); }")
+    assert page.evaluate("document.querySelector('.lt-mirror').scrollTop") == 90
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="FramePack F1").click()
+    marked.first.wait_for(state="detached")
+    page.locator("#lt-unknown").wait_for(state="hidden")
+
+
+def test_the_end_of_the_prompts_room_is_told_before_it_is_reached(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    ready(page)
+    box, count = prompt_box(page), page.locator("#lt-count")
+    box.fill("red " * 890)
+    page.locator("#lt-unknown").wait_for(state="hidden")
+    assert not count.is_visible()
+    box.press("End")
+    box.press_sequentially("ball and a ball, a ball, red ball, blue ball")
+    page.get_by_text("3604 of 4000 characters.").first.wait_for()
+    page.get_by_role("status").get_by_text("3604 of 4000 characters.").wait_for()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate("navigator.clipboard.writeText('x'.repeat(500))")
+    box.press("Control+v")
+    page.get_by_text(
+        "4000 of 4000 characters: the last 104 of what was put in are left out."
+    ).first.wait_for()
+    box.press("Backspace")
+    page.get_by_text("3999 of 4000 characters.").first.wait_for()
+    box.press_sequentially("yz")
+    page.get_by_text("4000 of 4000 characters: nothing more is taken.").first.wait_for()
+    assert box.input_value().endswith("xxy")
+
+
+@pytest.mark.parametrize("way", ["paste", "drop"])
+def test_a_picture_that_is_pasted_or_dropped_becomes_the_videos_first(
+    page: Any, stand: Stand, photo: Path, way: str
+) -> None:
+    ready(page)
+    page.evaluate(PASTE if way == "paste" else DROP, list(photo.read_bytes()))
+    size(page, "144 × 112 of 320 × 240")
+    page.wait_for_selector(".lt-crop:not([hidden])")
+    assert page.locator("#set-image.lt-dropping").count() == 0
+    prompt_box(page).fill(PROMPT)
+    page.locator("#start").click()
+    job = status(page, state="running").get_attribute("data-job")
+    with Image.open(stand.outputs / job / "input.png") as made, Image.open(photo) as given:
+        assert made.tobytes() == given.tobytes()
 
 
 def test_ctrl_enter_starts_and_earlier_prompts_come_back(page: Any, stand: Stand, photo: Path) -> None:

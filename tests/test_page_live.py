@@ -18,7 +18,15 @@ from app.ui.watch import Scene, watch
 from diffusers_helper.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
-from tests.support.staged_engine import FAILING_LATE_PROMPT, MESSAGE, PEAK, REMEDY, STEPS
+from tests.support.staged_engine import (
+    FAILING_LATE_PROMPT,
+    FAILING_PROMPT,
+    MEASURED,
+    MESSAGE,
+    PEAK,
+    REMEDY,
+    STEPS,
+)
 
 pytestmark = needs_chromium
 TOP = "document.querySelector('.lt-stage video.lt-top')"
@@ -185,7 +193,8 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     page.wait_for_selector('.lt-stage[data-url*="/video.mp4"]')
     finished.get_by_text("Settings of this video").click()
     assert finished.get_by_text("Seed").locator("xpath=..").inner_text().split() == ["Seed", "7"]
-    assert f"{PEAK / 2**30:.1f} GB of RAM" in finished.inner_text()
+    ram = finished.get_by_text("Most RAM of the engine since its start").locator("xpath=..")
+    assert ram.inner_text().endswith(f"{PEAK / 2**30:.1f} GB")
     assert finished.get_by_role("rowheader", name="Denoising steps").is_visible()
     with page.expect_download() as download:
         finished.get_by_text("Download the video (2.43 s)").click()
@@ -261,6 +270,11 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     assert not failed.locator("pre").is_visible()
     failed.get_by_text("Technical details").click()
     assert job in failed.locator("pre").inner_text()
+    # Where time and memory went until then, from what the job's folder keeps.
+    facts = " ".join(failed.locator(".lt-facts").inner_text().split())
+    assert f"Peak on the device {MEASURED['decode'] / 2**30:.1f} GB under a cap of 20 GB" in facts
+    assert failed.locator(".lt-plot .lt-use").count() == 3
+    assert failed.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator("pre").inner_text()
     shows(page, 33)
     assert "Download what there is (1.10 s)" in failed.inner_text()
@@ -268,6 +282,19 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     failed.get_by_role("button", name="Copy report").click()
     failed.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == failed.locator("pre").text_content()
+
+
+def test_a_job_that_is_over_at_once_is_told_all_the_same(page: Any, stand: Stand, photo: Path) -> None:
+    page.wait_for_function("document.querySelector('.lt-view').dataset.state === 'idle'")
+    page.set_viewport_size({"width": 390, "height": 844})
+    stand.engine.go(1000)
+    submit(stand, photo, prompt=FAILING_PROMPT, seconds=1)
+    status(page, state="failed")
+    page.wait_for_function("document.title === 'Failed · Longtake'")
+    page.wait_for_selector('.lt-view[data-first="true"]')
+    page.reload()
+    status(page, state="failed")
+    assert page.title() == "Longtake"
 
 
 def test_silence_is_told_with_the_usual_pace(

@@ -105,6 +105,12 @@ def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:
     assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
 
 
+def test_the_header_names_the_card_and_its_cap(page: Any) -> None:
+    head(page, "fits, peak ")
+    text = page.locator(".lt-machine").inner_text()
+    assert " ".join(text.split()) == "gfx1100 with 24 GB, FramePack I2V memory cap 20 GB"
+
+
 def test_what_does_not_fit_is_refused_at_the_start(page: Any, stand: Stand, photo: Path) -> None:
     open_memory(page)
     put(page, "vram_cap_gb", 3.5)

@@ -52,7 +52,12 @@ FOCUSED = """() => {
     const without = looks();
     one.focus({focusVisible: true});
     const box = one.getBoundingClientRect();
+    const go = document.querySelector('.lt-go').getBoundingClientRect();
+    const beside = box.right <= go.left || box.left >= go.right;
     return {
+        // Of a field of several lines, the first one counts.
+        covered: !one.closest('.lt-go') && !beside && box.top < go.bottom
+            && box.top + Math.min(24, box.height) > go.top,
         number: window.walked.get(one), seen: focused !== without, left: box.left, right: box.right,
         name: one.getAttribute('aria-label') || one.labels?.[0]?.innerText || one.innerText || '',
         tag: one.tagName, html: one.outerHTML.slice(0, 160),
@@ -256,6 +261,8 @@ def test_everything_is_reached_by_tab_and_seen(page: Any) -> None:
         if now is None or now["number"] < len(walked):
             break
         walked.append(now)
+    # What stays at the window's edge must not lie over what has the focus.
+    assert not [one["html"] for one in walked if one["covered"]]
     unseen = [f"{one['name']}: {one['html']}" for one in walked if not one["seen"]]
     assert not unseen, "\n".join(unseen)
     assert not [one["html"] for one in walked if not one["name"].strip() and one["tag"] != "VIDEO"]

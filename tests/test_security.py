@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 from app import serving
-from app.guard import LOGIN_ATTEMPTS, LOGIN_SECONDS, MAX_MESSAGE_BYTES, Attempts, Hosts
+from app.guard import LOGIN_ATTEMPTS, LOGIN_SECONDS, MAX_MESSAGE_BYTES, Attempts, Guard, Hosts
 from app.jobs.service import JobService
+from app.served_files import ServedFiles, UploadRoom
+from diffusers_helper.request import GenerationRequest
 from tests.support.asking import Answer, ask
-from tests.support.pages import Stand, free_port, staged_page
+from tests.support.pages import Stand, free_port, staged_page, write_photo
 
 FILE = "/gradio_api/file="
 UPLOAD = "/gradio_api/upload"
@@ -118,6 +122,63 @@ def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method
     assert answer.status == 403
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
     assert not stand.service.jobs() or stand.service.jobs()[0].request.prompt == ""
+
+
+def handshake(origin: str) -> dict[str, str]:
+    """The headers that open a WebSocket."""
+    return {
+        "Origin": origin, "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/gradio_api/queue/join", "/gradio_api/queue/data", "/jobs/x/video.mp4"]
+)
+def test_no_web_socket_is_opened(stand: Stand, path: str) -> None:
+    for origin in (EVIL, "null"):
+        assert ask(stand.url, path, headers=handshake(origin)).status == 403
+    assert ask(stand.url, path, headers=handshake(stand.url.rstrip("/"))).status != 101
+
+
+def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) -> None:
+    """As with a package for them installed, which uvicorn then uses."""
+
+    async def anything(*_: object) -> Any:
+        raise AssertionError("the guard let it pass")
+
+    said: list[Any] = []
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
+    guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room, login=False)
+    for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
+        headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
+        asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
+    assert said == [{"type": "websocket.close", "code": 1008}] * 2
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": EVIL}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}], ids=str
+)
+def test_another_site_hears_no_events_and_sees_no_file(
+    stand: Stand, headers: dict[str, str], tmp_path: Path
+) -> None:
+    photo = write_photo(tmp_path / "photo.png")
+    job = stand.service.submit(GenerationRequest(image=str(photo), seconds=1))
+    file = f"/jobs/{job.id}/input.png"
+    assert ask(stand.url, file).status == 200
+    stream = {**headers, "Accept": "text/event-stream"}
+    for path in (
+        file, "/gradio_api/queue/data?session_hash=x", "/gradio_api/heartbeat/x",
+        "/gradio_api/call/generate/x", "/gradio_api/upload_progress?upload_id=x",
+    ):  # fmt: skip
+        answer = ask(stand.url, path, headers=stream)
+        assert answer.status == 403, path
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+    stand.service.cancel(job.id)
 
 
 def test_the_pages_own_requests_and_those_of_programs_are_answered(stand: Stand) -> None:

@@ -17,7 +17,7 @@ from tests.support.asking import ask, form
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, staged_page, write_photo
 
-FILE = "/gradio_api/file="
+FILE, JOBS = "/gradio_api/file=", "/jobs/"
 UPLOAD = "/gradio_api/upload"
 SMALL_UPLOAD = 2**20
 
@@ -54,32 +54,58 @@ def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     secret = write_photo(stand.outputs.parent / "secret.png")
     (job.folder / "link.png").symlink_to(secret)
     (job.folder / "folder").symlink_to(secret.parent)
+    (job.folder / "video-0009.mp4").symlink_to(secret)
+    (stand.outputs / "elsewhere").symlink_to(_other_job(stand.outputs.parent))
     write_photo(stand.outputs / "loose.png")
     (stand.outputs / "no-job").mkdir()
     write_photo(stand.outputs / "no-job" / "photo.png")
     return job.folder
 
 
-def test_media_of_jobs_are_served(stand: Stand, job: Path) -> None:
-    for name, kind in {"video.mp4": "video/mp4", "input.png": "image/png"}.items():
-        answer = ask(stand.url, f"{FILE}{quote(str(job / name))}?v=2")
+def _other_job(parent: Path) -> Path:
+    """The folder of a job that lies beside the outputs folder."""
+    folder = parent / "other-outputs" / "job"
+    folder.mkdir(parents=True)
+    (folder / "request.json").write_text("{}")
+    write_photo(folder / "input.png")
+    return folder
+
+
+def test_what_a_job_shows_is_served_by_its_id(stand: Stand, job: Path) -> None:
+    kinds = {
+        "video.mp4": "video/mp4", "video-0001.mp4": "video/mp4", "input.png": "image/png",
+        "thumbs/0001.webp": "image/webp",
+    }  # fmt: skip
+    for name, kind in kinds.items():
+        answer = ask(stand.url, f"{JOBS}{job.name}/{name}?v=2")
         assert (answer.status, answer.headers["Content-Type"]) == (200, kind)
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.body == (job / name).read_bytes()
-    part = ask(stand.url, f"{FILE}{job}/video.mp4", headers={"Range": "bytes=4-11", "Cookie": "a=b"})
-    assert (part.status, part.body) == (206, (job / "video.mp4").read_bytes()[4:12])
-    assert "cookie" not in part.headers
-    assert ask(stand.url, f"{FILE}{job}/video.mp4", method="HEAD").status == 200
+    url = f"{JOBS}{job.name}/video.mp4"
+    content = (job / "video.mp4").read_bytes()
+    whole = ask(stand.url, url, method="HEAD")
+    assert (whole.status, whole.headers["Accept-Ranges"]) == (200, "bytes")
+    assert whole.headers["Content-Length"] == str(len(content))
+    for ranges, expected in {"4-11": content[4:12], "-5": content[-5:], "20-": content[20:]}.items():
+        part = ask(stand.url, url, headers={"Range": f"bytes={ranges}", "Cookie": "a=b"})
+        assert (part.status, part.body) == (206, expected)
+        assert "cookie" not in part.headers
+    assert ask(stand.url, url, headers={"Range": f"bytes={len(content)}-"}).status == 416
 
 
 def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
     inside = [
-        "request.json", "events.jsonl", "sections/0001.safetensors", "page.html", "drawing.svg",
-        ".hidden.png",
+        "memory.json", "segments/0001.mp4", "preview-1-1.png", "video-0009.mp4", "thumbs/../input.png",
+        "thumbs/", "thumbs%2F0001.webp", "thumbs%2f0001.webp", "thumbs%5C0001.webp", "./input.png",
+        "//input.png", "request.json", "events.jsonl", "sections/0001.safetensors", "page.html",
+        "drawing.svg", ".hidden.png",
         "notes.txt", "fake.png", "link.png", "folder/secret.png", "../loose.png", "../../secret.png",
         "..%2F..%2Fsecret.png", "%2e%2e/%2e%2e/secret.png", "video.mp4%00.png", "", "a" * 300 + ".png",
         f"../{job.name}/video.mp4",
     ]  # fmt: skip
+    assert (job / "segments" / "0001.mp4").is_file()
     outside = [
+        job / "video.mp4", job / "input.png",
         stand.outputs / "loose.png", stand.outputs / "no-job" / "photo.png",
         stand.outputs.parent / "secret.png",
         stand.outputs / ".longtake" / "jobs.sqlite3", "/etc/passwd", "/proc/self/environ", Path(__file__),
@@ -87,11 +113,22 @@ def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
         f"{stand.outputs}-other/x.png", stand.url + "config", "http://169.254.169.254/latest",
         "file:///etc/passwd",
     ]  # fmt: skip
-    for path in [f"{job}/{name}" for name in inside] + outside:
-        answer = ask(stand.url, f"{FILE}{quote(str(path), safe='/%:')}")
+    jobs = [f"{JOBS}{job.name}/{name}" for name in inside]
+    jobs += [f"{JOBS}{name}" for name in (
+        "", job.name, f"{job.name}%2Fvideo.mp4", "no-job/input.png", "elsewhere/input.png", "loose.png",
+        ".longtake/jobs.sqlite3", f"%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "../cache/input.png",
+        f"{'a' * 300}/input.png", f"{job}/video.mp4", "%00/input.png", f".\\{job.name}/input.png",
+    )]  # fmt: skip
+    uploads = [f"{FILE}{quote(str(path), safe='/%:')}" for path in (
+        *outside, f"uploads/../{stand.outputs.name}/{job.name}/video.mp4", "uploads//etc/passwd", "uploads/",
+        f"uploads/%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "uploads/x%00.png",
+        "uploads/nowhere.png", f"uploads/{'a' * 300}.png",
+    )]  # fmt: skip
+    for path in (*jobs, *uploads):
+        answer = ask(stand.url, path)
         assert answer.status == 404, path
         assert b"script" not in answer.body
-        assert b"no such file" in answer.body
+        assert b"There is no" in answer.body
 
 
 def cached(stand: Stand) -> set[Path]:
@@ -131,8 +168,10 @@ def test_hostile_file_names_stay_in_the_uploads_folder(stand: Stand, name: bytes
     assert answer.status in (200, 400)
     if answer.status == 200:
         (path,) = json.loads(answer.body)
-        assert Path(path).resolve().is_relative_to(folder.resolve())
-        assert Path(path).read_bytes() == photo
+        assert path.startswith("uploads/")
+        kept = folder / path.removeprefix("uploads/")
+        assert kept.resolve().is_relative_to(folder.resolve())
+        assert kept.read_bytes() == photo
         assert "<" not in path
         shown = ask(stand.url, FILE + quote(path))
         assert shown.status in (200, 404)
@@ -143,14 +182,12 @@ def test_hostile_file_names_stay_in_the_uploads_folder(stand: Stand, name: bytes
 
 
 def test_an_upload_never_runs(stand: Stand) -> None:
-    for name, served in ((b"page.html", 404), (b"drawing.svg", 200), (b"page.png", 200)):
+    for name, served in ((b"page.html", 404), (b"drawing.svg", 404), (b"page.png", 200)):
         headers, body = form(name, b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
         (path,) = json.loads(ask(stand.url, UPLOAD, method="POST", headers=headers, body=body).body)
         answer = ask(stand.url, FILE + quote(path))
         assert answer.status == served
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        if name.endswith(b".svg"):
-            assert answer.headers["Content-Disposition"] == "attachment"
 
 
 def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -191,7 +228,10 @@ def test_a_file_of_the_machine_cannot_be_passed_off_as_an_upload(
 ) -> None:
     secret = write_photo(stand.outputs.parent / "secret.png")
     cache = stand.outputs.parent / "cache"
-    for path in (secret, f"{cache}/../secret.png", job / "link.png", "/nowhere.png", "\0", "x" * 5000):
+    for path in (
+        secret, f"{cache}/../secret.png", job / "link.png", "/nowhere.png", "\0", "x" * 5000,
+        "uploads/../secret.png", f"uploads/{secret}", "uploads/\0", "uploads/",
+    ):  # fmt: skip
         assert send(stand, {"path": str(path), **meta}) == 0, path
 
 
@@ -209,7 +249,7 @@ def upload_room(folder: Path, sizes: dict[str, int], **bounds: int) -> UploadRoo
 
 
 def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"a/1.png": 40, "b/2.png": 40, "c/icon.svg": 5, "tmpabc": 5}
+    sizes = {"a/1.png": 40, "b/2.png": 40, "tmpabc": 5}
     room = upload_room(tmp_path, sizes)
     assert room.make_room()
     assert all((tmp_path / name).exists() for name in sizes)
@@ -219,7 +259,6 @@ def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("app.served_files._YOUNG_SECONDS", -1.0)
     assert room.make_room()
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert {"icon.svg"} < left
     assert "tmpabc" not in left
     assert len(left & {"1.png", "2.png", "3.png"}) == 2
     assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.iterdir())

@@ -23,7 +23,7 @@ MODE_LABELS: dict[Mode, str] = {"inverted": "End first · I2V", "forward": "Forw
 _ELSEWHERE = LongtakeError("This job runs in another program, such as the command line.", "End it there.")
 _EXAMPLE_SECONDS = 2.4  # two sections: soon there, and long enough to see the video grow
 # What `choose_model` and `restore` change besides settings, in this order.
-AROUND = ("examples", "banner", "unknown")
+AROUND = ("examples", "banner")
 
 
 def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
@@ -79,15 +79,15 @@ class Actions:
             return view.note_box(done)
         return "" if self.service.job(job_id).is_over else view.error_box(_ELSEWHERE)
 
-    def choose_model(self, name: str, mode: Mode, prompt: str) -> dict[str, Any]:
-        """What else changes with the model, by name: settings, quick list, banner, unknown words."""
+    def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
+        """What else changes with the model, by name: settings, quick list, banner."""
         try:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message names a model that is not in the list
             return {}
         changes = {"steps": info.steps, "guidance": info.guidance, "resolution": info.side}
         mode = mode if mode in info.modes else info.modes[0]
-        return changes | {"mode": _mode(info, mode)} | self._around(info, prompt)
+        return changes | {"mode": _mode(info, mode)} | _around(info)
 
     def restore(self, kept: object) -> dict[str, Any]:
         """What a browser kept of the form, by name."""
@@ -96,7 +96,7 @@ class Actions:
             return {}
         info = self.catalogue.info(usable["model"])
         usable["mode"] = _mode(info, usable["mode"])
-        return usable | self._around(info, usable.get("prompt", ""))
+        return usable | _around(info)
 
     def reset(self, name: str) -> dict[str, Any]:
         """Every setting but picture, prompt and model as the model wants it."""
@@ -138,18 +138,12 @@ class Actions:
             return None
         return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
 
-    def _around(self, info: ModelInfo, prompt: str) -> dict[str, Any]:
-        return {
-            "examples": gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
-            "banner": view.banner(info),
-            "unknown": view.unknown_words(info, prompt),
-        }
 
-    def unknown_words(self, name: str, prompt: str) -> str:
-        try:
-            return view.unknown_words(self.catalogue.info(name), prompt)
-        except InputError:
-            return ""
+def _around(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "examples": gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
+        "banner": view.banner(info),
+    }
 
 
 def _mode(info: ModelInfo, mode: Mode) -> gr.Radio:

@@ -8,6 +8,7 @@ from typing import Any
 
 from app.jobs.pace import PaceBook, Work, in_words, passes
 from app.jobs.service import JobService
+from app.report_text import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.memory_plan import MEMORY_SETTINGS
 from app.ui.memory_view import Told, tell
@@ -30,8 +31,8 @@ class Description:
 
     Attributes:
         picture: why the picture cannot be used; empty if it can, or there is none.
-        facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, and the
-            machine's defaults, which a browser need not keep.
+        facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, the words
+            that the model knows if they are few, and the machine's defaults, which a browser need not keep.
     """
 
     length: str
@@ -62,6 +63,7 @@ class Describer:
             "output": f"{_text(settings.get('resolution'))} px · quality {_text(settings.get('crf'))}",
             "memory": memory.state,
             "model": info.title,
+            "words": info.known_words,
             "defaults": self._planner.defaults,
         }  # fmt: skip
         return Description(self._length(settings, info, pixels), _refusal(found), memory.markup, facts)
@@ -129,7 +131,7 @@ def _size_words(crop: Crop, size: Size) -> str:
 def _refusal(found: Size | InputError | None) -> str:
     if not isinstance(found, InputError):
         return ""
-    return f'<p class="lt-refusal" role="alert">{escape(str(found))}</p>'
+    return f'<p class="lt-refusal" role="alert">{escape(without_paths(str(found)))}</p>'
 
 
 def _whole(value: object, otherwise: int) -> int:

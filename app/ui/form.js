@@ -96,6 +96,7 @@ function tell() {
   const label = find('#set-image label');
   if (label) label.dataset.hint = facts.size || '';
   if (facts.model && find('#lt-model')) find('#lt-model').textContent = facts.model;
+  shared.promptChanged?.();
   cropped = find('#set-image img')?.src ?? null;
   placeCrop();
 }
@@ -119,6 +120,11 @@ document.addEventListener('keydown', (event) => {
   event.stopImmediatePropagation();
   if (!event.repeat) find('#start')?.click();
 }, true);
+
+// Of a text field browsers bring only the cursor's line into view, and not from under the start button.
+document.addEventListener('keyup', (event) => {
+  if (event.key === 'Tab' && event.target.tagName === 'TEXTAREA') event.target.scrollIntoView({ block: 'nearest' });
+});
 
 // ---- Pictures that are pasted or dropped anywhere on the page.
 shared.givePicture = async (file) => {
@@ -186,6 +192,7 @@ function settle(tries = 0) {
   watchPicture();
   watchJobs();
   shared.preparePrompts?.();
+  shared.preparePromptHelp?.();
   shared.restorePicture?.();
   tell();
 }

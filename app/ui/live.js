@@ -120,9 +120,13 @@ function ended() {
 
 function follow() {
   const before = seen;
-  seen = { job: scene.job, state: scene.state, section: scene.section, open: scene.state === 'running' || scene.state === 'queued' };
+  seen = { job: scene.job, beat: scene.beat, state: scene.state, section: scene.section, open: scene.state === 'running' || scene.state === 'queued' };
   if (!before || before.job !== scene.job) {
     if (before && seen.open) announce(scene.headline);
+    else if (before && before.beat && scene.job) { // over before an update came
+      seen.watched = true;
+      ended();
+    }
   } else if (before.open && !seen.open) {
     seen.watched = true;
     ended();

@@ -48,7 +48,9 @@ def _read(file: Path, changed: int, size: int) -> Shown | None:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         uses = [_use(stage) for stage in record["stages"]]
-        numbers = [_number(record[name]) for name in ("cap_bytes", "peak_device_bytes", "reserve_bytes")]
+        numbers = [
+            _number(record[name]) for name in ("cap_bytes", "peak_device_bytes", "reserve_bytes", "retries")
+        ]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return _show(uses, *map(int, numbers)) if uses else None
@@ -68,7 +70,7 @@ def _number(value: object) -> float:
     return value
 
 
-def _show(uses: list[_Use], cap: int, peak: int, reserve: int) -> Shown:
+def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> Shown:
     highest = max(max(use.measured_bytes, use.predicted_bytes) for use in uses)
     drawn = cap <= _CAP_DRAWN * highest
     whole = _HEADROOM * max(highest, cap if drawn else 0, 1)
@@ -76,7 +78,11 @@ def _show(uses: list[_Use], cap: int, peak: int, reserve: int) -> Shown:
     length = max(last - first, 1e-6)
     kept = f"Tensors only: of the cap {cap_gb(reserve)} GB are kept for what no tensor shows."
     heaviest = max(uses, key=lambda use: use.measured_bytes)
+    facts = [("Peak on the device", f"{gb(peak)} GB under a cap of {cap_gb(cap)} GB")]
+    if retries:
+        facts.append(("Smaller plans tried", str(retries)))
     return {
+        "facts": facts,
         "cap": round(cap / whole, 4) if drawn else None,
         "capText": f"cap {cap_gb(cap)} GB" if drawn else f"cap {cap_gb(cap)} GB, far above",
         "length": clock(length) if length >= 10 else f"{length:.1f} s",

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from html import escape
 
+from app.report_text import without_paths
 from app.ui.memory_plan import Planner, Refusal
 from app.ui.words import MEMORY_STAGES
 from diffusers_helper.errors import InputError, LongtakeError
@@ -53,7 +54,7 @@ def tell(
     try:
         found = planner.plan(request, info, shape)
     except LongtakeError as error:
-        return Told("", f'<p class="lt-refusal">No plan: {escape(str(error))}</p>')
+        return Told("", f'<p class="lt-refusal">No plan: {escape(without_paths(str(error)))}</p>')
     if isinstance(found, Refusal):
         return Told("does not fit", _refused(found, planner))
     return Told(f"fits, peak {gb(found.job.peak_bytes)} GB", _fits(found, planner, request))

@@ -11,6 +11,7 @@ from app.ui.actions import Actions
 from app.ui.api import add_endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.describe import Describer
+from app.ui.memory_view import cap_gb
 from app.ui.request_form import QUIET, RequestForm, connect_request
 from app.ui.result import Result
 from app.ui.subscribe import connect_updates
@@ -18,7 +19,8 @@ from diffusers_helper import __version__
 
 # The form's script puts the chosen model's title in.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
-<p class="lt-machine"><span aria-hidden="true"></span><span id="lt-model">{model}</span></p></header>"""
+<p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
+<span title="{reason}">{cap}</span></p></header>"""
 _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
 <a href="?view=api">Use it from a program</a></footer>"""
 
@@ -28,8 +30,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
     with gr.Blocks(
         title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
     ) as page:
-        title = escape(catalogue.info(catalogue.preselected).title)
-        gr.HTML(_HEADER.format(model=title), apply_default_css=False, js_on_load=None)
+        gr.HTML(_header(catalogue), apply_default_css=False, js_on_load=None)
         with gr.Row(elem_classes="lt-main"):
             with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
                 request = RequestForm(catalogue)
@@ -41,6 +42,18 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
         _connect_jobs(page, request, result, actions)
         add_endpoint(service, catalogue)
     return page
+
+
+def _header(catalogue: Catalogue) -> str:
+    """What computes, with what, and how much memory it may take unless a request says otherwise."""
+    profile = catalogue.planner.profile
+    cap = f"memory cap {cap_gb(profile.cap_bytes.value)} GB"
+    return _HEADER.format(
+        card=escape(profile.machine.name),
+        model=escape(catalogue.info(catalogue.preselected).title),
+        cap=cap if catalogue.planner.knows_the_size else "memory cap by the card’s size",
+        reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
+    )
 
 
 def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions: Actions) -> None:

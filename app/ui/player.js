@@ -10,7 +10,7 @@ function createPlayer(stage) {
   const poster = find('.lt-poster'), fit = find('.lt-fit');
   let [top, under] = stage.querySelectorAll('video');
   let job = null; // what `top` shows: { job, url, front }
-  let shown = null, wanted = null, asked = '', swapping = false, loops = false, held = false;
+  let seekSeconds = 0.05, shown = null, wanted = null, asked = '', swapping = false, loops = false, held = false;
   const listeners = [];
 
   const isOver = (video) => video.ended || (video.duration && video.currentTime >= video.duration - 0.001);
@@ -46,13 +46,17 @@ function createPlayer(stage) {
   // The moment of the new version that shows what the old one shows now.
   const moved = (target) => top.currentTime + target.front - shown.front;
 
-  // Brings the lower video to where the upper one is, or, while that plays, to where it soon will be.
+  // Brings the lower video to where the upper one is, or, while that plays, to where it will be when the seek
+  // is over: that takes about as long as the one before did.
   async function align(target) {
-    for (let lead = 0.15, round = 0; round < 6; lead *= 2, round += 1) {
+    for (let lead = 0, round = 0; round < 6; round += 1) {
+      lead = Math.max(2 * lead, 1.5 * seekSeconds + FRAME);
       const playing = isPlaying() && !isOver(top);
       const last = Math.max(0, under.duration - FRAME / 2);
       const reach = Math.min(moved(target) + (playing ? lead : 0), top.duration + target.front - shown.front);
+      const began = performance.now();
       await seekTo(under, Math.max(0, Math.min(reach, last)));
+      seekSeconds = (performance.now() - began) / 1000;
       const deadline = performance.now() + 1000 + 2000 * lead;
       while (!top.paused && !isOver(top) && moved(target) < under.currentTime - 0.5 * FRAME) {
         if (performance.now() > deadline || under.currentTime - moved(target) > lead + 0.1) break;

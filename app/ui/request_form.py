@@ -65,7 +65,7 @@ class RequestForm:
         self.facts = gr.HTML(
             {"defaults": catalogue.planner.defaults},
             html_template="",
-            js_on_load=script("form.js", "prompts.js", "keep.js"),
+            js_on_load=script("form.js", "prompts.js", "prompt_help.js", "keep.js"),
             apply_default_css=False,
         )
 
@@ -76,7 +76,6 @@ class RequestForm:
             placeholder="What should happen?", elem_id="set-prompt",
         )  # fmt: skip
         self.controls |= {"image": self.image, "prompt": self.prompt}
-        self.unknown = gr.HTML(apply_default_css=False, js_on_load=None)
         # Filled by the form's script with what this browser has started before.
         self.history = gr.HTML('<div id="lt-history"></div>', apply_default_css=False, js_on_load=None)
         self.examples = gr.Dataset(
@@ -108,9 +107,7 @@ class RequestForm:
                 DEFAULT_SEED, label="Seed", precision=0, minimum=0, maximum=MAX_PAGE_SEED, scale=3,
                 min_width=120, elem_id="set-seed", buttons=[],
             )  # fmt: skip
-            self.dice = gr.Button(
-                "New seed", icon=str(_HERE / "dice.svg"), scale=1, min_width=110, elem_classes="lt-dice"
-            )
+            self.dice = gr.Button("New seed", scale=1, min_width=110, elem_classes="lt-dice")
         self.controls["seed"] = self.seed
         gr.HTML('<p class="lt-hint">The same seed and settings give the same video.</p>', js_on_load=None)
         self._slider(
@@ -173,7 +170,7 @@ class RequestForm:
 
 def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, describer: Describer) -> None:
     names, controls = list(form.controls), list(form.controls.values())
-    around = [form.examples, form.banner, form.unknown]
+    around = [form.examples, form.banner]
 
     def named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
         """A handler whose result, by name, goes to outputs in their order; what is missing stays."""
@@ -195,14 +192,10 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         describe, controls, [form.length, form.picture_note, form.memory, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
-    form.prompt.change(
-        actions.unknown_words, [form.model, form.prompt], form.unknown,
-        trigger_mode="always_last", preprocess=False, **QUIET,
-    )  # fmt: skip
     # By hand only: a model that is restored brings its settings along.
     chosen = ("steps", "guidance", "resolution", "mode")
     form.model.input(
-        named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode, form.prompt],
+        named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode],
         [*(form.controls[name] for name in chosen), *around], preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
     form.examples.click(

@@ -6,6 +6,7 @@ import base64
 import mimetypes
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +15,12 @@ from urllib.parse import quote
 
 from PIL import Image
 
+from app.jobs.job import Job
+from app.report_text import without_paths
 from app.ui import words
 from app.ui.live import Cell, LiveJob
 from app.ui.memory_record import memory_of
-from app.ui.memory_view import cap_gb, gb
+from app.ui.memory_view import gb
 from app.ui.watch import Scene
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.events import Cancelled, Finished
@@ -33,9 +36,9 @@ _CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
 Shown = dict[str, Any]
 
 
-def file_url(path: str | Path) -> str:
-    """Address of a file in the outputs folder, relative to the page."""
-    return f"gradio_api/file={quote(str(path))}"
+def file_url(job: Job, name: str) -> str:
+    """Address, relative to the page, of one of the files that a job's folder shows."""
+    return f"jobs/{quote(job.id, safe='')}/{quote(name)}"
 
 
 def download_name(prompt: str, job_id: str) -> str:
@@ -82,8 +85,8 @@ def show(
         "percent": round(live.percent, 1),
         "elapsed": round(elapsed, 1),
         "left": _rounded(live.seconds_left(elapsed)) if running else None,
-        "warnings": live.warnings,
-        "cells": [_cell(cell) for cell in live.cells],
+        "warnings": _warnings(live),
+        "cells": [_cell(live.job, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
         "settings": words.settings(live.job.request, model),
         "memory": memory_of(JobFolder(live.job.folder).memory),
@@ -91,11 +94,11 @@ def show(
     shown |= _pulse(live, elapsed) if running else {}
     shown |= _pictures(live, model)
     if live.job.is_over:
-        shown["figures"] = _figures(live, elapsed)
+        shown["figures"] = _figures(live, elapsed, shown["memory"])
     if live.state == "failed":
         shown["failure"] = {
-            "message": live.job.message,
-            "remedy": live.job.remedy,
+            "message": without_paths(live.job.message, live.job.folder.parent),
+            "remedy": without_paths(live.job.remedy, live.job.folder.parent),
             "report": report(live.job.id),
         }
     return shown
@@ -103,6 +106,12 @@ def show(
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
+
+
+def _warnings(live: LiveJob) -> list[str]:
+    """Each once, in the order in which they first came."""
+    times = Counter(without_paths(warning, live.job.folder.parent) for warning in live.warnings)
+    return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
 
 def _pulse(live: LiveJob, elapsed: float) -> Shown:
@@ -138,14 +147,15 @@ def _shape(picture: Path, side: int, multiple: int) -> float | None:
 def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
     folder = JobFolder(live.job.folder)
     shown: Shown = {
-        "poster": file_url(folder.input),
+        "poster": file_url(live.job, folder.input.name),
         "ratio": _ratio(live, model),
         "video": None,
         "preview": None,
     }
     if live.video is not None:
         # Each version has an address of its own, also where a later one gets the same name.
-        url = f"{file_url(live.video)}?v={live.video_frames}"
+        # The events name files by where they lay then; the outputs folder may have been moved since.
+        url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
         shown["video"] = {
             "url": url,
             "front": round(live.seconds_in_front, 4),
@@ -159,13 +169,14 @@ def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
     return shown
 
 
-def _cell(cell: Cell) -> Shown:
+def _cell(job: Job, cell: Cell) -> Shown:
+    thumbs = JobFolder(job.folder).thumbs.name
     return {
         "number": cell.number,
         "begin": round(cell.begin, 3),
         "label": _span(cell),
         "state": cell.state,
-        "thumb": file_url(cell.thumbnail) if cell.thumbnail else None,
+        "thumb": file_url(job, f"{thumbs}/{Path(cell.thumbnail).name}") if cell.thumbnail else None,
     }
 
 
@@ -173,19 +184,16 @@ def _span(cell: Cell) -> str:
     return f"{cell.begin:.1f} – {cell.end:.1f} s"
 
 
-def _figures(live: LiveJob, elapsed: float) -> Shown:
+def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
     facts = [("Took", words.duration(elapsed))] if live.job.started else []
-    if isinstance(live.end, Finished) and live.end.cap_bytes:
-        peak, cap = gb(live.end.peak_device_bytes), cap_gb(live.end.cap_bytes)
-        facts.append(("Peak on the device", f"{peak} GB under a cap of {cap} GB"))
-        if live.end.retries:
-            facts.append(("Smaller plans tried", str(live.end.retries)))
+    if memory is not None:
+        facts += memory["facts"]
     if live.timing.step is not None:
         facts.append(("A step", words.duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
-        facts.append(("Peak memory of the engine", f"{live.end.peak_host_bytes / 2**30:.1f} GB of RAM"))
+        facts.append(("Most RAM of the engine since its start", f"{gb(live.end.peak_host_bytes)} GB"))
     return {
         "facts": facts,
         "stages": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from app.report_text import without_paths
 from app.ui.examples import thumbnail
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.registry import ModelInfo
@@ -17,7 +18,7 @@ def ordinal(number: int) -> str:
 
 def error_box(error: LongtakeError, control: str = "") -> str:
     """A refusal or failure; `control` names the setting at fault, for the page's script to go there."""
-    message, remedy = escape(error.message), escape(error.remedy)
+    message, remedy = (escape(without_paths(words)) for words in (error.message, error.remedy))
     about = f' data-control="{escape(control)}"' if control else ""
     return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
 
@@ -52,16 +53,6 @@ def _card(index: int, prompt: str) -> str:
         f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
         f"{image}<span>{escape(prompt)}</span></button>"
     )
-
-
-def unknown_words(info: ModelInfo, prompt: str) -> str:
-    """A line that names the prompt's words that the model ignores; empty if there are none."""
-    words = info.unknown_words(prompt if isinstance(prompt, str) else "")
-    if not words:
-        return ""
-    shown = ", ".join(f"<mark>{escape(word[:40])}</mark>" for word in words[:12])
-    more = f" and {len(words) - 12} more" if len(words) > 12 else ""
-    return f'<p class="lt-hint" role="status">Not known to the demo model, so ignored: {shown}{more}.</p>'
 
 
 def start_label(jobs_before: int) -> str:

@@ -1,0 +1,274 @@
+"""What decoding costs: time, memory and error of the VAE engine's ways, beside diffusers' own, in one run.
+
+    python benchmarks/vae_decode.py [--quick] [--model NAME|DIR] [--kinds KINDS] [--cap-gb GB] [--out DIR]
+
+Cases are those that people with Radeons tried: one picture, 2 to 5 and 10 to 17 frames of 320x320 pixels, 33
+frames of 480x720, and sizes that grow until the memory is full. Each is decoded by diffusers' `decode` in one
+pass in fp32, which is the reference, by diffusers with its tiling, and by the engine with each chunk, tile
+size and precision. Peaks are of live tensors besides the weights. Latents are a picture that moves, encoded
+with the same VAE. HunyuanVideo's weights are the bundled model's, or those of --model; Wan's are random, so
+its errors tell only whether bits are kept.
+
+Writes vae_decode.json and vae_decode.svg. Targets are wishes of people who have that card; nobody measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import torch
+from diffusers import AutoencoderKLWan
+from diffusers.utils import logging as diffusers_logging
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+
+from diffusers_helper.loaders import load_models  # noqa: E402
+from diffusers_helper.memory.accounting import to_host  # noqa: E402
+from diffusers_helper.memory.budget import gb_bytes, gb_text  # noqa: E402
+from diffusers_helper.memory.device import Device, open_device  # noqa: E402
+from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
+from diffusers_helper.registry import find_model  # noqa: E402
+from diffusers_helper.vae_engine import VaeEngine  # noqa: E402
+from diffusers_helper.vae_families import family_of  # noqa: E402
+from diffusers_helper.vae_plan import CHUNKS, VaeSettings, Video  # noqa: E402
+
+# Frames of latents, and the plan in words.
+Decode = Callable[[Tensor], tuple[Tensor, str]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A video to decode; `target` in seconds, for gfx1151, where people named one."""
+
+    name: str
+    frames: int
+    height: int
+    width: int
+    target: float | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.frames}x{self.height}x{self.width}"
+
+
+CASES = (
+    Case("one frame", 1, 320, 320),
+    Case("short", 5, 320, 320),
+    Case("medium", 9, 320, 320),
+    Case("medium", 17, 320, 320, target=10.0),
+    Case("large", 33, 480, 720),
+    Case("stress", 17, 512, 512),
+    Case("stress", 17, 768, 768),
+    Case("stress", 17, 1024, 1024),
+)
+QUICK = (Case("one frame", 1, 64, 64), Case("medium", 17, 64, 96, target=10.0))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to decode one case; seconds, peak and PSNR are None where it failed, with the reason."""
+
+    kind: str
+    case: str
+    way: str
+    plan: str
+    seconds: float | None
+    peak_bytes: int | None
+    psnr_db: float | None
+    error: str = ""
+
+
+def clip(case: Case) -> Tensor:
+    """A smooth picture with an edge that moves, (1, 3, F, H, W) in -1 to 1."""
+    y, x = torch.meshgrid(
+        torch.linspace(-1, 1, case.height), torch.linspace(-1, 1, case.width), indexing="ij"
+    )
+    base = torch.stack([torch.sin(2 * x + y), torch.cos(3 * x * y), x * y])
+    frames = [torch.where((x - k / 40 + 0.5) ** 2 + y**2 < 0.1, -base, base) for k in range(case.frames)]
+    return 0.8 * torch.stack(frames, dim=1)[None]
+
+
+def psnr(found: Tensor, expected: Tensor) -> float:
+    """In dB over the range of -1 to 1; infinite for the same bits."""
+    error = (found.float().clamp(-1, 1) - expected.clamp(-1, 1)).square().mean().item()
+    return math.inf if error == 0 else 10 * math.log10(4 / error)
+
+
+class Bench:
+    """One VAE on one device."""
+
+    def __init__(self, kind: str, vae: nn.Module, device: Device) -> None:
+        self.kind, self.vae, self.device = kind, vae, device
+        self.weights = sum(tensor.nbytes for tensor in vae.parameters())
+
+    def run(self, case: Case) -> Iterator[Row]:
+        """Each way, the reference first."""
+        moments = VaeEngine(self.vae, self.device).encode(clip(case))
+        latents = self.device.put(moments[:, : moments.shape[1] // 2])
+        expected: Tensor | None = None
+        for way, decode in self.ways(case):
+            with torch.inference_mode():
+                row, found = self._one(case.title, way, decode, latents, expected)
+            expected = found if expected is None else expected
+            yield row
+
+    def _one(
+        self,
+        case: str,
+        way: str,
+        decode: Decode,
+        latents: Tensor,
+        expected: Tensor | None,
+    ) -> tuple[Row, Tensor | None]:
+        self.device.empty_cache()
+        self.device.reset_peak()
+        begin, found, plan = time.perf_counter(), None, ""
+        try:
+            with self.device:
+                found, plan = decode(latents)
+        except Exception as error:
+            if not is_out_of_memory(error) and not isinstance(error, ValueError):
+                raise
+            text = str(error).splitlines()[0][:100]
+            return Row(self.kind, case, way, plan, None, None, None, text), None
+        seconds, peak = time.perf_counter() - begin, self.device.peak_bytes() - self.weights
+        error = None if expected is None else psnr(found, expected)
+        return Row(self.kind, case, way, plan, seconds, peak, error), found
+
+    def ways(self, case: Case) -> Iterator[tuple[str, Decode]]:
+        """diffusers' two, then the engine's."""
+        yield "diffusers", self._diffusers(tiled=False)
+        yield "diffusers tiled", self._diffusers(tiled=True)
+        yield "engine", self._engine(VaeSettings())
+        if case.frames > 1:
+            for chunk in CHUNKS:
+                yield f"engine chunk {chunk}", self._engine(VaeSettings(chunk=chunk))
+        for tile in (256, 128):
+            if tile < max(case.height, case.width):
+                yield f"engine tile {tile}", self._engine(VaeSettings(tile_px=tile))
+        if case.height <= 320:
+            # CPUs take a minute for what a card does at once in fp16.
+            for precision in ("bf16", "fp16") if self.device.has_gpu or case.frames == 1 else ("bf16",):
+                yield f"engine {precision}", self._engine(VaeSettings(precision=precision))
+
+    def _diffusers(self, *, tiled: bool) -> Decode:
+        vae: Any = self.vae
+
+        def decode(latents: Tensor) -> tuple[Tensor, str]:
+            vae.use_tiling = vae.use_framewise_decoding = tiled
+            return to_host(vae.decode(latents, return_dict=False)[0]), ""
+
+        return decode
+
+    def _engine(self, settings: VaeSettings) -> Decode:
+        engine, shrink = VaeEngine(self.vae, self.device, settings), family_of(self.vae).shrink
+
+        def decode(latents: Tensor) -> tuple[Tensor, str]:
+            video = Video(latents.shape[2], latents.shape[3] * shrink, latents.shape[4] * shrink)
+            plan = engine.plans("decode", video)[0].reason
+            return engine.decode(latents), plan
+
+        return decode
+
+
+def benches(kinds: list[str], model: str, device: Device) -> Iterator[Bench]:
+    """The VAEs, in fp32 on the device."""
+    for kind in kinds:
+        torch.manual_seed(0)
+        if kind == "wan":
+            width = 96 if device.has_gpu else 16
+            vae: nn.Module = AutoencoderKLWan(base_dim=width)
+        else:
+            vae = load_models(find_model(model, allow_folder=True)).part("vae")
+        vae = nn.Module.to(vae, torch.float32).eval().to(device.torch_device)
+        device.adopt(vae)
+        yield Bench(kind, vae, device)
+        device.release(vae)
+
+
+def chart(rows: list[Row], targets: dict[str, float]) -> str:
+    """Seconds as bars, as SVG, with the peak and the PSNR in words."""
+    most = max([row.seconds or 0.0 for row in rows] + list(targets.values()))
+    lines: list[str] = []
+    y, last = 10, ""
+    for row in rows:
+        title = f"{row.kind}, {row.case}"
+        if title != last:
+            y, last = y + 34, title
+            wish = f" (wish for gfx1151: {targets[row.case]:g} s)" if row.case in targets else ""
+            lines.append(f'<text x="10" y="{y - 6}" font-weight="bold">{escape(title + wish)}</text>')
+        told = row.error or f"{row.seconds:.2f} s, {gb_text(row.peak_bytes or 0)} GB, {_db(row)}"
+        length = 300 * (row.seconds or 0) / most
+        lines.append(f'<text x="10" y="{y + 12}">{escape(row.way)}</text>')
+        lines.append(f'<rect x="170" y="{y + 2}" width="{length:.1f}" height="12" fill="#c2410c"/>')
+        lines.append(f'<text x="{178 + length:.1f}" y="{y + 12}">{escape(told)}</text>')
+        y += 18
+    size = f'width="860" height="{y + 10}" viewBox="0 0 860 {y + 10}"'
+    style = 'font-family="sans-serif" font-size="11" fill="#222"'
+    background = '<rect width="100%" height="100%" fill="white"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{background}{"".join(lines)}</svg>\n'
+
+
+def _db(row: Row) -> str:
+    if row.psnr_db is None:
+        return "reference"
+    return "same bits" if math.isinf(row.psnr_db) else f"{row.psnr_db:.1f} dB"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="two small cases")
+    parser.add_argument("--model", default="demo", metavar="NAME|DIR", help="whose VAE (default: demo)")
+    parser.add_argument("--kinds", default="hunyuan,wan", help="hunyuan, wan or both (default)")
+    parser.add_argument(
+        "--cap-gb", type=float, metavar="GB", help="most memory to use (default: what is free)"
+    )
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where the files go")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    diffusers_logging.set_verbosity_error()
+    device = open_device()
+    if arguments.cap_gb:
+        device.limit(gb_bytes(arguments.cap_gb))
+    cases, rows = QUICK if arguments.quick else CASES, list[Row]()
+    for bench in benches(arguments.kinds.split(","), arguments.model, device):
+        for case in cases:
+            for row in bench.run(case):
+                rows.append(row)
+                told = (
+                    row.error or f"{row.seconds:8.2f} s {gb_text(row.peak_bytes or 0):>8} GB {_db(row):>10}"
+                )
+                sys.stdout.write(f"{row.kind:<8}{row.case:<24}{row.way:<18}{told}{row.plan}\n")
+                sys.stdout.flush()
+    failed = sum(bool(row.error) for row in rows)
+    sys.stdout.write(f"{failed} of {len(rows)} failed.\n")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    targets = {case.title: case.target for case in cases if case.target}
+    facts = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
+    facts["device"] = str(device.torch_device)
+    # In words, as JSON has no infinity for the same bits.
+    table = [{**asdict(row), "psnr_db": None if row.psnr_db is None else _db(row)} for row in rows]
+    result = {**facts, "error_rate": failed / len(rows), "targets_not_tried": targets, "rows": table}
+    (arguments.out / "vae_decode.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (arguments.out / "vae_decode.svg").write_text(chart(rows, targets), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

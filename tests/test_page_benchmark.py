@@ -1,0 +1,24 @@
+"""The benchmark of the page measures what it says, on the product as it is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.page import first_frames, line, summary
+from diffusers_helper.packing import MODES
+from tests.support.pages import needs_chromium
+
+pytestmark = [*needs_chromium, pytest.mark.slow]
+
+
+def test_it_times_the_first_frame_of_each_section_in_both_modes() -> None:
+    delays = first_frames(2.4, 1)
+    for mode in MODES:
+        found = {delay.section: delay for delay in delays if delay.mode == mode}
+        # On a busy machine the second version may come before the first one is on the screen.
+        assert 2 in found
+        assert set(found) <= {1, 2}
+    assert all(delay.told_ms > 0 for delay in delays)
+    assert all(delay.told_ms <= delay.shown_ms for delay in delays)
+    facts = summary(delays)
+    assert line("forward", facts["forward"]).startswith("first frame of a new section on screen, forward: ")
