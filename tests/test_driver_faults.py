@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from app.jobs.engine_client import EngineProcess
 from app.jobs.patience import Patience
 from app.jobs.service import JobService
-from diffusers_helper.events import Event, Finished, Warned
+from diffusers_helper.events import Event, Finished, StageStarted, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.clips import read
 from tests.support.drivers import TEXTS
@@ -106,6 +107,9 @@ def test_a_kill_inside_a_convolution_changes_no_byte(
     assert isinstance(events[-1], Finished), events[-1]
     assert calls.read_bytes() == b"x"
     assert sum(isinstance(event, Warned) for event in events) == 1
+    begun = Counter((event.stage, event.section) for event in events if isinstance(event, StageStarted))
+    again = {place for place, count in begun.items() if count > 1}
+    assert again == {("load", None), ("decode", 1)}  # what was computed is computed once
     assert (folder / "video.mp4").read_bytes() == (undisturbed / "video.mp4").read_bytes()
 
 
