@@ -353,3 +353,20 @@ def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -> None:
     engine = Script([[STARTED, *said, -signal.SIGABRT], [END]], clock)
     assert f"goes on from {words};" in warnings(make(engine))[0]
+
+
+def test_a_kernel_search_after_a_clean_up_is_given_its_time(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was learned with kernels at hand says nothing of a run that has to compile them again."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    patience = Patience()
+    patience.learn("demo decode 64x64", 1.0)
+    quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
+    told = warnings(make(Script([quiet], clock), patience, compiles=True))
+    assert ["MIOpen is compiling kernels" in text for text in told] == [True]
+    (tmp_path / ".cache" / "miopen").mkdir(parents=True)
+    patience = Patience()
+    patience.learn("demo decode 64x64", 1.0)
+    told = warnings(make(Script([quiet, [END]], clock), patience, compiles=True))
+    assert "gave no sign of life" in told[0]

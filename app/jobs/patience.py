@@ -25,6 +25,15 @@ _FACTOR = 8.0
 _MOST_ENTRIES = 500
 
 
+# Found solvers and compiled kernels, by MIOpen's own defaults below the home directory.
+MIOPEN_FOLDERS = (".config/miopen", ".cache/miopen")
+
+
+def has_kernels(home: Path) -> bool:
+    """Whether MIOpen has kept something: where not, as after a clean-up, it searches and compiles anew."""
+    return any((home / name).is_dir() for name in MIOPEN_FOLDERS)
+
+
 def card_in_use(environ: Mapping[str, str]) -> str:
     """What a silence depends on besides the work: the card, and what has MIOpen search and compile anew.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
-from app.jobs.patience import Patience
+from app.jobs.patience import Patience, has_kernels
 from diffusers_helper.events import (
     Event,
     Finished,
@@ -148,6 +148,7 @@ class _Run:
     ) -> None:
         self._job, self._engine, self._patience = job, engine, patience
         self._asked_to_end, self._compiles = asked_to_end, compiles
+        self._is_first = compiles and not has_kernels(Path.home())
         self._started: JobStarted | None = None
         self._shown: SectionFinished | None = None
         self._said: set[str] = set()
@@ -196,11 +197,14 @@ class _Run:
             if now - self._asked > max(_CANCEL_SECONDS, usual):
                 self._engine.kill()
             return
+        is_new = self._is_first or not self._patience.knows(kind)
         limit = self._patience.limit(kind, load=loading)
+        if self._is_first:
+            limit = max(limit, self._patience.first)
         if self._engine.restarts and silence > limit and not self._hung:
             self._hung = f"gave no sign of life for {_duration(silence)}"
             self._engine.kill()
-        first = self._compiles and not loading and not self._patience.knows(kind)
+        first = self._compiles and not loading and is_new
         if first and silence > _NOTICE_SECONDS and _COMPILING not in self._said:
             self._said.add(_COMPILING)
             yield Warned(job=self._job.id, time=0.0, message=_COMPILING)
