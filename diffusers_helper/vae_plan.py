@@ -127,13 +127,14 @@ def vae_plans(
         network: the VAE as it computes.
     """
     kinds: tuple[Time, ...] = ("stream",) if has_stream(network) else ("whole", "windows")
-    if settings.chunk and not has_stream(network):
+    if not has_stream(network) and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
+        kinds = ("whole",)
+    elif not has_stream(network) and settings.chunk:
         kinds = ("windows",)
     return tuple(
         _plan(network, video, task, time, tile, settings, backend)
         for time in kinds
         for tile in _tiles(video, settings)
-        if time != "windows" or video.latents > 1
     )
 
 

@@ -20,6 +20,7 @@ from diffusers_helper.events import (
     Failed,
     Finished,
     JobStarted,
+    PieceDone,
     SectionFinished,
     StageStarted,
     StepDone,
@@ -173,6 +174,12 @@ def test_the_words_follow_the_work() -> None:
     assert said[3:5] == ["Section 1 of 2, step 1 of 25", "Section 1 of 2, step 2 of 25"]
     assert "Decoding section 1 of 2" in said
     assert "Writing section 2 of 2" in said
+    live.apply(StageStarted(job=live.job.id, time=60, stage="decode", section=2))
+    live.sections_done = 1
+    live.apply(PieceDone(job=live.job.id, time=61, stage="decode", section=2, piece=3, pieces=6))
+    assert words.headline(live, 0) == "Decoding section 2 of 2, part 3 of 6"
+    live.apply(StageStarted(job=live.job.id, time=62, stage="write", section=2))
+    assert words.headline(live, 0) == "Writing section 2 of 2"
     queued = LiveJob(job_of(state="queued", started=None))
     assert words.headline(queued, 2) == "Waiting for its turn (2 jobs first)"
     assert words.headline(queued, 1) == "Waiting for its turn (1 job first)"

@@ -13,6 +13,7 @@ from diffusers_helper.events import (
     Failed,
     Finished,
     JobStarted,
+    PieceDone,
     SectionFinished,
     Stage,
     StageStarted,
@@ -50,6 +51,7 @@ class LiveJob:
         job: a snapshot from the store; replace it by a newer one at will.
         plan: the sections, known before the engine says anything.
         section: the one in the making, in order of making from 1; 0 before the first.
+        piece, pieces: of the VAE's work at hand, how many are finished of how many; 0 where it is not cut.
         video: path of the newest version that can be watched.
         seconds_in_front: how much has been put before the first version's beginning.
         preview: path of a small picture of the section in the making.
@@ -67,6 +69,8 @@ class LiveJob:
     section: int = 0
     sections_done: int = 0
     step: int = 0
+    piece: int = 0
+    pieces: int = 0
     preview: str | None = None
     video: str | None = None
     video_frames: int = 0
@@ -93,6 +97,8 @@ class LiveJob:
             self._begin(event)
         elif isinstance(event, StepDone):
             self._step(event)
+        elif isinstance(event, PieceDone):
+            self.piece, self.pieces = event.piece, event.pieces
         elif isinstance(event, SectionFinished):
             self._finish_section(event)
         elif isinstance(event, Warned):
@@ -113,6 +119,7 @@ class LiveJob:
     def _begin(self, event: StageStarted) -> None:
         self._add_stage(event.time)
         self.stage = event.stage
+        self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:
             self.section, self.step = event.section, 0
         if event.stage == "decode":

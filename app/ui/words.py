@@ -71,7 +71,8 @@ def headline(live: LiveJob, jobs_first: int) -> str:
     if live.section == live.sections_done:
         return f"S{section} is finished"
     if live.stage == "decode":
-        return f"Decoding s{section}"
+        part = f", part {live.piece} of {live.pieces}" if live.pieces else ""
+        return f"Decoding s{section}{part}"
     if live.stage == "write":
         return f"Writing s{section}"
     return f"S{section}, step {live.step} of {live.steps}"
