@@ -90,6 +90,11 @@ class JobFolder:
         """The finished video, or what there was when the job ended early."""
         return self.path / "video.mp4"
 
+    def remove_leftovers(self) -> None:
+        """Removes files that a process was writing when it died. Nobody may be writing."""
+        for leftover in self.path.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+
     @classmethod
     def create(cls, outputs: Path, job: str | None = None) -> JobFolder:
         """Makes a new folder below `outputs`.

@@ -370,3 +370,24 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
     patience.learn("demo decode 64x64", 1.0)
     told = warnings(make(Script([quiet, [END]], clock), patience, compiles=True))
     assert "gave no sign of life" in told[0]
+
+
+def test_what_a_dead_engine_was_writing_is_removed(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the job's folder is a relative path
+    torn = Path("job", "segments", ".0001.mp4.tmp")
+    whole = torn.with_name("0001.mp4")
+    torn.parent.mkdir(parents=True)
+
+    class Writing(Script):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            if self.resumed:
+                assert not torn.exists()
+            else:
+                torn.touch()
+                whole.touch()
+            yield from super().run(job, **settings)
+
+    assert make(Writing([[STARTED, -signal.SIGKILL], [END]], clock))[-1] == END
+    assert whole.exists()

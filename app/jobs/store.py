@@ -196,8 +196,7 @@ class JobStore:
         Returns: that video and its number of frames.
         """
         folder = JobFolder(self.outputs / job_id)
-        for leftover in folder.path.rglob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+        folder.remove_leftovers()
         if shown is None:
             return None, 0
         if not folder.video.exists() and Path(shown.video).exists():

@@ -26,6 +26,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
+from diffusers_helper.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +169,8 @@ class _Run:
         """One engine's work on the job: what it says and others have not said."""
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
+        if resume:
+            JobFolder(self._job.folder).remove_leftovers()  # of the engine that died
         self._last = time.monotonic()
         for event in self._engine.run(self._job, resume=resume, deadly=self._deadly):
             now = time.monotonic()
