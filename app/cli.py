@@ -130,6 +130,11 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
         help="instead remove what MIOpen has learned and compiled, and say how much that was",
     )
     add_find_mode(parser)
+    parser.add_argument(
+        "--forget-smaller-plans",
+        action="store_true",
+        help="instead forget that memory ran out before, so that plans take what the cap allows",
+    )
 
 
 def _add_content(group: argparse._ArgumentGroup) -> None:

@@ -8,23 +8,24 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from app.arguments import EXIT_FAILED
 from app.find_mode import find_mode_findings, given_find_mode
-from app.machine import output_of, this_machine
+from app.machine import output_of, this_local, this_machine
 from app.miopen_cache import clear_miopen_cache
+from diffusers_helper.attention import keep_kernel
+from diffusers_helper.disk import DiskSpeeds
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.memory.backend import Attention
+from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import GB, gb_text
-from diffusers_helper.planning import known_networks, plan_video
+from diffusers_helper.planning import known_networks, plan_video, weights_speed
 from diffusers_helper.profiles import (
     ALLOCATOR_VARIABLES,
     Machine,
     Profile,
-    Setting,
     engine_environment,
     environment_report,
     profile_for,
@@ -72,7 +73,7 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Prints the report, or clears MIOpen's caches.
+    """Prints the report, clears MIOpen's caches, or forgets what was learned of shortages.
 
     Returns: exit code; 1 if a job would fail.
 
@@ -82,7 +83,10 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path.home(), os.environ)
     environ = {**os.environ, **given_find_mode(arguments)}
-    report = examine(arguments.model, Path(arguments.out), environ)
+    local = this_local(environ)
+    if arguments.forget_smaller_plans:
+        return _forget(local)
+    report = examine(arguments.model, Path(arguments.out), environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
         sys.stdout.write(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
@@ -95,14 +99,30 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     return 0 if report.is_well else EXIT_FAILED
 
 
+def _forget(local: Local) -> int:
+    try:
+        count = local.learned.forget()
+    except OSError as error:
+        sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
+        return EXIT_FAILED
+    sys.stdout.write(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+    return 0
+
+
 def examine(
-    model: str, outputs: Path, environ: Mapping[str, str], root: Path = ROOT, probe: Probe | None = None
+    model: str,
+    outputs: Path,
+    environ: Mapping[str, str],
+    root: Path = ROOT,
+    probe: Probe | None = None,
+    local: Local = Local(),  # noqa: B008 - frozen
 ) -> Report:
-    """Looks at everything that a job needs.
+    """Looks at everything that a job needs, and keeps which attention kernel ran.
 
     Args:
         root: of the file system that describes the machine.
         probe: asks torch; by default in a process of its own.
+        local: where what is found is kept.
     """
     report = Report()
     machine = this_machine(environ, root)
@@ -112,15 +132,19 @@ def examine(
         total = int(facts.get("total_bytes", 0))
         machine = Machine("cuda", "", str(facts.get("name", machine.name)), total)
         profile = profile_for(machine, environ)
+    # What ran on a CPU because torch does not see the card says nothing of the card.
+    is_there = machine.kind == "cpu" or bool(facts.get("devices"))
+    kernel = str(facts.get("kernel", "")) if is_there else ""
+    profile = profile.with_kernel(kernel)
     _cards(report, machine, profile, root)
     _torch(report, machine, facts, environ, root)
-    if _runs_math(report, machine, facts):
-        found: Setting[Attention] = Setting("math", "that is what SDPA ran", "doctor")
-        profile = replace(profile, attention=found)
+    if kernel:
+        keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
+        _attention(report, machine, kernel)
     _memory(report, root)
     _disk(report, outputs)
     _environment(report, profile, environ)
-    _job(report, model, profile, root)
+    _job(report, model, profile, root, local)
     return report
 
 
@@ -204,22 +228,16 @@ def _torch(
         )  # fmt: skip
 
 
-def _runs_math(report: Report, machine: Machine, facts: Mapping[str, Any]) -> bool:
-    """Whether SDPA runs the kernel that keeps all scores."""
-    kernel = str(facts.get("kernel", ""))
-    if not kernel:
-        return False
+def _attention(report: Report, machine: Machine, kernel: str) -> None:
     if "math" not in kernel:
-        report.add("attention", f"SDPA runs {kernel}")
-        return False
+        report.add("attention", f"SDPA runs {kernel}; plans count with it")
+        return
     report.add(
-        "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens", "note",
-        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1; if it stays so, LONGTAKE_ATTENTION=math has plans "
-        "count with it."
+        "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens; plans count with it", "note",
+        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and ask doctor again."
         if machine.kind == "rocm"
-        else "Update the driver and torch.",
+        else "Update the driver and torch, and ask doctor again.",
     )  # fmt: skip
-    return True
 
 
 def _memory(report: Report, root: Path) -> None:
@@ -271,12 +289,17 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
             )  # fmt: skip
 
 
-def _job(report: Report, model: str, profile: Profile, root: Path) -> None:
+def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
     """Whether the model's default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
-        plan = plan_video(request, info, profile, free_ram_bytes=host_memory(root).available or None)
+        plan = plan_video(
+            request, info, profile,
+            learned=local.learned,
+            free_ram_bytes=host_memory(root).available or None,
+            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
+        )  # fmt: skip
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
         report.add("job", error.message, "problem", error.remedy)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +11,13 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import gb_bytes
 from diffusers_helper.memory.estimates import Calibration
 from diffusers_helper.profiles import FAMILIES, Machine, Profile, detect, profile_for
 from diffusers_helper.sysfs import ROOT
 
 _SECONDS = 10.0
-_SAMPLE_BYTES, _BLOCK_BYTES = 256 * 1024**2, 8 * 1024**2
 
 
 def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
@@ -34,12 +31,17 @@ def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
 
 
 def this_profile(environ: Mapping[str, str]) -> Profile:
-    """The profile in force.
+    """The profile in force, but for what was measured here since.
 
     Raises:
         InputError: for a value in the environment that cannot be used.
     """
     return profile_for(this_machine(environ), environ)
+
+
+def this_local(environ: Mapping[str, str]) -> Local:
+    """Where this program keeps what it has found out about the machine."""
+    return Local(dict(environ), user_cache_path("longtake", appauthor=False))
 
 
 def named_machine(card: str) -> Machine:
@@ -75,7 +77,7 @@ def read_calibration(machine: Machine) -> Calibration:
     Raises:
         InputError: if the file is of no use.
     """
-    return Calibration.read(calibration_file(), machine.arch or machine.kind)
+    return Calibration.read(calibration_file(), machine.card)
 
 
 def output_of(*command: str, environ: Mapping[str, str] | None = None, seconds: float = _SECONDS) -> str:
@@ -88,25 +90,3 @@ def output_of(*command: str, environ: Mapping[str, str] | None = None, seconds: 
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
-
-
-def disk_speed(file: Path) -> float | None:
-    """Bytes per second when a part of a file is read past the page cache; None where that cannot be done."""
-    flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
-    if flags == os.O_RDONLY:
-        return None
-    try:
-        descriptor = os.open(file, flags)
-    except OSError:
-        return None
-    # Direct reads need an aligned buffer, which a map of memory is.
-    with mmap.mmap(-1, _BLOCK_BYTES) as buffer:
-        begin, count = time.perf_counter(), 0
-        try:
-            while count < _SAMPLE_BYTES and (got := os.readv(descriptor, [buffer])):
-                count += got
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
-        return count / max(time.perf_counter() - begin, 1e-9) if count else None

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from app.arguments import EXIT_BAD_INPUT
-from app.machine import disk_speed, named_machine, read_calibration, this_machine
+from app.machine import named_machine, read_calibration, this_local, this_machine
+from diffusers_helper.attention import seen_kernel
 from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.disk import DiskSpeeds
+from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import DoesNotFit, gb_text
 from diffusers_helper.picture import load_picture
-from diffusers_helper.planning import VideoPlan, plan_video
+from diffusers_helper.planning import VideoPlan, plan_video, weights_speed
 from diffusers_helper.profiles import Profile, profile_for
 from diffusers_helper.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
@@ -36,18 +39,19 @@ def print_plan(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     request = _request(arguments, info)
     info.check_mode(request.mode)
-    machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
-    profile = profile_for(machine, os.environ)
-    # Of another machine nobody knows how much main memory it has.
+    # Of another machine nobody knows how much main memory it has, and what happened there.
+    local = Local() if arguments.card else this_local(os.environ)
     free_ram = None if arguments.card else host_memory().available or None
-    file = _weights_file(info)
+    machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
+    profile = profile_for(machine, os.environ).with_kernel(seen_kernel(local.kernels, machine.card))
     try:
         plan = plan_video(
             request, info, profile,
             shape=_shape(arguments.image, request, info),
             calibration=read_calibration(machine),
+            learned=local.learned,
             free_ram_bytes=free_ram,
-            disk_bytes_per_second=disk_speed(file) if file else None,
+            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
         )  # fmt: skip
     except DoesNotFit as error:
         if arguments.json:
@@ -75,13 +79,6 @@ def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tu
     picture = load_picture(Path(image).expanduser())
     side = request.resolution or info.side
     return nearest_bucket(picture.height, picture.width, side, info.multiple)
-
-
-def _weights_file(info: ModelInfo) -> Path | None:
-    """The largest file of a local model's transformer."""
-    source = info.parts["transformer"]
-    files = Path(source.location, source.subfolder).glob("*.safetensors")
-    return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
 def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:

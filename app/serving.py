@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 
 from app.guard import Guard, Hosts
 from app.jobs.service import JobService
-from app.machine import read_calibration, this_profile
+from app.machine import read_calibration, this_local, this_profile
 from app.served_files import ServedFiles, UploadRoom
 from diffusers_helper.picture import MAX_BYTES
 from diffusers_helper.registry import DEFAULT_MODEL
@@ -77,7 +77,7 @@ def open_page(
 
     if profile is None:
         profile = this_profile(os.environ)
-    planner = Planner(profile, read_calibration(profile.machine))
+    planner = Planner(profile, read_calibration(profile.machine), this_local(os.environ))
     page = build_page(service, Catalogue.starting_with(model, planner))
     outputs = outputs.expanduser().absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})

@@ -9,7 +9,6 @@ its caches still do, which the fastest run of each feels least. Exits with 1 if 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -26,14 +25,11 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
-from benchmarks.overhead import write_picture  # noqa: E402
-from diffusers_helper.buckets import nearest_bucket  # noqa: E402
-from diffusers_helper.cancel import CancelToken  # noqa: E402
+from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
-from diffusers_helper.loaders import Models, load_models  # noqa: E402
+from diffusers_helper.loaders import Models  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.registry import find_model  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 GOAL = 1.05
@@ -89,25 +85,10 @@ def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Pa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="of torch; its own choice if not given")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    models = load_models(find_model(arguments.model, allow_folder=True), device="cpu")
-    models.load(CancelToken())
+    arguments = read_arguments(__doc__, seconds=2.0, steps=8, repeat=7)
+    models = load_whole(arguments.model, device="cpu")
     with tempfile.TemporaryDirectory() as scratch:
-        picture = Path(scratch, "picture.png")
-        write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
-        request = GenerationRequest(
-            image=str(picture), prompt="the red ball moves right", model=arguments.model,
-            mode=models.info.modes[0], seconds=arguments.seconds, steps=arguments.steps,
-        )  # fmt: skip
+        request = request_of(arguments, models, Path(scratch), mode=models.info.modes[0])
         result = measure(models, request, arguments.repeat, Path(scratch))
     if arguments.json:
         sys.stdout.write(json.dumps({"torch": torch.__version__, **result}, indent=2) + "\n")

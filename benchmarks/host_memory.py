@@ -1,6 +1,6 @@
 """Main memory that `generate` takes for itself, apart from the page cache that its weights are read through.
 
-    python benchmarks/host_memory.py [--folder /var/tmp] [--scale 1] [--jobs 10] [--cap-gb 1.5] [--json]
+    python benchmarks/host_memory.py [--folder DIR] [--scale 1] [--jobs 10] [--cap-gb 1.5] [--json]
 
 Makes checkpoints of random weights in the layout of the published ones (sharded, bf16 and fp16), of two
 sizes, and measures, each in a process of its own: one video by the small and one by the large model, a short
@@ -34,7 +34,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
-from benchmarks.overhead import write_picture  # noqa: E402
+from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.loaders import load_models  # noqa: E402
@@ -235,7 +235,9 @@ def say(name: str, found: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp"), help="where there is room")
+    parser.add_argument(
+        "--folder", type=Path, help="where there is room; the folder for temporary files if not given"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="of the large model's number of blocks")
     parser.add_argument("--jobs", type=int, default=10, help="videos in a row")
     parser.add_argument("--cap-gb", type=float, default=1.5, help="of the device, for the two large models")

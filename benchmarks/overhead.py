@@ -9,7 +9,6 @@ end, with the same encoder settings. The runs alternate, after one of each that 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -27,24 +26,15 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
-from diffusers_helper.buckets import nearest_bucket  # noqa: E402
-from diffusers_helper.cancel import CancelToken  # noqa: E402
-from diffusers_helper.loaders import Models, load_models  # noqa: E402
+from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
+from diffusers_helper.loaders import Models  # noqa: E402
 from diffusers_helper.packing import plan_sections  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.registry import PARTS, find_model  # noqa: E402
+from diffusers_helper.registry import PARTS  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 from diffusers_helper.video import GrowingVideo  # noqa: E402
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
-
-
-def write_picture(path: Path, height: int, width: int) -> None:
-    """A red disc on a slope of greys."""
-    y, x = np.mgrid[0:height, 0:width]
-    pixels = np.repeat((60 + 120 * x // width)[..., None], 3, -1)
-    pixels[(x - width / 2) ** 2 + (y - height / 2) ** 2 < (height / 6) ** 2] = (220, 30, 30)
-    Image.fromarray(pixels.astype(np.uint8)).save(path)
 
 
 def diffusers_run(models: Models, request: GenerationRequest, folder: Path) -> int:
@@ -116,27 +106,12 @@ def line(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--threads", type=int, help="of torch; its own choice if not given")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    models = load_models(find_model(arguments.model, allow_folder=True))
-    models.load(CancelToken())
+    arguments = read_arguments(__doc__, seconds=5.0, steps=10, repeat=5)
+    models = load_whole(arguments.model)
     results = []
     with tempfile.TemporaryDirectory() as scratch:
-        picture = Path(scratch, "picture.png")
-        write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
         for mode in models.info.modes:
-            request = GenerationRequest(
-                image=str(picture), prompt="the red ball moves right", model=arguments.model, mode=mode,
-                seconds=arguments.seconds, steps=arguments.steps, sampler="euler",
-            )  # fmt: skip
+            request = request_of(arguments, models, Path(scratch), mode=mode, sampler="euler")
             results.append(measure(models, request, arguments.repeat, Path(scratch)))
     if arguments.json:
         report = {"model": arguments.model, "torch": torch.__version__, "threads": torch.get_num_threads()}

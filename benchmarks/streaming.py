@@ -3,18 +3,18 @@
     python benchmarks/streaming.py [--heads 8] [--double 4] [--single 8] [--latent 32] [--steps 3] [--json]
 
 Random weights in bf16, written to a temporary folder and memory-mapped as a model's are; `--heads 24
---double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks: seconds
-of a step, bytes copied against the plan's, whether the result is that of the resident step to the bit; and
-from a trace of what began and ended when, how long copying took, which part of it lay within the computation
-of blocks, and how long blocks waited for their weights. On a GPU, diffusers' group offloading and a copy of
-every module just before it runs, as FramePack swaps, are measured beside it.
+--double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks: the
+fastest step by the clock and by the CPU's time, which other programs disturb less; bytes copied against the
+plan's; whether the result is that of the resident step to the bit; and from a trace of what began and ended
+when, how long copying took, during which part of it the network computed, and how long blocks waited for
+their weights. Beside it: a copy of every module just before it runs, as FramePack swaps, and diffusers' group
+offloading.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -35,6 +35,7 @@ from diffusers_helper.memory.residency import Residency  # noqa: E402
 
 _TEXT = 64
 Span = tuple[float, float]
+Times = dict[str, list[float]]
 
 
 def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFramepackTransformer3DModel:
@@ -87,33 +88,34 @@ def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
     }
 
 
-def seconds_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tuple[float, Tensor]:
-    """The median of `steps` after one that does not count, and the result."""
-    seconds: list[float] = []
+def time_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tuple[Times, Tensor]:
+    """Of `steps` runs after one that does not count, and the result."""
+    times: Times = {"seconds": [], "cpu_seconds": []}
     result = run()
     for _ in range(steps):
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         result = run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds), result.cpu()
+        times["seconds"].append(time.perf_counter() - begin)
+        times["cpu_seconds"].append(time.process_time() - cpu)
+    return times, result.cpu()
 
 
 class Timeline:
-    """When copies and blocks began and ended. On a GPU the host's view: when they were handed over."""
+    """When copies, waits and forward passes began and ended. On a GPU the host's view: when handed over."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[str, int], float] = {}
         self.copies: list[Span] = []
-        self.runs: list[Span] = []
         self.waits: list[Span] = []
+        self.passes: list[Span] = []
 
-    def watch(self, index: int, block: nn.Module) -> list[Any]:
-        """Notes the runs of a block, streamed or not."""
+    def watch(self, network: nn.Module) -> list[Any]:
+        """Notes the network's forward passes."""
         return [
-            block.register_forward_pre_hook(lambda *_: self._begin("computing", index)),
-            block.register_forward_hook(lambda *_: self._end("computing", index, self.runs)),
+            network.register_forward_pre_hook(lambda *_: self._begin("pass", 0)),
+            network.register_forward_hook(lambda *_: self._end("pass", 0, self.passes)),
         ]
 
     def __call__(self, what: str, index: int) -> None:
@@ -132,12 +134,20 @@ class Timeline:
         spans.append((self._begun[what, index], time.perf_counter()))
 
     def hidden(self) -> float:
-        """The part of the copying, 0 to 1, during which a block computed."""
-        both = sum(
-            max(0.0, min(copy[1], run[1]) - max(copy[0], run[0])) for copy in self.copies for run in self.runs
-        )
-        copying = sum(end - begin for begin, end in self.copies)
-        return both / copying if copying else 1.0
+        """The part of the copying, 0 to 1, during which the network computed instead of waiting."""
+        copying = total(self.copies)
+        computing = shared(self.copies, self.passes) - shared(self.copies, self.waits)
+        return computing / copying if copying else 1.0
+
+
+def total(spans: Sequence[Span]) -> float:
+    return sum(end - begin for begin, end in spans)
+
+
+def shared(some: Sequence[Span], others: Sequence[Span]) -> float:
+    """Seconds that lie in both."""
+    pairs = ((one, other) for one in some for other in others)
+    return sum(max(0.0, min(one[1], other[1]) - max(one[0], other[0])) for one, other in pairs)
 
 
 def measure_streamed(
@@ -155,38 +165,42 @@ def measure_streamed(
     plan = plan_stage(Budget(cap, cap, cap - kept, 0), Stage("sample", weights, 0))
     timeline = Timeline()
     residency = Residency(device, timeline)
+    # Before the streamer's hooks, so that a pass begins when it begins.
+    hooks = timeline.watch(network)
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=blocks, streamed=plan.streamed_blocks
     )
-    # After the streamer's own hooks, so that waiting for a copy is not taken for computing.
-    hooks = [hook for index, block in enumerate(blocks) for hook in timeline.watch(index, block)]
-    seconds, result = seconds_of(run, steps, device)
+    times, result = time_of(run, steps, device)
     for hook in hooks:
         hook.remove()
     residency.unload_complete_models()
     return {
         "streamed_blocks": len(plan.streamed_blocks),
         "resident_bytes": plan.resident_bytes,
-        "seconds": seconds,
+        **times,
         "planned_bytes": plan.streamed_bytes,
         "copied_bytes": residency.bytes_streamed / (steps + 1),
-        "copying_seconds": sum(end - begin for begin, end in timeline.copies) / (steps + 1),
-        "waiting_seconds": sum(end - begin for begin, end in timeline.waits) / (steps + 1),
+        "copying_seconds": total(timeline.copies) / (steps + 1),
+        "waiting_seconds": total(timeline.waits) / (steps + 1),
         "hidden": timeline.hidden(),
         "result": result,
     }
 
 
 def measure_others(
-    network: Any, run: Callable[[], Tensor], steps: int, device: torch.device
-) -> dict[str, float]:
-    """diffusers' group offloading, and modules that are fetched as they run. They need a GPU."""
-    found: dict[str, float] = {}
+    network: Any, run: Callable[[], Tensor], steps: int, device: torch.device, folder: Path
+) -> dict[str, tuple[Times, Tensor]]:
+    """Times and result of modules that are copied as they run, and of diffusers' group offloading.
+
+    That overlaps copies with computing on a GPU only. Elsewhere it maps each block's weights from files of
+    its own, which it writes to `folder` first, and copies nothing.
+    """
+    found: dict[str, tuple[Times, Tensor]] = {}
     hosts = {parameter: parameter.data for parameter in network.parameters()}
 
     def fetch(module: nn.Module, *_: object) -> None:
         for parameter in module.parameters(recurse=False):
-            parameter.data = hosts[parameter].to(device)
+            parameter.data = hosts[parameter].to(device, copy=True)
 
     def drop(module: nn.Module, *_: object) -> None:
         for parameter in module.parameters(recurse=False):
@@ -197,14 +211,16 @@ def measure_others(
         for module in network.modules()
         for hook in (module.register_forward_pre_hook(fetch), module.register_forward_hook(drop))
     ]
-    found["swapped as they run"] = seconds_of(run, steps, device)[0]
+    found["copied as they run"] = time_of(run, steps, device)
     for hook in hooks:
         hook.remove()
+    options: dict[str, Any] = {"offload_to_disk_path": str(folder)}
+    if device.type == "cuda":
+        options = {"use_stream": True, "low_cpu_mem_usage": True}
     apply_group_offloading(
-        network, onload_device=device, offload_type="block_level", num_blocks_per_group=1, use_stream=True,
-        low_cpu_mem_usage=True,
-    )  # fmt: skip
-    found["diffusers' group offloading"] = seconds_of(run, steps, device)[0]
+        network, onload_device=device, offload_type="block_level", num_blocks_per_group=1, **options
+    )
+    found["diffusers' group offloading"] = time_of(run, steps, device)
     return found
 
 
@@ -213,30 +229,63 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     network = make_network(arguments, folder)
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
     sizes = [sum(parameter.nbytes for parameter in block.parameters()) for block in blocks]
-    total = sum(parameter.nbytes for parameter in network.parameters())
-    weights = Weights("transformer", total, tuple(sizes))
+    total_bytes = sum(parameter.nbytes for parameter in network.parameters())
+    weights = Weights("transformer", total_bytes, tuple(sizes))
     given = arguments_of_a_step(arguments.latent, device)
 
     def run() -> Tensor:
         with torch.inference_mode():
             return network(**given)[0]
 
-    residency = Residency(device)
-    residency.load_model_as_complete(network)
-    seconds, resident = seconds_of(run, arguments.steps, device)
-    residency.unload_complete_models()
+    def resident() -> tuple[Times, Tensor]:
+        residency = Residency(device)
+        residency.load_model_as_complete(network)
+        found = time_of(run, arguments.steps, device)
+        residency.unload_complete_models()
+        return found
+
+    whole, expected = resident()
     rows: list[dict[str, Any]] = []
     for share in arguments.shares:
         row = measure_streamed(network, blocks, weights, share, arguments.steps, run, device)
-        row["same_bits"] = torch.equal(row.pop("result"), resident)
-        row["ratio"] = row["seconds"] / seconds
+        row["same_bits"] = torch.equal(row.pop("result"), expected)
         rows.append(row)
-    others = measure_others(network, run, arguments.steps, device) if device.type == "cuda" else {}
+        # Between the others, so that what else the machine does falls on all.
+        for kind, more in resident()[0].items():
+            whole[kind] += more
+    others = {
+        name: {**times, "same_bits": torch.equal(result, expected)}
+        for name, (times, result) in measure_others(network, run, arguments.steps, device, folder).items()
+    }
+    for found in (*rows, *others.values()):
+        found["ratio"], found["cpu_ratio"] = (min(found[kind]) / min(whole[kind]) for kind in whole)
     return {
         "device": str(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
-        "blocks": len(blocks), "weights_bytes": total, "resident_seconds": seconds,
-        "streamed": rows, "others_seconds": others,
+        "blocks": len(blocks), "weights_bytes": total_bytes, "resident": whole,
+        "streamed": rows, "others": others,
     }  # fmt: skip
+
+
+def as_text(result: dict[str, Any]) -> str:
+    lines = [
+        f"{result['blocks']} blocks, {result['weights_bytes'] / 2**20:.0f} MiB: "
+        f"resident {min(result['resident']['seconds']):.3f} s a step, "
+        f"{min(result['resident']['cpu_seconds']):.3f} s of the CPU's time"
+    ]
+
+    def said(found: dict[str, Any]) -> str:
+        bits = "the same bits" if found["same_bits"] else "OTHER BITS"
+        ratios = f"{found['ratio']:.3f} of resident, {found['cpu_ratio']:.3f} of its CPU time"
+        return f"{min(found['seconds']):.3f} s, {ratios}; {bits}"
+
+    for row in result["streamed"]:
+        lines.append(
+            f"{row['streamed_blocks']:>3} streamed: {said(row)}; {row['copied_bytes'] / 2**20:.1f} of "
+            f"{row['planned_bytes'] / 2**20:.1f} MiB a step in {row['copying_seconds']:.3f} s, "
+            f"{row['hidden']:.0%} of it while the network computed; {row['waiting_seconds']:.3f} s of waiting"
+        )
+    lines += [f"{name}: {said(other)}" for name, other in result["others"].items()]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -253,23 +302,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(arguments, Path(folder))
-    if arguments.json:
-        sys.stdout.write(json.dumps(result, indent=2) + "\n")
-    else:
-        sys.stdout.write(
-            f"{result['blocks']} blocks, {result['weights_bytes'] / 2**20:.0f} MiB: "
-            f"resident {result['resident_seconds']:.3f} s a step\n"
-        )
-        for row in result["streamed"]:
-            sys.stdout.write(
-                f"{row['streamed_blocks']:>3} streamed: {row['seconds']:.3f} s, {row['ratio']:.3f} of "
-                f"resident; {row['copied_bytes'] / 2**20:.1f} of {row['planned_bytes'] / 2**20:.1f} MiB a "
-                f"step in {row['copying_seconds']:.3f} s, {row['hidden']:.0%} of it while blocks computed; "
-                f"{row['waiting_seconds']:.3f} s of waiting; "
-                f"{'the same bits' if row['same_bits'] else 'OTHER BITS'}\n"
-            )
-        for name, seconds in result["others_seconds"].items():
-            sys.stdout.write(f"{name}: {seconds:.3f} s\n")
+    sys.stdout.write(json.dumps(result, indent=2) + "\n" if arguments.json else as_text(result))
     is_right = all(
         row["same_bits"] and row["copied_bytes"] == row["planned_bytes"] for row in result["streamed"]
     )

@@ -4,10 +4,10 @@
 
 Cases are those that people with Radeons tried: one picture, 2 to 5 and 10 to 17 frames of 320x320 pixels, 33
 frames of 480x720, and sizes that grow until the memory is full. Each is decoded by diffusers' `decode` in one
-pass in fp32, which is the reference, by diffusers with its tiling, and by the engine with each chunk, tile
-size and precision. Peaks are of live tensors besides the weights. Latents are a picture that moves, encoded
-with the same VAE. HunyuanVideo's weights are the bundled model's, or those of --model; Wan's are random, so
-its errors tell only whether bits are kept.
+pass in fp32, which is the reference, by diffusers with its tiling, and by the engine: as it plans by itself,
+with what this machine's profile says, and with each chunk, tile size and precision. Peaks are of live tensors
+besides the weights. Latents are a picture that moves, encoded with the same VAE. HunyuanVideo's weights are
+the bundled model's, or those of --model; Wan's are random, so its errors tell only whether bits are kept.
 
 Writes vae_decode.json and vae_decode.svg. Targets are wishes of people who have that card; nobody measured.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import platform
 import sys
 import time
@@ -34,15 +35,17 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
+from diffusers_helper.job_memory import machine_of  # noqa: E402
 from diffusers_helper.loaders import load_models  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.budget import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.memory.device import Device, open_device  # noqa: E402
 from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
+from diffusers_helper.profiles import Profile, profile_for  # noqa: E402
 from diffusers_helper.registry import find_model  # noqa: E402
 from diffusers_helper.vae_engine import VaeEngine  # noqa: E402
 from diffusers_helper.vae_families import family_of  # noqa: E402
-from diffusers_helper.vae_plan import CHUNKS, VaeSettings, Video  # noqa: E402
+from diffusers_helper.vae_plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 
 # Frames of latents, and the plan in words.
 Decode = Callable[[Tensor], tuple[Tensor, str]]
@@ -109,8 +112,8 @@ def psnr(found: Tensor, expected: Tensor) -> float:
 class Bench:
     """One VAE on one device."""
 
-    def __init__(self, kind: str, vae: nn.Module, device: Device) -> None:
-        self.kind, self.vae, self.device = kind, vae, device
+    def __init__(self, kind: str, vae: nn.Module, device: Device, profile: Profile) -> None:
+        self.kind, self.vae, self.device, self.profile = kind, vae, device, profile
         self.weights = sum(tensor.nbytes for tensor in vae.parameters())
 
     def run(self, case: Case) -> Iterator[Row]:
@@ -152,6 +155,7 @@ class Bench:
         yield "diffusers", self._diffusers(tiled=False)
         yield "diffusers tiled", self._diffusers(tiled=True)
         yield "engine", self._engine(VaeSettings())
+        yield f"engine, {self.profile.family}", self._engine(settings_for(self.profile))
         if case.frames > 1:
             for chunk in CHUNKS:
                 yield f"engine chunk {chunk}", self._engine(VaeSettings(chunk=chunk))
@@ -194,7 +198,7 @@ def benches(kinds: list[str], model: str, device: Device) -> Iterator[Bench]:
             vae = load_models(find_model(model, allow_folder=True)).part("vae")
         vae = nn.Module.to(vae, torch.float32).eval().to(device.torch_device)
         device.adopt(vae)
-        yield Bench(kind, vae, device)
+        yield Bench(kind, vae, device, profile_for(machine_of(device, os.environ), os.environ))
         device.release(vae)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from diffusers_helper.attention import seen_kernel
 from diffusers_helper.job_folder import write_atomic
 from diffusers_helper.loaders import Models
 from diffusers_helper.local import Local
@@ -21,7 +22,7 @@ from diffusers_helper.memory.budget import Demand, JobPlan
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.estimates import Calibration
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
-from diffusers_helper.memory.recovery import MAX_STEPS, Ladder, LearnedLevels
+from diffusers_helper.memory.recovery import MAX_STEPS, Ladder
 from diffusers_helper.memory.shortage import (
     OutOfDeviceMemory,
     Shortage,
@@ -29,7 +30,7 @@ from diffusers_helper.memory.shortage import (
     read_shortage,
 )
 from diffusers_helper.memory.store import Store
-from diffusers_helper.planning import demands_for
+from diffusers_helper.planning import demands_for, learned_levels
 from diffusers_helper.profiles import Machine, Profile, Setting, detect, profile_for
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sysfs import host_memory
@@ -107,9 +108,10 @@ class JobMemory:
         self._device = open_device(torch_device=models.device)
         machine = machine_of(self._device, local.environ)
         profile = profile_for(machine, local.environ)
+        profile = profile.with_kernel(seen_kernel(local.kernels, machine.card))
         calibration = None
         if local.calibration is not None:
-            calibration = Calibration.read(local.calibration, machine.arch or machine.kind)
+            calibration = Calibration.read(local.calibration, machine.card)
         budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
 
         def demands(profile: Profile) -> tuple[Demand, ...]:
@@ -117,8 +119,7 @@ class JobMemory:
 
         self._demands_for, self._demands = demands, demands(profile)
         self._parts = _Parts(models, profile)
-        key = f"{machine.name}, {models.info.name}, {width}x{height}, {budget.cap_bytes}"
-        self._learned = LearnedLevels(local.learned, key)
+        self._learned = learned_levels(local.learned, request, models.info, profile, height, width)
         self._ladder = Ladder(budget, self._demands, self._learned.read())
         self._stage = ""
         self.warn: Callable[[str], None] = _log.warning

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diffusers_helper.facts import Facts
+
 
 @dataclass(frozen=True, slots=True)
 class Local:
@@ -25,6 +27,19 @@ class Local:
         return self.folder and self.folder / "memory.json"
 
     @property
-    def learned(self) -> Path | None:
-        """Which plans took too much memory."""
-        return self.folder and self.folder / "smaller_plans.json"
+    def learned(self) -> Facts:
+        """Which plans took too much memory (`memory.recovery`)."""
+        return self._facts("smaller_plans.json")
+
+    @property
+    def kernels(self) -> Facts:
+        """Which attention kernel SDPA ran here (`attention`)."""
+        return self._facts("attention.json")
+
+    @property
+    def disks(self) -> Facts:
+        """How fast the disks with weights are read (`disk`)."""
+        return self._facts("disks.json")
+
+    def _facts(self, name: str) -> Facts:
+        return Facts(self.folder and self.folder / name)

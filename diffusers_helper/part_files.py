@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors import safe_open
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.hub_cache import is_complete
 from diffusers_helper.registry import PartSource
 
 _log = logging.getLogger(__name__)
@@ -74,22 +74,6 @@ def find_part(source: PartSource, cancel: CancelToken) -> Path:
 def _snapshot(source: PartSource, wanted: list[str], **options: Any) -> Path:
     folder = snapshot_download(source.location, revision=source.revision, allow_patterns=wanted, **options)
     return Path(folder) / source.subfolder
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether a part's folder has its configuration and every file of weights or words that belongs to it."""
-    if not folder.is_dir():
-        return False
-    if (folder / "config.json").is_file():
-        weights = {file.name for file in folder.glob("*.safetensors")}
-        for index in folder.glob("*.safetensors.index.json"):
-            expected = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            return expected <= weights
-        return bool(weights)
-    if (folder / "tokenizer_config.json").is_file():
-        names = {file.name for file in folder.iterdir()}
-        return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= names
-    return (folder / "preprocessor_config.json").is_file()
 
 
 def stored_dtype(folder: Path) -> torch.dtype:

@@ -55,6 +55,11 @@ class Machine:
     total_bytes: int
     is_apu: bool = False
 
+    @property
+    def card(self) -> str:
+        """What is measured on it is kept under this name: "gfx1100", "cuda", "cpu"."""
+        return self.arch or self.kind
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -90,12 +95,23 @@ class Profile:
         """Of one value that the VAE computes with; None for as stored."""
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
+    def with_kernel(self, kernel: str) -> Profile:
+        """With the attention that SDPA was seen to run; a person's own setting stands.
+
+        Args:
+            kernel: the operation's name; "" if none was seen.
+        """
+        if not kernel or self.attention.source == YOU:
+            return self
+        kind: Attention = "math" if "math" in kernel else "fused"
+        return replace(self, attention=Setting(kind, f"SDPA ran {kernel} here", "`doctor` measured it"))
+
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
         """The profile's, or what a person sets, in GB of 1024^3 bytes; never more than there is."""
         cap = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
         if self.machine.total_bytes:
             cap = min(cap, self.machine.total_bytes)
-        own = preserved_gb is not None or self.preserved_bytes.source == _YOU
+        own = preserved_gb is not None or self.preserved_bytes.source == YOU
         return Budget(
             total_bytes=self.machine.total_bytes or cap,
             cap_bytes=cap,
@@ -105,7 +121,7 @@ class Profile:
         )
 
 
-_YOU = "you"
+YOU = "you"
 _DOCUMENT = "Longtake's memory document"
 _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
@@ -241,8 +257,12 @@ def _vae_dtype(family: str) -> Setting[VaeDtype]:
 
 def _attention(family: str) -> Setting[Attention]:
     if family == "gfx103x":
-        return Setting("math", "AOTriton has no kernels for it", "AOTriton's list of targets; `doctor` tests")
-    return Setting("fused", "SDPA's flash or memory-efficient kernel", "`doctor` tests which one runs")
+        return Setting(
+            "math", "AOTriton has no kernels for it", "AOTriton's list of targets, until `doctor` has tested"
+        )
+    return Setting(
+        "fused", "SDPA's flash or memory-efficient kernel", "reports of others, until `doctor` has tested"
+    )
 
 
 _FAST = Setting(
@@ -280,7 +300,7 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
 
     def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
         text = environ.get(variable)
-        return Setting(read(text), f"{variable} says so", _YOU) if text else default
+        return Setting(read(text), f"{variable} says so", YOU) if text else default
 
     return replace(
         profile,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.hub_cache import local_folder
 from diffusers_helper.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
 
@@ -20,6 +23,8 @@ TEMPLATE = (
 )
 HEAD_TOKENS = 95
 MAX_TEXT_TOKENS = 256
+# What the template puts behind a prompt.
+_TAIL_TOKENS = 8
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
@@ -30,9 +35,46 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
     Raises:
         InputError: if a text has more than 256 tokens.
     """
+    without = _count("", info)
+    texts = {"prompt": request.prompt} | ({"negative": request.negative} if request.cfg > 1 else {})
+    for name, text in texts.items():
+        if without is None or (all_of_it := _count(text, info)) is None:
+            return
+        count = all_of_it - without
+        if count > MAX_TEXT_TOKENS:
+            raise InputError(
+                f"{name} has {count} tokens; model {info.name} expects at most {MAX_TEXT_TOKENS}.",
+                "Shorten it.",
+            )
+
+
+def encoded_tokens(text: str, info: ModelInfo) -> int:
+    """Tokens that the transformer reads of a prompt: those of the template behind its head.
+
+    Counted by the model's tokenizer. Where that is not on this machine yet, more than a tokenizer makes of
+    usual prompts: one for two bytes.
+
+    Raises:
+        InputError: if the tokenizer's file is of no use.
+    """
+    count = _count(text, info)
+    if count is None:
+        return min(MAX_TEXT_TOKENS, len(text.encode("utf-8")) // 2) + _TAIL_TOKENS
+    return max(1, min(count, HEAD_TOKENS + MAX_TEXT_TOKENS) - HEAD_TOKENS)
+
+
+def _count(text: str, info: ModelInfo) -> int | None:
+    """Tokens of a text in the template, head and tail included; None without a tokenizer."""
     file = _tokenizer_file(info.parts["tokenizer"])
     if file is None:
-        return
+        return None
+    facts = file.stat()
+    return len(_tokenizer(file, facts.st_mtime_ns, facts.st_size).encode(TEMPLATE.format(text)).ids)
+
+
+@lru_cache(maxsize=1)  # a large vocabulary takes a second to read
+def _tokenizer(file: Path, changed: int, size: int) -> Any:
+    """`changed` and `size` are for the cache alone."""
     from tokenizers import Tokenizer  # here: only a prompt to check has to pay for it
 
     try:
@@ -43,26 +85,9 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    without = len(tokenizer.encode(TEMPLATE.format("")).ids)
-    texts = {"prompt": request.prompt} | ({"negative": request.negative} if request.cfg > 1 else {})
-    for name, text in texts.items():
-        count = len(tokenizer.encode(TEMPLATE.format(text)).ids) - without
-        if count > MAX_TEXT_TOKENS:
-            raise InputError(
-                f"{name} has {count} tokens; model {info.name} expects at most {MAX_TEXT_TOKENS}.",
-                "Shorten it.",
-            )
+    return tokenizer
 
 
 def _tokenizer_file(source: PartSource) -> Path | None:
-    local = Path(source.location, source.subfolder, "tokenizer.json")
-    if local.is_file():
-        return local
-    if Path(source.location).is_absolute():
-        return None
-    from huggingface_hub import try_to_load_from_cache  # here: only a model of the hub needs it
-
-    found = try_to_load_from_cache(
-        source.location, f"{source.subfolder}/tokenizer.json".lstrip("/"), revision=source.revision
-    )
-    return Path(found) if isinstance(found, str) else None
+    folder = local_folder(source, "tokenizer.json")
+    return folder and folder / "tokenizer.json"

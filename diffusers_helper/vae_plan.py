@@ -24,6 +24,7 @@ from diffusers_helper.memory.budget import gb_text
 from diffusers_helper.memory.estimates import TILES
 from diffusers_helper.memory.networks import Network
 from diffusers_helper.memory.vae_estimates import decode_bytes, encode_bytes, has_stream
+from diffusers_helper.profiles import Profile
 
 Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
@@ -48,6 +49,7 @@ class VaeSettings:
         chunk: latent frames that are handed over at a time. A stream gives the same bits with any. Where
             there is none, windows move on by so many; auto does without, or has the VAE's own of 3.
         tile_px: side of the tiles in pixels; 0 for none.
+        largest_px: what auto begins with, where larger pieces are known for trouble; None for the picture.
         overlap: least share of a tile that it has in common with its neighbour.
         precision: what is computed in; auto is the type of the weights. Normalisation works in fp32 inside in
             all of them, and where the result is not finite, all is done again in fp32.
@@ -57,6 +59,7 @@ class VaeSettings:
 
     chunk: int | None = None
     tile_px: int | None = None
+    largest_px: int | None = None
     overlap: float = 0.25
     precision: Precision = "auto"
     memory_threshold: float = 0.8
@@ -66,6 +69,11 @@ class VaeSettings:
         checks = {
             "chunk": (self.chunk, self.chunk in (None, *CHUNKS), f"one of {CHUNKS}, or none"),
             "tile_px": (self.tile_px, _is_tile(self.tile_px), "0, or a multiple of 32"),
+            "largest_px": (
+                self.largest_px,
+                _is_tile(self.largest_px) and self.largest_px != 0,
+                "a multiple of 32",
+            ),
             "overlap": (self.overlap, 0 <= self.overlap <= 0.5, "0 to 0.5"),
             "precision": (self.precision, self.precision in ("auto", *BYTES), "auto, fp32, fp16 or bf16"),
             "memory_threshold": (self.memory_threshold, 0 < self.memory_threshold <= 1, "0 to 1"),
@@ -74,6 +82,13 @@ class VaeSettings:
         for name, (value, is_good, expected) in checks.items():
             if not is_good:
                 raise InputError(f"{name} is {short_repr(value)}; expected {expected}.", f"Correct {name}.")
+
+
+def settings_for(profile: Profile) -> VaeSettings:
+    """What suits a machine."""
+    dtype = profile.vae_dtype.value
+    precision = "auto" if dtype == "stored" else dtype
+    return VaeSettings(precision=precision, largest_px=profile.vae_tile.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +180,8 @@ def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
     side = max(video.height, video.width)
     if settings.tile_px is not None:
         return (settings.tile_px if settings.tile_px < side else 0,)
+    if settings.largest_px is not None and settings.largest_px < side:
+        return (settings.largest_px, *(tile for tile in TILES if tile < settings.largest_px))
     return (0, *(tile for tile in TILES if tile < side))
 
 

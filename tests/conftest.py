@@ -6,12 +6,15 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
+
+if TYPE_CHECKING:
+    from diffusers_helper.loaders import Models
 
 # Before torch is imported, and inherited by the engines that tests start: on networks this small a second
 # thread gains nothing, and on busy cores the threads' waiting for each other makes them many times slower.
@@ -33,6 +36,29 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
     write_tiny_model(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with more blocks, made once. Read-only by agreement."""
+    from tests.support.deep_model import write_deep_model
+
+    return write_deep_model(tiny_model, tmp_path_factory.mktemp("models") / "deep")
+
+
+@pytest.fixture(scope="module")
+def deep_models(deep_model: Path) -> Models:
+    from tests.support.making import load_tiny
+
+    return load_tiny(deep_model)
+
+
+@pytest.fixture(scope="session")
+def small_scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A picture of 64 by 64 pixels."""
+    from tests.support.making import write_scene
+
+    return write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 64, 64)
 
 
 @pytest.fixture(scope="module")

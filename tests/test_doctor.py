@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 from app import doctor
 from app.cli import main
 from app.doctor import Report, examine
+from app.machine import this_local
 from app.miopen_cache import clear_miopen_cache
+from diffusers_helper.attention import seen_kernel
+from diffusers_helper.local import Local
+from diffusers_helper.planning import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
@@ -35,13 +40,17 @@ def root(tmp_path: Path) -> Path:
 
 
 def look(
-    root: Path, facts: dict[str, Any], environ: dict[str, str] | None = None, model: str = "demo"
+    root: Path,
+    facts: dict[str, Any],
+    environ: dict[str, str] | None = None,
+    model: str = "demo",
+    local: Local | None = None,
 ) -> Report:
     def probe(given: Mapping[str, str]) -> dict[str, Any]:
         assert set(environ or {}) <= set(given)
         return facts
 
-    return examine(model, root, environ or {}, root, probe)
+    return examine(model, root, environ or {}, root, probe, local or Local())
 
 
 def problems(report: Report) -> list[str]:
@@ -54,7 +63,7 @@ def test_a_machine_without_a_gpu_is_well(root: Path) -> None:
     texts = [finding.text for finding in report.findings]
     assert "no GPU; the CPU computes" in texts
     assert "50.00 of 64.00 GB available" in texts
-    assert "SDPA runs _scaled_dot_product_flash_attention" in texts
+    assert "SDPA runs _scaled_dot_product_flash_attention; plans count with it" in texts
     assert any("OMP_WAIT_POLICY=PASSIVE (Longtake's" in text for text in texts)
     assert any("peaks at" in text for text in texts)
 
@@ -104,6 +113,33 @@ def test_the_math_kernel_makes_a_full_size_job_fail_and_the_demo_not(root: Path)
     assert any("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" in finding.remedy for finding in report.findings)
 
 
+def test_the_kernel_that_ran_is_kept_for_plans(root: Path, tmp_path: Path) -> None:
+    write_card(root, 100300, 24 * GB)
+    local = Local(folder=tmp_path / "cache")
+    report = look(root, {**ROCM, "arch": "gfx1030", "devices": 0}, local=local)
+    assert any(finding.topic == "torch" and finding.level == "problem" for finding in report.findings)
+    assert not local.kernels.file or not local.kernels.file.exists()  # what ran was the CPU's
+    facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1030"}
+    # Although the profile believes in math, with which nothing would fit.
+    assert look(root, facts, model="framepack-i2v", local=local).is_well
+    assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_flash_attention"
+    look(root, {**facts, "kernel": "_scaled_dot_product_attention_math"}, local=local)
+    assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_attention_math"
+
+
+def test_smaller_plans_are_forgotten_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    learned = this_local({}).learned
+    learned.write("card, model, size", {"weights": 1, "tile": 0})
+    assert main(FORGET.split()[3:]) == 0
+    assert "Forgot 1 smaller plans" in capsys.readouterr().out
+    assert learned.read("card, model, size") == {}
+    assert main(FORGET.split()[3:]) == 0
+    assert "Forgot 0 smaller plans" in capsys.readouterr().out
+
+
 def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
     write_card(root, 110000, 24 * GB, used=10 * GB)
     write_memory(root, 64 * GB, GB, swap=8 * GB, swap_free=GB)
@@ -140,6 +176,7 @@ def test_a_model_that_is_not_there_is_a_problem(root: Path) -> None:
 def test_the_command_prints_words_or_json_and_exits_with_the_verdict(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
     monkeypatch.setattr(doctor, "ask_torch", lambda environ: CPU)
     assert main(["doctor", "--out", str(root)]) == 0
     assert capsys.readouterr().out.endswith("A job would work.\n")

@@ -21,7 +21,6 @@ from diffusers_helper.memory.estimates import (
     largest_bucket,
     latent_tokens,
     stages,
-    text_tokens,
     tile_steps,
     transformer_bytes,
 )
@@ -113,8 +112,8 @@ def test_full_size_sampling_needs_two_gigabytes_and_the_math_kernel_thirty_times
 def test_rocm_counts_with_what_others_measured_of_its_convolutions() -> None:
     plain = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256)}
     rocm = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256, backend=ROCM)}
-    assert 1.9 < rocm["decode"] / plain["decode"] < 2
-    assert 3.5 < rocm["vae_encode"] / plain["vae_encode"] < 4
+    assert 1.9 < rocm["decode"] / plain["decode"] <= 2
+    assert 3.5 < rocm["vae_encode"] / plain["vae_encode"] <= 4
     assert rocm["sample"] == plain["sample"]
 
 
@@ -124,11 +123,6 @@ def test_smaller_tiles_need_less() -> None:
     assert peaks == sorted(peaks, reverse=True)
     assert tile_steps(256, 96) == (96,)
     assert tile_steps(320) == (320, 256, 192, 128, 96, 64)
-
-
-def test_long_prompts_count_up_to_what_the_model_takes() -> None:
-    assert text_tokens("") < text_tokens("a red ball") < text_tokens("word " * 40)
-    assert text_tokens("word " * 1000) == text_tokens("word " * 2000) == 264
 
 
 def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:

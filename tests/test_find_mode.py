@@ -93,7 +93,7 @@ def test_doctor_says_which_mode_is_in_force_whose_it_is_and_what_it_costs(root: 
 def test_doctor_takes_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, str] = {}
 
-    def note(model: str, out: Path, environ: dict[str, str]) -> None:
+    def note(model: str, out: Path, environ: dict[str, str], **_: object) -> None:
         seen.update(environ)
         raise InputError("enough", "")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from diffusers_helper.attention import keep_kernel
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
@@ -21,31 +23,15 @@ from diffusers_helper.memory.store import Move, Store
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
-from tests.support.deep_model import write_deep_model
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.test_store import DOCUMENT, SECTION, moves
 
 
 @pytest.fixture(scope="module")
-def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_deep_model(tiny_model, tmp_path_factory.mktemp("deep") / "model")
-
-
-@pytest.fixture(scope="module")
-def models(deep_model: Path) -> Models:
-    return load_tiny(deep_model)
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 64, 64)
-
-
-@pytest.fixture(scope="module")
-def resident(models: Models, scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def resident(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The same two sections with everything on the device."""
     folder = tmp_path_factory.mktemp("resident") / "job"
-    return make(tiny_request(scene, seconds=seconds_for(2)), models, folder)[0]
+    return make(tiny_request(small_scene, seconds=seconds_for(2)), deep_models, folder)[0]
 
 
 @pytest.fixture
@@ -66,31 +52,31 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
     assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
 
 
-def plan_of(request: GenerationRequest, models: Models, side: int = 64) -> JobPlan:
-    return JobMemory(request, models, side, side, Local()).plan
+def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> JobPlan:
+    return JobMemory(request, deep_models, side, side, Local()).plan
 
 
-def limits(models: Models, scene: Path, kind: str) -> dict[str, float]:
+def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float]:
     """What to ask for so that all stays, one model is there at a time, or its blocks are streamed."""
-    plan = plan_of(tiny_request(scene), models)
+    plan = plan_of(tiny_request(small_scene), deep_models)
     cap = plan.smallest_cap_bytes
     if kind == "all stay":
         return {"vram_cap_gb": 4 * cap / GB}
     if kind == "one at a time":
         return {"vram_cap_gb": cap / GB}
-    demand = JobMemory(tiny_request(scene), models, 64, 64, Local())._demands[0]
+    demand = JobMemory(tiny_request(small_scene), deep_models, 64, 64, Local())._demands[0]
     fixed = max(stage.model.fixed_bytes for stage in demand.stages)
     return {"vram_cap_gb": cap / GB, "preserved_gb": (cap - fixed) / GB}
 
 
 @pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
 def test_under_every_cap_the_bytes_are_the_same(
-    kind: str, models: Models, scene: Path, tmp_path: Path, resident: Result, stores: list[Store]
+    kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, resident: Result, stores: list[Store]
 ) -> None:
-    request = tiny_request(scene, seconds=seconds_for(2), **limits(models, scene, kind))
-    plan = plan_of(request, models)
+    request = tiny_request(small_scene, seconds=seconds_for(2), **limits(deep_models, small_scene, kind))
+    plan = plan_of(request, deep_models)
     assert plan.keep_all_resident == (kind == "all stay")
-    result, events = make(request, models, tmp_path / "job")
+    result, events = make(request, deep_models, tmp_path / "job")
     assert result.video.read_bytes() == resident.video.read_bytes()
     assert result.latents.equal(resident.latents)
     finished = events[-1]
@@ -107,10 +93,10 @@ def test_under_every_cap_the_bytes_are_the_same(
     assert log[: len(log) - unloaded_at_the_end] == moves(expected)
 
 
-def test_a_job_keeps_a_record_of_its_stages(models: Models, scene: Path, tmp_path: Path) -> None:
-    request = tiny_request(scene, **limits(models, scene, "one at a time"))
-    plan = plan_of(request, models)
-    _, events = make(request, models, tmp_path / "job")
+def test_a_job_keeps_a_record_of_its_stages(deep_models: Models, small_scene: Path, tmp_path: Path) -> None:
+    request = tiny_request(small_scene, **limits(deep_models, small_scene, "one at a time"))
+    plan = plan_of(request, deep_models)
+    _, events = make(request, deep_models, tmp_path / "job")
     finished = events[-1]
     assert isinstance(finished, Finished)
     record = json.loads((tmp_path / "job" / "memory.json").read_text())
@@ -133,22 +119,34 @@ def test_a_job_keeps_a_record_of_its_stages(models: Models, scene: Path, tmp_pat
         assert stage["is_complete"]
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_loaded(
-    deep_model: Path, scene: Path, tmp_path: Path
+def test_a_job_counts_with_the_kernel_that_doctor_saw(
+    deep_models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
-    models = load_tiny(deep_model)
-    smallest = plan_of(tiny_request(scene), models).smallest_cap_bytes
+    request, local = tiny_request(small_scene), Local(folder=tmp_path)
+    believed = JobMemory(request, deep_models, 64, 64, local).plan
+    keep_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
+    seen = JobMemory(request, deep_models, 64, 64, local).plan
+    assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
+    own = Local({"LONGTAKE_ATTENTION": "fused"}, tmp_path)
+    assert JobMemory(request, deep_models, 64, 64, own).plan == believed
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_loaded(
+    deep_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    deep_models = load_tiny(deep_model)
+    smallest = plan_of(tiny_request(small_scene), deep_models).smallest_cap_bytes
     with pytest.raises(DoesNotFit) as caught:
-        make(tiny_request(scene, vram_cap_gb=(smallest - 1) / GB), models, tmp_path / "job")
+        make(tiny_request(small_scene, vram_cap_gb=(smallest - 1) / GB), deep_models, tmp_path / "job")
     assert caught.value.smallest_cap_bytes == smallest
     assert "Set --vram-cap-gb to" in caught.value.remedy
-    assert not models._parts
+    assert not deep_models._parts
     assert not (tmp_path / "job").exists()
 
 
-def test_a_runner_calls_it_bad_input(deep_model: Path, scene: Path, tmp_path: Path) -> None:
+def test_a_runner_calls_it_bad_input(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
     events: list[Event] = []
-    request = tiny_request(scene, model=str(deep_model), vram_cap_gb=0.002)
+    request = tiny_request(small_scene, model=str(deep_model), vram_cap_gb=0.002)
     Runner().run(request, tmp_path / "job", events.append, CancelToken())
     failed = events[-1]
     assert isinstance(failed, Failed)
@@ -157,12 +155,12 @@ def test_a_runner_calls_it_bad_input(deep_model: Path, scene: Path, tmp_path: Pa
 
 
 def test_auto_takes_smaller_tiles_where_the_cap_demands_it_and_says_so(
-    models: Models, tmp_path: Path, stores: list[Store]
+    deep_models: Models, tmp_path: Path, stores: list[Store]
 ) -> None:
     picture = write_scene(tmp_path / "large.png", 128, 128)
-    smallest = plan_of(tiny_request(picture, resolution=128), models, side=128).smallest_cap_bytes
+    smallest = plan_of(tiny_request(picture, resolution=128), deep_models, side=128).smallest_cap_bytes
     request = tiny_request(picture, resolution=128, steps=1, vram_cap_gb=smallest / GB)
-    result, events = make(request, models, tmp_path / "auto")
+    result, events = make(request, deep_models, tmp_path / "auto")
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert finished.vae_tile_px == 64
@@ -171,17 +169,17 @@ def test_auto_takes_smaller_tiles_where_the_cap_demands_it_and_says_so(
     assert len(warned) == 1
     assert warned[0].startswith("The VAE works in tiles of 64 pixels instead of 256")
     fixed = tiny_request(picture, resolution=128, steps=1, vae_tile=64)
-    again, events = make(fixed, models, tmp_path / "fixed")
+    again, events = make(fixed, deep_models, tmp_path / "fixed")
     assert again.video.read_bytes() == result.video.read_bytes()
     assert not [event for event in events if isinstance(event, Warned)]
     too_large = tiny_request(picture, resolution=128, vae_tile=128, vram_cap_gb=smallest / GB)
     with pytest.raises(DoesNotFit):
-        make(too_large, models, tmp_path / "refused")
+        make(too_large, deep_models, tmp_path / "refused")
 
 
 @pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
 def test_nothing_is_left_on_the_device_after_a_cancel(
-    kind: str, models: Models, scene: Path, tmp_path: Path, stores: list[Store]
+    kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, stores: list[Store]
 ) -> None:
     cancel = CancelToken()
 
@@ -189,19 +187,23 @@ def test_nothing_is_left_on_the_device_after_a_cancel(
         if isinstance(event, StepDone):
             cancel.cancel()
 
-    request = tiny_request(scene, **limits(models, scene, kind))
+    request = tiny_request(small_scene, **limits(deep_models, small_scene, kind))
     with pytest.raises(GenerationCancelled):
-        generate(request, models, folder=tmp_path / "job", on_event=on_event, cancel=cancel)
+        generate(request, deep_models, folder=tmp_path / "job", on_event=on_event, cancel=cancel)
     assert stores[0].log[-1] == Move("flush", "exception-cleanup")
 
 
 def test_nothing_is_left_on_the_device_after_an_error(
-    models: Models, scene: Path, tmp_path: Path, stores: list[Store], monkeypatch: pytest.MonkeyPatch
+    deep_models: Models,
+    small_scene: Path,
+    tmp_path: Path,
+    stores: list[Store],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("diffusers_helper.pipeline.decode_latents", broken)
     with pytest.raises(ZeroDivisionError):
-        make(tiny_request(scene), models, tmp_path / "job")
+        make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert stores[0].log[-1] == Move("flush", "exception-cleanup")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,16 @@ from app.ui.describe import Describer
 from app.ui.memory_plan import Planner, Refusal
 from app.ui.memory_record import memory_of
 from app.ui.memory_view import gb, tell
+from diffusers_helper.attention import keep_kernel
 from diffusers_helper.errors import InputError
+from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import GB
+from diffusers_helper.memory.recovery import Level
+from diffusers_helper.planning import FORGET, learned_levels
 from diffusers_helper.profiles import Machine, profile_for
 from diffusers_helper.registry import find_model
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sysfs import HostMemory
 from tests.support.pages import write_photo
 from tests.support.staged_engine import MEASURED, StagedEngine, memory_record
 
@@ -136,7 +143,7 @@ def test_the_description_follows_the_memory_settings(tmp_path: Path, monkeypatch
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(info, RADEON) | {"model": info.name, "image": photo}
     assert describer.describe(values).facts["defaults"] == RADEON.defaults
-    large, small = (describer.describe(values | {"resolution": side}).facts["memory"] for side in (640, 320))
+    large, small = (describer.describe(values | {"resolution": side}).facts["memory"] for side in (640, 192))
     assert peak_in(small) < peak_in(large)
     assert describer.describe(values | {"vram_cap_gb": 3.5}).facts["memory"] == "does not fit"
     broken = describer.describe(values | {"vram_cap_gb": 0})
@@ -180,6 +187,53 @@ def test_planning_again_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     again = planner.plan(GenerationRequest(image="x", vram_cap_gb=0.01), info, (128, 128))
     assert not isinstance(first, Refusal)
     assert isinstance(again, Refusal)
+
+
+def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(tmp_path: Path) -> None:
+    planner = Planner(RADEON.profile, local=Local(folder=tmp_path))
+    before = told(planner, preserved_gb=0)
+    info = find_model("framepack-i2v")
+    request = GenerationRequest(image="x", model=info.name)
+    learned_levels(planner.local.learned, request, info, planner.profile, *SHAPE).write(Level(weights=1))
+    state, text = told(planner, preserved_gb=0)
+    assert peak_in(state) < peak_in(before[0])
+    assert "Memory ran out on this card before, so the plan is smaller than it could be:" in text
+    assert f"`{FORGET}` forgets that." in text
+    planner.local.learned.forget()
+    assert told(planner, preserved_gb=0) == before
+
+
+def test_what_doctor_found_while_the_page_is_up_changes_the_plan(tmp_path: Path) -> None:
+    planner = Planner(RADEON.profile, local=Local(folder=tmp_path))
+    assert told(planner)[0].startswith("fits")
+    kernel = "_scaled_dot_product_attention_math"
+    keep_kernel(planner.local.kernels, "gfx1100", metadata.version("torch"), kernel)
+    assert told(planner)[0] == "does not fit"
+
+
+def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(32 * GB, 8 * GB, 0, 0)
+    monkeypatch.setattr("app.ui.memory_plan.host_memory", lambda: memory)
+    monkeypatch.setattr(
+        "diffusers_helper.planning.weights_file", lambda info: tmp_path / "weights.safetensors"
+    )
+    threads: list[str] = []
+
+    def speed(file: Path) -> float:
+        threads.append(threading.current_thread().name)
+        return 2.0 * GB
+
+    monkeypatch.setattr("diffusers_helper.disk.disk_speed", speed)
+    planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
+    assert "22.31 GB of streamed weights do not fit into 8.00 GB of free main memory" in told(planner)[1]
+    planner.disks.wait()
+    assert "about 11 s a step for that" in told(planner)[1]
+    assert "about 22 s a step for that" in told(planner, cfg=2.0)[1]
+    again = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
+    assert "about 11 s a step for that" in told(again)[1]
+    assert threads == ["disk"]
 
 
 @pytest.mark.parametrize(

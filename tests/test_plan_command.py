@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import pytest
 
 from app import plan_command
 from app.cli import main
-from app.machine import disk_speed, named_machine
+from app.machine import named_machine, this_local
+from diffusers_helper.attention import keep_kernel
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.budget import GB, gb_bytes
-from diffusers_helper.planning import plan_video
+from diffusers_helper.memory.recovery import Level
+from diffusers_helper.planning import FORGET, learned_levels
 from diffusers_helper.profiles import Machine, profile_for
 from diffusers_helper.registry import find_model
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sysfs import HostMemory
 from tests.support.jobs import write_picture
 
 STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
@@ -96,6 +100,31 @@ def test_what_does_not_fit_names_the_smallest_cap_which_then_works(
     assert main([*common, "--vram-cap-gb", str(float(named) - 0.02)]) == 2
 
 
+def test_what_jobs_and_doctor_found_is_in_the_plan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = Machine("rocm", "gfx1100", "card", 24 * GB)
+    monkeypatch.setattr(plan_command, "this_machine", lambda _: card)
+    monkeypatch.setattr(plan_command, "host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
+    common = ["--model", "framepack-i2v", "--preserved-gb", "0"]
+    before, local = as_json(capsys, *common), this_local({})
+    info, profile = find_model("framepack-i2v"), profile_for(card, {})
+    request = GenerationRequest(image="none", model=info.name)
+    levels = learned_levels(local.learned, request, info, profile, before["height"], before["width"])
+    levels.write(Level(weights=1))
+    after = as_json(capsys, *common)
+    assert after["stages"][4]["resident_bytes"] < before["stages"][4]["resident_bytes"]
+    assert [
+        note for note in after["notes"] if "Memory ran out on this card before" in note and FORGET in note
+    ]
+    # A card that is named has learned nothing here.
+    assert "ran out" not in str(as_json(capsys, *common, "--card", "gfx1100:24")["notes"])
+    local.learned.forget()
+    assert as_json(capsys, *common) == before
+    keep_kernel(local.kernels, "gfx1100", metadata.version("torch"), "_scaled_dot_product_attention_math")
+    assert main(["plan", *common]) == 2
+
+
 def test_a_small_cap_takes_smaller_tiles_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     plan = as_json(capsys, "--resolution", "256", "--vram-cap-gb", "0.2")
     assert plan["vae_tile_px"] < 256
@@ -119,26 +148,6 @@ def test_what_cannot_be_used_is_refused(
 ) -> None:
     assert main(["plan", *arguments]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
-    info = find_model("framepack-i2v")
-    request = GenerationRequest(image="none", model=info.name, cfg=2)
-    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
-    plan = plan_video(request, info, profile, free_ram_bytes=8 * GB, disk_bytes_per_second=2 * GB)
-    assert plan.seconds_per_step == pytest.approx(2 * plan.waiting_bytes / (2 * GB))
-    assert "8 bit" in plan.notes[-1]
-    assert "22 s a step" in plan.notes[-1]
-    enough = plan_video(request, info, profile, free_ram_bytes=64 * GB, disk_bytes_per_second=2 * GB)
-    assert (enough.seconds_per_step, enough.notes) == (None, ())
-
-
-def test_the_disks_speed_is_that_of_reading() -> None:
-    part = find_model("demo").parts["transformer"]
-    file = next(Path(part.location).glob("*.safetensors"))
-    speed = disk_speed(file)
-    assert speed is None or speed > 1000
-    assert disk_speed(file.parent / "none") is None
 
 
 def test_cards_by_name() -> None:

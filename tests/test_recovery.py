@@ -13,6 +13,7 @@ import torch
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
+from diffusers_helper.facts import Facts
 from diffusers_helper.loaders import Models
 from diffusers_helper.local import Local
 from diffusers_helper.memory.accounting import AccountedOutOfMemory
@@ -25,9 +26,11 @@ from diffusers_helper.memory.shortage import (
     read_shortage,
 )
 from diffusers_helper.pipeline import Result
+from diffusers_helper.planning import plan_video
+from diffusers_helper.profiles import Machine, profile_for
 from diffusers_helper.runner import Runner
-from tests.support.deep_model import write_deep_model
-from tests.support.making import load_tiny, make, tiny_request, write_scene
+from diffusers_helper.sysfs import host_memory
+from tests.support.making import make, tiny_request, write_scene
 
 NUMBERS = (
     "out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {capacity} of which {free} is "
@@ -151,46 +154,29 @@ def test_a_ladder_can_begin_further_down() -> None:
 
 
 def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "plans.json"
-    one, other = LearnedLevels(file, "gfx1100, 640x608"), LearnedLevels(file, "gfx1100, 416x960")
+    facts = Facts(tmp_path / "cache" / "plans.json")
+    one, other = LearnedLevels(facts, "gfx1100, 640x608"), LearnedLevels(facts, "gfx1100, 416x960")
     assert one.read() == Level()
     one.write(Level(2, 1))
     other.write(Level(1, 0))
     assert (one.read(), other.read()) == (Level(2, 1), Level(1, 0))
-    assert [path.name for path in file.parent.iterdir()] == ["plans.json"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"x": 3}', '{"x": {"weights": -1}}', '{"x": {"tile": "a"}}'])
-def test_a_file_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"x": 3}', '{"x": {"weights": -1}}', '{"x": {"tile": "a"}}'])
+def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "plans.json"
     file.write_text(text)
-    assert LearnedLevels(file, "x").read() == Level()
-    LearnedLevels(file, "x").write(Level(1, 0))
-    assert LearnedLevels(file, "x").read() == Level(1, 0)
-    LearnedLevels(Path("/proc/nowhere/plans.json"), "x").write(Level(1, 0))
+    assert LearnedLevels(Facts(file), "x").read() == Level()
+    LearnedLevels(Facts(file), "x").write(Level(1, 0))
+    assert LearnedLevels(Facts(file), "x").read() == Level(1, 0)
 
 
 # Whole jobs, with a stage that runs out of memory when it is told to.
 
 
 @pytest.fixture(scope="module")
-def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_deep_model(tiny_model, tmp_path_factory.mktemp("deep") / "model")
-
-
-@pytest.fixture(scope="module")
-def models(deep_model: Path) -> Models:
-    return load_tiny(deep_model)
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 64, 64)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(models: Models, scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return make(tiny_request(scene), models, tmp_path_factory.mktemp("undisturbed") / "job")[0]
+def undisturbed(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return make(tiny_request(small_scene), deep_models, tmp_path_factory.mktemp("undisturbed") / "job")[0]
 
 
 @pytest.fixture
@@ -216,15 +202,15 @@ def messages(events: list[Event]) -> list[str]:
 
 
 def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
-    models: Models,
-    scene: Path,
+    deep_models: Models,
+    small_scene: Path,
     tmp_path: Path,
     undisturbed: Result,
     fail: Callable[[str, list[str | None]], None],
 ) -> None:
     fail("GuidedDenoiser", [HSA, CUDA])
     local = Local(folder=tmp_path / "cache")
-    result, events = make(tiny_request(scene), models, tmp_path / "job", local=local)
+    result, events = make(tiny_request(small_scene), deep_models, tmp_path / "job", local=local)
     assert result.video.read_bytes() == undisturbed.video.read_bytes()
     finished = events[-1]
     assert isinstance(finished, Finished)
@@ -238,21 +224,30 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert stages[-5:] == ["sample", "sample", "sample", "decode", "write"]
     (entry,) = json.loads((tmp_path / "cache" / "smaller_plans.json").read_text()).values()
     assert entry == {"weights": 2, "tile": 0}
-    again, events = make(tiny_request(scene), models, tmp_path / "again", local=local)
+    again, events = make(tiny_request(small_scene), deep_models, tmp_path / "again", local=local)
     assert again.video.read_bytes() == undisturbed.video.read_bytes()
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert (finished.retries, messages(events)) == (0, [])
     assert finished.bytes_streamed > 0
+    # The page plans what the engine did.
+    info = deep_models.info
+    profile = profile_for(Machine("cpu", "", "CPU", host_memory().total), {})
+    plan = plan_video(tiny_request(small_scene), info, profile, shape=(64, 64), learned=local.learned)
+    record = json.loads((tmp_path / "again" / "memory.json").read_text())
+    assert record["plan_peak_bytes"] == plan.job.peak_bytes
+    assert record["preserved_bytes"] == plan.job.budget.preserved_in_force
+    (note,) = [note for note in plan.notes if "Memory ran out" in note]
+    assert "of weights stay on the device instead of" in note
 
 
 def test_decoding_goes_on_in_smaller_tiles(
-    models: Models, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
+    deep_models: Models, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
     picture = write_scene(tmp_path / "large.png", 128, 128)
     fail("decode_latents", [PIECES])
     request = tiny_request(picture, resolution=128, steps=1)
-    _, events = make(request, models, tmp_path / "job")
+    _, events = make(request, deep_models, tmp_path / "job")
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert finished.retries == 1
@@ -263,7 +258,7 @@ def test_decoding_goes_on_in_smaller_tiles(
 
 
 def test_a_retry_begins_when_what_failed_is_gone(
-    models: Models, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exception's frames held tensors; the flush comes after their death."""
     alive: list[int] = []
@@ -286,25 +281,27 @@ def test_a_retry_begins_when_what_failed_is_gone(
         real_flush(memory, shortage)
 
     monkeypatch.setattr(pipeline.JobMemory, "_shrink", look)
-    make(tiny_request(scene), models, tmp_path / "job")
+    make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert alive == [0]
 
 
 def test_after_three_steps_the_person_is_told_what_to_do(
-    models: Models, scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
+    deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
     fail("GuidedDenoiser", [HIP] * 9)
     with pytest.raises(OutOfDeviceMemory) as caught:
-        make(tiny_request(scene), models, tmp_path / "job")
+        make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert caught.value.shortage.kind == "driver"
 
 
 def test_a_runner_passes_the_advice_on(
-    deep_model: Path, scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
+    deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
     fail("encode_picture", [HSA] * 9)
     events: list[Event] = []
-    Runner().run(tiny_request(scene, model=str(deep_model)), tmp_path / "job", events.append, CancelToken())
+    Runner().run(
+        tiny_request(small_scene, model=str(deep_model)), tmp_path / "job", events.append, CancelToken()
+    )
     failed = events[-1]
     assert isinstance(failed, Failed)
     assert failed.code == "error"

@@ -7,14 +7,25 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from app.ui.pictures import Pictures
+from diffusers_helper.attention import seen_kernel
 from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.disk import DiskSpeeds
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.local import Local
 from diffusers_helper.memory.budget import GB, Budget, Demand, DoesNotFit, JobPlan, plan_job, smallest_cap
-from diffusers_helper.memory.estimates import Calibration, largest_bucket, text_tokens
-from diffusers_helper.planning import VideoPlan, demands_for, plan_video
+from diffusers_helper.memory.estimates import Calibration, largest_bucket
+from diffusers_helper.planning import (
+    VideoPlan,
+    demands_for,
+    longest_text,
+    network_folders,
+    plan_video,
+    weights_speed,
+)
 from diffusers_helper.profiles import Profile, detect, profile_for
 from diffusers_helper.registry import ModelInfo
 from diffusers_helper.request import GenerationRequest
@@ -51,14 +62,21 @@ class Planner:
     Attributes:
         profile: of the machine that the engine computes on.
         calibration: what was measured there.
+        local: what is kept of the machine while the page is up, by `doctor` and by jobs.
         pictures: sizes of those that were handed in; a video's shape follows from its picture's.
     """
 
     profile: Profile = field(default_factory=_this_profile)
     calibration: Calibration = field(default_factory=Calibration)
+    local: Local = field(default_factory=Local)
     pictures: Pictures = field(default_factory=Pictures)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _demands: dict[object, tuple[Demand, ...]] = field(default_factory=dict, init=False, repr=False)  # pyright: ignore[reportUnknownVariableType]
+
+    @cached_property
+    def disks(self) -> DiskSpeeds:
+        """How fast weights come from the disk."""
+        return DiskSpeeds(self.local.disks)
 
     @property
     def defaults(self) -> dict[str, float]:
@@ -93,12 +111,17 @@ class Planner:
             LongtakeError: if a local model's files cannot be read.
         """
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
-        demands = self._known_demands(request, info, height, width)
-        free = host_memory().available or None
+        profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
+        demands = self._known_demands(request, info, profile, height, width)
         try:
             return plan_video(
-                request, info, self.profile, shape=(height, width), demands=demands, free_ram_bytes=free
-            )
+                request, info, profile,
+                shape=(height, width),
+                demands=demands,
+                learned=self.local.learned,
+                free_ram_bytes=host_memory().available or None,
+                disk_speed=lambda: weights_speed(info, self.disks.ask),
+            )  # fmt: skip
         except DoesNotFit as error:
             budget = self.profile.budget(request.vram_cap_gb, request.preserved_gb)
             least = plan_job(budget.with_cap(error.smallest_cap_bytes), demands)
@@ -107,15 +130,17 @@ class Planner:
             return Refusal(error.stage, budget, least, lower <= budget.cap_bytes)
 
     def _known_demands(
-        self, request: GenerationRequest, info: ModelInfo, height: int, width: int
+        self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
     ) -> tuple[Demand, ...]:
         """What is read from the model's files is read once: the form asks with each move of a slider."""
-        tokens = text_tokens(request.prompt), text_tokens(request.negative if request.cfg > 1 else "")
-        key = info.name, info.folder, height, width, tokens, request.vae_tile
+        texts = longest_text(request, info), request.cfg > 1
+        # A model of the hub comes while the page is up.
+        folders = network_folders(info)
+        key = info.name, folders, height, width, texts, request.vae_tile, profile.attention.value
         with self._lock:
             if key in self._demands:
                 return self._demands[key]
-        found = demands_for(request, info, self.profile, height, width, self.calibration)
+        found = demands_for(request, info, profile, height, width, self.calibration)
         with self._lock:
             if len(self._demands) >= _DEMANDS_KNOWN:
                 self._demands.clear()

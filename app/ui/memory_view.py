@@ -15,8 +15,8 @@ from diffusers_helper.planning import VideoPlan
 from diffusers_helper.registry import ModelInfo
 from diffusers_helper.request import GenerationRequest
 
-# What a smaller picture makes smaller.
-_BY_SIZE = ("vae_encode", "sample", "decode")
+# What a smaller picture makes smaller; the VAE works in pieces of one size.
+_BY_SIZE = ("sample",)
 # A bar over the whole device tells nothing of what takes less than this share of it.
 _SMALL_SHARE, _AROUND = 0.1, 1.25
 

@@ -325,10 +325,13 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
     total = sum(model.total_bytes for model in models.values())
     whole = _Split(0, total, 0)
     keep = all(_fits(budget, whole, stage.working_bytes) for stage in demand.stages)
-    beside = tuple(models.values()) if keep else ()
-    plans = tuple(plan_stage(budget, stage, beside) for stage in demand.stages)
+    plans: list[StagePlan] = []
+    for place, stage in enumerate(demand.stages):
+        # What the stages before have brought onto the device is still there.
+        beside = {other.model.name: other.model for other in demand.stages[:place]} if keep else {}
+        plans.append(plan_stage(budget, stage, tuple(beside.values())))
     peak = max(plan.peak_bytes for plan in plans)
-    return JobPlan(budget, plans, demand.vae_tile_px, keep, peak, smallest)
+    return JobPlan(budget, tuple(plans), demand.vae_tile_px, keep, peak, smallest)
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:

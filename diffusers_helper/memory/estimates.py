@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError
@@ -25,8 +25,8 @@ from diffusers_helper.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 
 # The sizes of the VAE's pieces in pixels that `auto` steps down through.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
-# What the template puts around a prompt (`prompts`), and the most tokens that a prompt may have.
-_HEAD_TOKENS, _MAX_TOKENS, _TAIL_TOKENS = 95, 256, 8
+# What the template puts before a prompt (`prompts`), and the most tokens that may come after.
+_HEAD_TOKENS, _MAX_TOKENS = 95, 256
 # Latent frames in one of the VAE's windows of time: they give 17 frames.
 _WINDOW_LATENTS = 5
 _SHRINK, _CHANNELS = 8, 16
@@ -70,11 +70,6 @@ class Calibration:
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({**known, device: dict(self.factors)}, indent=2) + "\n", encoding="utf-8")
-
-
-def text_tokens(text: str) -> int:
-    """More tokens than a tokenizer makes of usual prompts and the template's tail: one for two bytes."""
-    return min(_MAX_TOKENS, len(text.encode("utf-8")) // 2) + _TAIL_TOKENS
 
 
 def latent_tokens(height: int, width: int) -> int:
@@ -151,13 +146,15 @@ def stages(
     tile: int,
     *,
     text: int = _MAX_TOKENS,
+    texts: int = 1,
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> tuple[Stage, ...]:
     """A job's stages in the order of the memory document, with what each needs.
 
     Args:
-        text: tokens of the prompt.
+        text: tokens that the transformer reads of the longest prompt.
+        texts: prompts; 2 with real guidance.
     """
     vision = vision_tokens(networks["image_encoder"])
     vae, piece = networks["vae"], (min(tile, height), min(tile, width))
@@ -179,13 +176,15 @@ def stages(
         ),
         "decode": ("vae", decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
     }
-    # What the encoders have made waits on the device for the transformer.
-    llama = networks["text_encoder"]
-    kept = (_HEAD_TOKENS + text) * llama.config["hidden_size"] * llama.dtype_bytes
-    kept += vision * networks["image_encoder"].config["hidden_size"] * networks["image_encoder"].dtype_bytes
+    # The sampler puts what the encoders have made onto the device for as long as it works.
+    llama, encoder = networks["text_encoder"], networks["image_encoder"]
+    size = networks["transformer"].dtype_bytes
+    kept = (texts * text * llama.config["hidden_size"] + vision * encoder.config["hidden_size"]) * size
     return tuple(
         Stage(
-            name, networks[part].weights, calibration.apply(name, num_bytes) + (kept if name != "text" else 0)
+            name,
+            networks[part].weights,
+            calibration.apply(name, num_bytes) + (kept if name == "sample" else 0),
         )
         for name, (part, num_bytes) in working.items()
     )
@@ -198,17 +197,13 @@ def demands(
     tiles: Sequence[int],
     *,
     text: int = _MAX_TOKENS,
+    texts: int = 1,
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> tuple[Demand, ...]:
     """What a job needs with each size of tiles, in the order given; `tile_steps` gives the usual ones."""
-    return tuple(
-        Demand(
-            tile,
-            stages(networks, height, width, tile, text=text, backend=backend, calibration=calibration),
-        )
-        for tile in tiles
-    )
+    given: dict[str, Any] = {"text": text, "texts": texts, "backend": backend, "calibration": calibration}
+    return tuple(Demand(tile, stages(networks, height, width, tile, **given)) for tile in tiles)
 
 
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:

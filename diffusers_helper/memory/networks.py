@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import LongtakeError
@@ -60,12 +61,21 @@ _PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def networks(info: ModelInfo, *, on_cpu: bool, vae_bytes: int | None = None) -> dict[str, Network]:
+def networks(
+    info: ModelInfo,
+    *,
+    on_cpu: bool,
+    vae_bytes: int | None = None,
+    folders: Mapping[str, Path | None] = MappingProxyType({}),
+) -> dict[str, Network]:
     """All networks of a model, by the names of their parts.
+
+    What lies on this machine is read. Of the published models' other parts the sizes are known.
 
     Args:
         on_cpu: without a GPU; what is stored in fp16 computes in other types there (`loaders.dtype_for`).
         vae_bytes: of one value that the VAE computes with, where it is not as stored.
+        folders: where parts of the hub lie.
 
     Raises:
         LongtakeError: if a local model's files cannot be read.
@@ -73,7 +83,7 @@ def networks(info: ModelInfo, *, on_cpu: bool, vae_bytes: int | None = None) -> 
     found: dict[str, Network] = {}
     for name in NETWORKS:
         source = info.parts[name]
-        folder = Path(source.location, source.subfolder)
+        folder = folders.get(name) or Path(source.location, source.subfolder)
         if folder.is_dir():
             network = _read(name, folder, on_cpu)
         else:

@@ -6,16 +6,10 @@ weights half of the room they had, or has the VAE work in smaller tiles where it
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, cast
 
+from diffusers_helper.facts import Facts
 from diffusers_helper.memory.budget import (
     Budget,
     Demand,
@@ -25,8 +19,6 @@ from diffusers_helper.memory.budget import (
     least_resident,
     plan_job,
 )
-
-_log = logging.getLogger(__name__)
 
 MAX_STEPS = 3
 _VAE_STAGES = ("vae_encode", "decode")
@@ -50,6 +42,7 @@ class Ladder:
     """The plans of one job, each smaller than the one before.
 
     Attributes:
+        first: the one that knows of no shortage.
         plan: the one in force.
         level: where it stands.
         retries: steps taken in this job.
@@ -62,7 +55,7 @@ class Ladder:
             DoesNotFit: if no plan keeps within the cap.
         """
         self._budget, self._demands = budget, tuple(demands)
-        self._first = self.plan = plan_job(budget, demands)
+        self.first = self.plan = plan_job(budget, demands)
         self.level, self.retries = Level(), 0
         if level is not None and level != self.level:
             self.plan, self.level = self._plan(level), level
@@ -74,7 +67,7 @@ class Ladder:
             DoesNotFit: if no plan keeps within the cap.
         """
         self._demands = tuple(demands)
-        self._first = plan_job(self._budget, demands)
+        self.first = plan_job(self._budget, demands)
         self.plan = self._plan(self.level)
 
     def step_down(self, stage: str) -> str | None:
@@ -93,29 +86,38 @@ class Ladder:
                 return change
         return None
 
+    @property
+    def reason(self) -> str:
+        """How the plan in force differs from the first, for a person; "" where it does not."""
+        old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
+        return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
+
     def _plan(self, level: Level) -> JobPlan:
         demands = self._demands[min(level.tile, len(self._demands) - 1) :]
         if not level.weights:
             return plan_job(self._budget, demands)
         least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
-        most = max(plan.resident_bytes + plan.others_bytes + plan.ring_bytes for plan in self._first.stages)
+        most = max(plan.resident_bytes + plan.others_bytes + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         preserved = max(self._budget.preserved_in_force, self._budget.cap_bytes - room)
-        return plan_job(replace(self._budget, preserved_bytes=preserved, is_default=False), demands)
+        plan = plan_job(replace(self._budget, preserved_bytes=preserved, is_default=False), demands)
+        # What is preserved beyond the budget's own gives way where the cap asks for it.
+        return replace(plan, smallest_cap_bytes=self.first.smallest_cap_bytes)
 
 
-def _difference(before: JobPlan, after: JobPlan, stage: str) -> str | None:
-    """What changes for the stage that failed; None if nothing does."""
-    old, new = before.stage(stage), after.stage(stage)
+def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
+    """What changes for the stage that failed; "" if nothing does."""
+    tiles = (before.vae_tile_px, after.vae_tile_px) if stage in _VAE_STAGES else (None, None)
+    return _changes(_held(before.stage(stage)), _held(after.stage(stage)), *tiles)
+
+
+def _changes(held: int, holds: int, tile_px: int | None, new_tile_px: int | None) -> str:
     changes: list[str] = []
-    if _held(new) < _held(old):
-        kept, were = gb_text(_held(new)), gb_text(_held(old))
-        changes.append(f"{kept} GB of weights stay on the device instead of {were}")
-    if stage in _VAE_STAGES and before.vae_tile_px != after.vae_tile_px:
-        changes.append(
-            f"the VAE works in tiles of {after.vae_tile_px} pixels instead of {before.vae_tile_px}"
-        )
-    return " and ".join(changes) or None
+    if holds < held:
+        changes.append(f"{gb_text(holds)} GB of weights stay on the device instead of {gb_text(held)}")
+    if tile_px != new_tile_px:
+        changes.append(f"the VAE works in tiles of {new_tile_px} pixels instead of {tile_px}")
+    return " and ".join(changes)
 
 
 def _held(plan: StagePlan) -> int:
@@ -123,41 +125,17 @@ def _held(plan: StagePlan) -> int:
 
 
 class LearnedLevels:
-    """Where the last job of a card and size ended, in one small file. Without a file nothing is kept."""
+    """Where the last job of a card and size ended."""
 
-    def __init__(self, file: Path | None, key: str) -> None:
-        self._file, self._key = file, key
+    def __init__(self, facts: Facts, key: str) -> None:
+        self._facts, self._key = facts, key
 
     def read(self) -> Level:
-        entry = self._all().get(self._key)
-        if not isinstance(entry, dict):
-            return Level()
-        levels = cast(dict[str, Any], entry)
-        weights, tile = levels.get("weights", 0), levels.get("tile", 0)
+        entry = self._facts.read(self._key)
+        weights, tile = entry.get("weights", 0), entry.get("tile", 0)
         if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
             return Level()
         return Level(min(weights, len(_SHARES) - 1), tile)
 
     def write(self, level: Level) -> None:
-        """Also where it cannot be written: a job does not fail for that."""
-        if self._file is None:
-            return
-        entries = {**self._all(), self._key: {"weights": level.weights, "tile": level.tile}}
-        temporary = self._file.with_name(f".{self._file.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-            os.replace(temporary, self._file)
-        except OSError as error:
-            _log.warning("%s cannot be written (%s)", self._file, error)
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-
-    def _all(self) -> dict[str, Any]:
-        if self._file is None:
-            return {}
-        try:
-            entries = json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return cast(dict[str, Any], entries) if isinstance(entries, dict) else {}
+        self._facts.write(self._key, {"weights": level.weights, "tile": level.tile})

@@ -51,7 +51,7 @@ def encode_bytes(
         return math.ceil(_MARGIN * backend.conv_encode * values * size)
     frames = 4 * at_once - 3
     layers = min(2, network.config["layers_per_block"])
-    values = ((3.05 + layers) * frames + 2.05) * area * network.config["block_out_channels"][0]
+    values = ((3.05 + layers) * frames + 2.15) * area * network.config["block_out_channels"][0]
     return math.ceil(
         _MARGIN * max(values * size * backend.conv_encode, _attention(network, at_once * area, backend))
     )

@@ -24,13 +24,13 @@ CORE = (
     *helper(
         "packing buckets request events errors registry cancel job_folder failures profiles sysfs "
         "memory.backend memory.budget memory.estimates memory.vae_estimates memory.shortage memory.recovery "
-        "local memory.networks planning vae_plan"
+        "local memory.networks vae_plan facts disk attention"
     ),
     # The package's own file: importing any module of the package runs it.
     "diffusers_helper.__init__",
     "diffusers_helper.memory.__init__",
 )
-INPUTS = helper("picture prompts")
+INPUTS = helper("picture prompts hub_cache planning")
 JOBS = ("app.jobs", "app.report_text")
 TORCH = helper("memory sampling miopen_fallback")
 HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
