@@ -11,6 +11,7 @@ from dataclasses import fields
 
 from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, Parser
 from app.doctor import run_doctor
+from app.find_mode import add_find_mode
 from app.jobs.stdio import open_closed_streams
 from app.make_video import make_video
 from app.plan_command import print_plan
@@ -128,6 +129,7 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
         action="store_true",
         help="instead remove what MIOpen has learned and compiled, and say how much that was",
     )
+    add_find_mode(parser)
     parser.add_argument(
         "--forget-smaller-plans",
         action="store_true",
@@ -178,6 +180,7 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--in-process", action="store_true", help="without the engine process, for looking for faults"
     )
+    add_find_mode(group)
 
 
 def _add_memory(group: argparse._ArgumentGroup) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from app.arguments import EXIT_FAILED
+from app.find_mode import find_mode_findings, given_find_mode
 from app.machine import output_of, this_local, this_machine
 from app.miopen_cache import clear_miopen_cache
 from diffusers_helper.attention import keep_kernel
@@ -81,10 +82,11 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path.home(), os.environ)
-    local = this_local(os.environ)
+    environ = {**os.environ, **given_find_mode(arguments)}
+    local = this_local(environ)
     if arguments.forget_smaller_plans:
         return _forget(local)
-    report = examine(arguments.model, Path(arguments.out), os.environ, local=local)
+    report = examine(arguments.model, Path(arguments.out), environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
         sys.stdout.write(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
@@ -269,6 +271,11 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
     for variable in environment_report(profile, environ):
         whose = "yours" if variable.is_yours else "Longtake's"
         report.add("environment", f"{variable.name}={variable.value} ({whose}; {variable.reason})")
+    if profile.machine.kind == "rocm":
+        for text, remedy in find_mode_findings({**environ, **engine_environment(profile, environ)}):
+            report.add("MIOpen", text, "note" if remedy else "ok", remedy)
+    elif "MIOPEN_FIND_MODE" in environ:
+        report.add("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
     if "MIOPEN_FIND_TIME_LIMIT" in environ:
         report.add(
             "environment", "MIOPEN_FIND_TIME_LIMIT is set, which MIOpen does not know", "note",

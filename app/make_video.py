@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED
+from app.find_mode import take_engine_environment, take_find_mode
 from app.in_process import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.service import JobService
@@ -39,6 +40,9 @@ def make_video(arguments: argparse.Namespace) -> int:
     """
     request = _request(arguments)
     profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use
+    take_find_mode(arguments)
+    if arguments.in_process:
+        take_engine_environment()
     service = JobService(Path(arguments.out), InProcessEngine() if arguments.in_process else None)
     with Signals() as signals:
         job = service.submit(request, allow_folder=True)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-# The user database (found solvers) and the compiled kernels, by MIOpen's own defaults.
-_FOLDERS = (".config/miopen", ".cache/miopen")
+from app.jobs.patience import MIOPEN_FOLDERS
+
 _MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")
 
 
@@ -20,7 +20,7 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
     Returns: exit code 0.
     """
     count = 0
-    for name in _FOLDERS:
+    for name in MIOPEN_FOLDERS:
         folder = home / name
         if folder.is_symlink():
             sys.stdout.write(f"{folder} is a link to {folder.resolve()}; left alone. Remove it by hand.\n")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.arguments import EXIT_BAD_INPUT, EXIT_FAILED, Parser
+from app.find_mode import add_find_mode, take_find_mode
 from app.jobs.service import JobService
 from app.jobs.stdio import open_closed_streams
 from app.serving import DEFAULT_PORT, close_page, is_local, open_page
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         auth = _auth(arguments)
         _take_memory_settings(arguments)
+        take_find_mode(arguments)
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
     except InputError as error:
@@ -82,6 +84,7 @@ def _parser() -> Parser:
             name, metavar="GB",
             help=f"{text} if it says nothing else, 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
         )  # fmt: skip
+    add_find_mode(parser)
     parser.add_argument(
         "--auth", metavar="USER:PASSWORD",
         help=f"ask for a password; better set {AUTH_VARIABLE} in the environment, where no list of "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from tqdm import tqdm
 
 from app.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser
 from app.conv_settings import routes_folder
+from app.find_mode import add_find_mode, take_engine_environment, take_find_mode
+from app.jobs.pace import in_words
 from app.make_video import Signals
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
@@ -37,6 +38,9 @@ right result. Videos made from then on use it. Ctrl-C stops; the same command go
 """
 # Videos of this length have sections of every kind.
 _SECONDS = 8.0
+# Shapes that are measured before the time for all is estimated: with five, the estimate for the demo model
+# was within a tenth; with one it was a third too low.
+_SAMPLE = 5
 
 
 def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -60,6 +64,7 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
     parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
     parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
+    add_find_mode(parser)
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -79,6 +84,8 @@ def tune(arguments: argparse.Namespace) -> int:
     width, height = _aspect(arguments.aspect)
     height, width = nearest_bucket(height, width, side, info.multiple)
     with Signals(), _only_one(routes_folder()):
+        take_find_mode(arguments)
+        take_engine_environment()  # what is timed has to be what an engine runs
         try:
             _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
             from diffusers_helper.loaders import load_models  # torch: seconds
@@ -96,7 +103,8 @@ def tune(arguments: argparse.Namespace) -> int:
 def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
     """The convolutions of encoding a picture and decoding sections of every length, none twice.
 
-    The network is built once more without memory, and run without computing.
+    The network is built once more without memory, in the type that the profile has it compute in, and run
+    without computing.
     """
     import torch
 
@@ -113,27 +121,30 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
-    torch.nn.Module.to(outline, vae.dtype)  # diffusers' own warns of layers that it might keep in fp32
+    profile = profile_for(detect(os.environ), os.environ)
+    named = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = named.get(profile.vae_dtype.value, vae.dtype)
+    torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
     lengths = {
         (section.decoded_frames + 3) // 4
         for mode in ("inverted", "forward")
         for section in plan_sections(_SECONDS, mode=mode)
     }
-    family, tile = family_of(outline), profile_for(detect(os.environ), os.environ).vae_tile.value
+    family, tile = family_of(outline), profile.vae_tile.value
     sides = [min(tile, height), min(tile, width)]
     latents = [side // family.shrink for side in sides]
     with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
-        family.encode(torch.empty(1, 3, 1, *sides, dtype=vae.dtype, device="meta"))
+        family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
         for count in sorted({size for length in lengths for size in window_sizes(length)}):
             shape = (1, vae.config.latent_channels, count, *latents)
-            for _ in family.decode(torch.empty(shape, dtype=vae.dtype, device="meta")):
+            for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
                 pass
     return list(found)
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
     """Measures what is not known yet; all results, in the order of `cases`."""
-    from cache.conv_probe import condemn_interrupted, measure
+    from cache.conv_probe import condemn_interrupted, expected_seconds, measure, multiplications, rates_of
     from cache.conv_routes import RouteStore
     from diffusers_helper.miopen_fallback import classify
 
@@ -143,28 +154,39 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
+    if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
+        _say("A few shapes first, to see how long all of them will take")
+        for case in _sample(sorted(waiting, key=multiplications)):
+            measure(case, device, routes, classify)
+            waiting.remove(case)
+    rates = rates_of(routes.routes(cases[0].arch), cases[0])
+    seconds = {case: expected_seconds(case, rates) for case in waiting}
+    if waiting:
+        search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
+        _say(f"{len(waiting)} shapes to measure: {in_words(sum(seconds.values()))}{search}")
     bar = tqdm(
-        total=sum(map(_work, waiting)), file=sys.stderr, disable=None, dynamic_ncols=True,
+        total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
     )  # fmt: skip
     with bar:
         for number, case in enumerate(waiting, 1):
             bar.set_description_str(f"shape {number} of {len(waiting)}")
             measure(case, device, routes, classify)
-            bar.update(_work(case))
+            bar.update(seconds[case])
             if bar.disable:
                 _say(f"shape {number} of {len(waiting)}: {routes.get(case).reason}")
     return [_result(routes, case) for case in cases]
 
 
+def _sample(cases: list[ConvCase]) -> list[ConvCase]:
+    """Some that stand for all, evenly spread; one at least."""
+    count = max(1, min(_SAMPLE, len(cases) // 4))
+    return [cases[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
+
+
 def _is_measured(routes: RouteStore, case: ConvCase) -> bool:
     route = routes.get(case)
     return bool(route.measured or route.reason.startswith("measured"))
-
-
-def _work(case: ConvCase) -> int:
-    """Multiplications, about: what the time left is estimated from."""
-    return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
 
 
 def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:

@@ -4,12 +4,19 @@
 
 Runs of both alternate, in turns of changing order, after two that do not count. Next to it, and with less
 noise: the time that the ladder adds to one call, times the calls of a decode. Both must give the same bytes.
+
+    python benchmarks/conv_ladder.py --rungs fp32 bf16 fp16
+
+What each rung takes for all convolutions of that decode, and how far its results lie from those in fp64: in
+roundings of the dtype (root mean square; rounding once, at the end, gives 1).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import math
 import statistics
 import sys
 import time
@@ -19,15 +26,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
+from cache.conv_routes import ConvCase  # noqa: E402
+from cache.conv_rungs import RUNGS  # noqa: E402
 from diffusers_helper.loaders import load_models  # noqa: E402
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback  # noqa: E402
 from diffusers_helper.registry import find_model  # noqa: E402
 
 GOAL = 0.01
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device) -> float:
@@ -84,6 +95,53 @@ def added_to_a_call(device: torch.device) -> float:
     return (min(taken["ladder"]) - min(taken["plain"])) / 1000
 
 
+def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> list[dict[str, Any]]:
+    """A row per dtype and rung."""
+    cases: dict[ConvCase, None] = {}
+    with initialize_miopen_fallback(on_first_call=lambda case, _: cases.setdefault(case)).install(vae):
+        vae.decode(latents, return_dict=False)
+    rows: list[dict[str, Any]] = []
+    for name in dtypes:
+        rungs = {rung: {"milliseconds": 0.0, "roundings": 0.0} for rung in RUNGS}
+        for case in cases:
+            call, exact = random_call(case, DTYPES[name], latents.device)
+            # Rounding to nearest is off by up to half a step, evenly: by 1 / sqrt(12) of it in the mean.
+            step = torch.finfo(DTYPES[name]).eps * exact.abs().log2().floor().exp2()
+            for rung, row in rungs.items():
+                if RUNGS[rung].supports(case) is not None:
+                    continue
+                found = RUNGS[rung].run(*call)
+                error = (found.double().cpu() - exact).square().mean() * 12 / step.square().mean()
+                row["roundings"] = max(row["roundings"], float(error.sqrt()))
+                run = functools.partial(RUNGS[rung].run, *call)
+                row["milliseconds"] += 1000 * min(seconds_of(run, latents.device) for _ in range(repeat))
+        rows += [{"dtype": name, "rung": rung, "shapes": len(cases), **row} for rung, row in rungs.items()]
+    return rows
+
+
+def random_call(case: ConvCase, dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], Tensor]:
+    """Arguments of a convolution, and its result in fp64 on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(case.shape, generator=generator).to(dtype)
+    weight = (torch.randn(case.weight, generator=generator) / math.prod(case.weight[1:]) ** 0.5).to(dtype)
+    bias = torch.randn(case.weight[0], generator=generator).to(dtype)
+    rest = (case.stride, case.padding, case.dilation, case.groups)
+    exact = functional.conv3d(x.double(), weight.double(), bias.double(), *rest)
+    return (x.to(device), weight.to(device), bias.to(device), *rest), exact
+
+
+def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> int:
+    if as_json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return 0
+    for row in rows:
+        sys.stdout.write(
+            f"{row['dtype']} {row['rung']:<7} {row['milliseconds']:9.1f} ms for {row['shapes']} shapes, "
+            f"{row['roundings']:.2f} roundings\n"
+        )
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="demo")
@@ -91,12 +149,19 @@ def main() -> int:
     parser.add_argument("--latents", type=int, default=5, help="latent frames")
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--rungs", nargs="+", choices=tuple(DTYPES), metavar="DTYPE", help="time every rung instead"
+    )
     arguments = parser.parse_args()
     off = initialize_miopen_fallback(rung="off")
     models = load_models(find_model(arguments.model, allow_folder=True), convolutions=off)
     vae, device = models.part("vae").to(models.device), models.device
     shape = (1, 16, arguments.latents, arguments.size // 8, arguments.size // 8)
     latents = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, vae.dtype)
+    if arguments.rungs:
+        with torch.inference_mode():
+            rows = time_rungs(vae, latents, arguments.rungs, arguments.repeat)
+        return print_rungs(rows, arguments.json)
     with torch.inference_mode():
         figures = side_by_side(vae, latents, arguments.repeat)
         figures["seconds_added_to_a_call"] = added_to_a_call(device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,15 +13,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from cache.conv import ErrorKind
-from cache.conv_routes import ConvCase, RouteStore
+from cache.conv_routes import ConvCase, Route, RouteStore
 from cache.conv_rungs import RUNGS, Rung, output_shape, window_of
 
-MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 15, 0.15
+MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 9, 0.08
+# After two runs, one that takes this many times as long as the fastest is not timed any further.
+HOPELESS = 2.0
 # A rung further down has to be this much faster to be chosen, so that noise does not decide.
 GAIN = 1.1
 # Root mean square of the error over that of the result. Kernels that transform their input (Winograd) or
 # multiply in TF32 are this far off and still of use; a wrong result is off by about 1.
 MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+# What making numbers and comparing results takes: once per case, and as a factor. Fitted to the demo model's
+# VAE on two cores.
+_OVERHEAD_SECONDS, _CHECKING = 0.02, 1.2
 _WINDOW = 8  # pixels: height and width of the parts that are compared with the CPU's result
 
 
@@ -75,7 +80,7 @@ def measure(
         else:
             found.failed[rung.name] = failure
     # In turns, so that what else the machine does meanwhile slows all of them down.
-    while waiting := [name for name, times in seconds.items() if not _is_enough(times)]:
+    while waiting := _unsettled(seconds):
         for name in waiting:
             start = time.perf_counter()
             failure = _failure(partial(inputs.run, RUNGS[name]), device, classify)
@@ -86,6 +91,38 @@ def measure(
     found.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
     routes.add_measured(case, found.milliseconds, found.failed, found.rung, found.reason)
     return found
+
+
+def multiplications(case: ConvCase) -> int:
+    """How much there is to compute, about; borders are left out."""
+    return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
+
+
+def rates_of(routes: Mapping[str, Route], like: ConvCase) -> dict[str, float]:
+    """Seconds per multiplication by rung, from what was measured with the card and dtype of `like`."""
+    seconds: dict[str, float] = {}
+    work: dict[str, int] = {}
+    for text, route in routes.items():
+        case = ConvCase.from_text(text)
+        if (case.rocm, case.torch, case.dtype) == (like.rocm, like.torch, like.dtype):
+            for name, milliseconds in route.measured.items():
+                seconds[name] = seconds.get(name, 0.0) + milliseconds / 1000
+                work[name] = work.get(name, 0) + multiplications(case)
+    return {name: seconds[name] / max(1, work[name]) for name in seconds}
+
+
+def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
+    """How long `measure` will take, about; MIOpen's own search for kernels comes on top.
+
+    Args:
+        rates: seconds per multiplication by rung.
+    """
+    times = [rates[rung.name] * multiplications(case) for rung in _candidates(case) if rung.name in rates]
+    runs = 0.0
+    for seconds in times:
+        count = min(MAX_RUNS, max(MIN_RUNS, ENOUGH_SECONDS / max(seconds, 1e-9)))
+        runs += seconds * (1 + (count if seconds <= HOPELESS * min(times) else 2))
+    return _OVERHEAD_SECONDS + _CHECKING * runs
 
 
 def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] | None:
@@ -191,6 +228,13 @@ def _failure(
     return reason
 
 
-def _is_enough(seconds: list[float]) -> bool:
-    count = len(seconds)
-    return count >= MAX_RUNS or (count >= MIN_RUNS and sum(seconds) >= ENOUGH_SECONDS)
+def _unsettled(seconds: dict[str, list[float]]) -> list[str]:
+    """The rungs that are worth another run."""
+    fastest = min((min(times) for times in seconds.values() if times), default=0.0)
+    return [
+        name
+        for name, times in seconds.items()
+        if len(times) < MAX_RUNS
+        and (len(times) < MIN_RUNS or sum(times) < ENOUGH_SECONDS)
+        and (len(times) < 2 or min(times) <= HOPELESS * fastest)
+    ]

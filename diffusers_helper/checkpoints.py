@@ -1,7 +1,7 @@
-"""The latents of finished sections on disk, each with what determined them and a checksum.
+"""What a job has computed, on disk: encodings and finished sections' latents, with origin and checksum.
 
-A section's noise depends on nothing but the request's seed and the section's number (`seeds`), so the latents
-of the sections so far are all the state that the next section needs.
+A section's noise depends on nothing but the request's seed and the section's number (`seeds`), so these are
+all the state that the next section needs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, uint8
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
-from diffusers_helper.job_folder import write_atomic
+from diffusers_helper.job_folder import JobFolder, write_atomic
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
@@ -56,18 +56,40 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints of one job's folder for them: `0001.safetensors` and on, in order of making."""
+    """One job's: `sections/0001.safetensors` and on, in order of making, and `encodings.safetensors`."""
 
-    def __init__(self, folder: Path, origin: Mapping[str, str]) -> None:
+    def __init__(self, folder: JobFolder, origin: Mapping[str, str]) -> None:
         self._folder, self._origin = folder, dict(origin)
 
     def save(self, number: int, window: Tensor) -> None:
         """Keeps the latents of a section; on return they are on the disk, whole."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        window = window.contiguous()
+        self._folder.sections.mkdir(parents=True, exist_ok=True)
+        self._write(_file(self._folder.sections, number), {_KEY: window})
+
+    def save_encodings(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keeps what prompt and picture became, by names of the caller's."""
+        self._write(self._folder.encodings, tensors)
+
+    def load_encodings(self, source: JobFolder) -> dict[str, Tensor]:
+        """What was kept in this or another job's folder.
+
+        Returns: nothing if there is nothing, or it is damaged, or made from something else or by other
+            versions: then it is made anew.
+        """
+        if not source.encodings.is_file():
+            return {}
+        try:
+            tensors, metadata = _read(source.encodings)
+            is_ours = json.loads(metadata["origin"]) == self._origin
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            _log.warning("%s: %s; it is made anew", source.encodings, error)
+            return {}
+        return tensors if is_ours and json.loads(metadata["versions"]) == _versions() else {}
+
+    def _write(self, file: Path, tensors: Mapping[str, Tensor]) -> None:
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
         facts = {"origin": json.dumps(self._origin), "versions": json.dumps(_versions())}
-        metadata = {**facts, "checksum": _checksum(facts, window)}
-        write_atomic(_file(self._folder, number), save({_KEY: window}, metadata))
+        write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
 
     def load(self, source: Path, shape: tuple[int, ...]) -> Saved:
         """What the folder `source`, this one or another job's, holds for this job.
@@ -84,7 +106,8 @@ class Checkpoints:
         others: set[str] = set()
         while (file := _file(source, len(sections) + 1)).is_file():
             try:
-                window, metadata = _read(file)
+                tensors, metadata = _read(file)
+                window = tensors[_KEY]
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)
                 number = len(sections) + 1
@@ -120,19 +143,21 @@ def _file(folder: Path, number: int) -> Path:
     return folder / f"{number:04}.safetensors"
 
 
-def _read(file: Path) -> tuple[Tensor, dict[str, str]]:
+def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Raises ValueError, KeyError or what safetensors raises if the content is not what was saved."""
     with safe_open(file, "pt") as opened:
-        metadata, window = opened.metadata() or {}, opened.get_tensor(_KEY)
+        metadata = opened.metadata() or {}
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     facts = {name: metadata[name] for name in ("origin", "versions")}
-    if metadata["checksum"] != _checksum(facts, window):
+    if metadata["checksum"] != _checksum(facts, tensors):
         raise ValueError("the checksum does not match")
-    return window, metadata
+    return tensors, metadata
 
 
-def _checksum(facts: Mapping[str, str], window: Tensor) -> str:
+def _checksum(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    digest.update(window.numpy().tobytes())
+    for name in sorted(tensors):
+        digest.update(tensors[name].flatten().view(uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

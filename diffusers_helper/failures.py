@@ -84,7 +84,7 @@ def _sentences(error: BaseException) -> tuple[str, str]:
     name, text = type(error).__name__, str(error)
     if isinstance(error, MemoryError) or name == "OutOfMemoryError" or "out of memory" in text.lower():
         return "There was not enough memory to go on.", _SHORTER
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "disk is full" in text:
         return "The disk is full; the video cannot be written.", "Free some space and start again."
     if any(kind.__name__ in _DOWNLOAD_ERRORS for kind in type(error).__mro__):
         return (

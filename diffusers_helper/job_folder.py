@@ -58,6 +58,11 @@ class JobFolder:
         return self.path / "memory.json"
 
     @property
+    def encodings(self) -> Path:
+        """What prompt and picture became, so that a job that goes on need not encode them again."""
+        return self.path / "encodings.safetensors"
+
+    @property
     def report(self) -> Path:
         """For a job that the command line saw fail: the text of its problem report."""
         return self.path / "report.txt"
@@ -84,6 +89,11 @@ class JobFolder:
     def video(self) -> Path:
         """The finished video, or what there was when the job ended early."""
         return self.path / "video.mp4"
+
+    def remove_leftovers(self) -> None:
+        """Removes files that a process was writing when it died. Nobody may be writing."""
+        for leftover in self.path.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
 
     @classmethod
     def create(cls, outputs: Path, job: str | None = None) -> JobFolder:

@@ -145,6 +145,8 @@ class _Job:
         self.report = Report(self.folder.job, self.plan, self.video, on_event)
         self.memory.warn = self.report.warned
         self.report.started(self.width, self.height)
+        if self.video.doubt:
+            self.report.warned(self.video.doubt)
         if unknown := models.info.unknown_words(request.prompt):
             self.report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 
@@ -168,7 +170,7 @@ class _Job:
         origin = origin_of(
             self.request, self.picture, size=size, sections=sections, weights=self.models.fingerprint
         )
-        self.checkpoints = Checkpoints(self.folder.sections, origin)
+        self.checkpoints = Checkpoints(self.folder, origin)
         if self.resume_from is not None:
             saved = self.checkpoints.load(JobFolder(self.resume_from).sections, self.shape(WINDOW))
             self.saved = saved.sections
@@ -176,32 +178,55 @@ class _Job:
                 self.report.warned(doubt)
 
     def encode(self) -> tuple[Condition, History]:
-        """Prompt and picture as the transformer takes them, and the history that begins with the picture."""
-        request = self.request
+        """Prompt and picture as the transformer takes them, and the history that begins with the picture.
+
+        A job that goes on takes them from its folder.
+        """
+        request, picture = self.request, fit_picture(self.picture, self.height, self.width)
+        found: dict[str, Tensor] = {}
+        if self.resume_from is not None:
+            found = self.checkpoints.load_encodings(JobFolder(self.resume_from))
+        is_kept = bool(found) and self.resume_from == self.folder.path
+        found = found or self._encode_text() | self._encode_picture(picture)
+        # Kernels may round otherwise for numbers that lie otherwise in memory, as in a file or a slice.
+        found = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in found.items()}
+        if not is_kept:
+            self.checkpoints.save_encodings(found)
+        self.preview = Preview(self.folder.preview, LatentColours(picture, found["start"]))
+        positive, *negative = (
+            TextCondition(found[f"states_{n}"], found[f"pooled_{n}"]) for n in range(self._num_prompts)
+        )
+        condition = Condition(
+            positive, next(iter(negative), None), found["vision"],
+            request.guidance, request.cfg, request.cfg_rescale,
+        )  # fmt: skip
+        return condition, History(request.mode, found["start"])
+
+    @property
+    def _num_prompts(self) -> int:
+        return 2 if self.request.cfg > 1 else 1
+
+    def _encode_text(self) -> dict[str, Tensor]:
+        request, models = self.request, self.models
         self.report.stage("text")
-        positive, negative = self._encode_text()
+        prompts = [request.prompt, request.negative][: self._num_prompts]
+        with self.on_device("text") as encoder:
+            states = [to_host(encode_states(encoder, models.part("tokenizer"), text)) for text in prompts]
+        with self.on_device("text_2") as encoder:
+            pooled = [to_host(encode_pooled(encoder, models.part("tokenizer_2"), text)) for text in prompts]
+        found = {f"states_{n}": tensor for n, tensor in enumerate(states)}
+        return found | {f"pooled_{n}": tensor for n, tensor in enumerate(pooled)}
+
+    def _encode_picture(self, picture: Image.Image) -> dict[str, Tensor]:
         self.report.stage("image")
-        picture = fit_picture(self.picture, self.height, self.width)
         self.report.stage("vae_encode")
-        noise = noise_for(request.seed, "start_latent", 0, self.shape(1))
+        noise = noise_for(self.request.seed, "start_latent", 0, self.shape(1))
         with self.on_device("vae_encode") as vae:
             start = encode_picture(vae, picture, noise, self.memory.tiles, self._pieces("vae_encode"))
         self.report.stage("vision")
         with self.on_device("vision") as encoder:
             vision = to_host(encode_vision(encoder, self.models.part("feature_extractor"), picture))
-        self.preview = Preview(self.folder.preview, LatentColours(picture, start))
-        condition = Condition(positive, negative, vision, request.guidance, request.cfg, request.cfg_rescale)
-        return condition, History(request.mode, start)
-
-    def _encode_text(self) -> tuple[TextCondition, TextCondition | None]:
-        request, models = self.request, self.models
-        prompts = [request.prompt, request.negative] if request.cfg > 1 else [request.prompt]
-        with self.on_device("text") as encoder:
-            states = [to_host(encode_states(encoder, models.part("tokenizer"), text)) for text in prompts]
-        with self.on_device("text_2") as encoder:
-            pooled = [to_host(encode_pooled(encoder, models.part("tokenizer_2"), text)) for text in prompts]
-        positive, *rest = map(TextCondition, states, pooled)
-        return positive, next(iter(rest), None)
+        return {"start": start, "vision": vision}
 
     def latents(self, section: Section, condition: Condition, history: History) -> Tensor:
         """A section's latents (1, 16, W, h, w), fp32 on the CPU: sampled, or taken from an earlier run."""

@@ -12,7 +12,9 @@ threads. H.264, yuv420p, bt709 with limited range, index in front of the data (f
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -57,6 +59,7 @@ _BITEXACT = {"fflags": "+bitexact"}
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
 _CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 
+_SUMS = "sums.json"
 _VERSION = re.compile(r"video-(\d+)\.mp4")
 
 
@@ -79,13 +82,15 @@ class GrowingVideo:
     Files in `folder`: `segments/0001.mp4` and on, one per section in order of making (empty for a section
     without final frames), `video-0001.mp4` and on, the playable versions by the section they were made
     after, of which the last two are kept, and `video.mp4` after `finish()`. Each appears whole or not at all.
-    One writer per folder at a time.
+    `segments/sums.json` has their SHA-256 sums: a file that is not as it was written is made again. One
+    writer per folder at a time.
 
     Attributes:
         latest: the newest playable version, None before the first section.
         frames: its length, provisional frames included.
         sections: sections whose frames are safe in the folder. After a restart the next call of
             `add_section` is for section `sections + 1`; what a dead writer left of that one is replaced.
+        doubt: a sentence for a person about files that are not as they were written; "" if there are none.
     """
 
     def __init__(
@@ -116,11 +121,24 @@ class GrowingVideo:
         self._fps = fps
         self._segments.mkdir(parents=True, exist_ok=True)
 
-        newest = max(self._versions(), default=0)
-        self.latest: Path | None = self._version(newest) if newest else None
+        self._sums = _read_sums(self._segments / _SUMS)
+        made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
+        self.latest: Path | None = None
+        for number in sorted(self._versions(), reverse=True):
+            if self._is_whole(self._version(number)):
+                self.latest = self._version(number)
+                break
         self.frames = _count_frames(self.latest) if self.latest else 0
-        missing = (n for n in range(1, newest + 1) if not self._segment(n).exists())
-        self.sections = next(missing, newest + 1) - 1
+        # The newest version cannot be joined again: its provisional segment is gone.
+        last = made if self.latest == self._version(made) else made - 1
+        harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
+        self.sections = max(0, next(harmed, last + 1) - 1)
+        self.doubt = ""
+        if self.sections < made:
+            self.doubt = (
+                f"Files of the video so far are damaged; section {self.sections + 1} and what follows it "
+                "are decoded again."
+            )
 
     def add_section(self, final: np.ndarray | None, pending: np.ndarray | None) -> Path:
         """Encodes one section's frames and joins a new playable version.
@@ -149,8 +167,9 @@ class GrowingVideo:
         if self._mode == "inverted":
             order.reverse()
         version = self._version(number)
-        self.frames = self._join(version, [path for path in order if path.stat().st_size])
-        self.latest, self.sections = version, number
+        frames = self._join(version, [path for path in order if path.stat().st_size])
+        self._note(number)
+        self.latest, self.frames, self.sections = version, frames, number
 
         provisional.unlink(missing_ok=True)
         for other in self._versions() - {number, number - 1}:
@@ -182,6 +201,19 @@ class GrowingVideo:
     def _versions(self) -> set[int]:
         matches = (_VERSION.fullmatch(path.name) for path in self._folder.iterdir())
         return {int(match[1]) for match in matches if match}
+
+    def _is_whole(self, path: Path) -> bool:
+        """Whether a file is, to the byte, what was written."""
+        return path.is_file() and self._sums.get(path.name) == _sum_of(path)
+
+    def _note(self, number: int) -> None:
+        """From here on section `number` counts as made."""
+        kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
+        sums = {name: value for name, value in self._sums.items() if name in kept}
+        sums |= {path.name: _sum_of(path) for path in (self._segment(number), self._version(number))}
+        with _replacing(self._segments / _SUMS) as temporary:
+            temporary.write_text(json.dumps(sums, indent=1), encoding="utf-8")
+        self._sums = sums
 
     def _checked(self, name: str, frames: np.ndarray | None) -> np.ndarray:
         size = (self._height, self._width, 3)
@@ -265,6 +297,20 @@ class GrowingVideo:
                         output.mux(packet)
                         position += 1
         return position
+
+
+def _read_sums(file: Path) -> dict[str, str]:
+    """By the names of files; empty if there are none, or none that can be read."""
+    try:
+        sums: Any = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(value) for name, value in sums.items()} if isinstance(sums, dict) else {}
+
+
+def _sum_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _count_frames(video: Path) -> int:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cache.conv_rungs import RUNGS
+
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "conv_ladder.py"
 
 
@@ -20,3 +22,14 @@ def test_figures_for_a_small_decode(tmp_path: Path) -> None:
     share = figures["calls"] * figures["seconds_added_to_a_call"] / min(figures["seconds"]["plain"])
     assert abs(figures["share"] - share) < 1e-9
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_rungs_of_a_small_decode_round_once(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--json", "--size", "16", "--latents", "2", "--repeat", "1"]
+    command += ["--rungs", "bf16"]  # fp16 is emulated on most CPUs, and slow
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+    rows = json.loads(done.stdout)
+    assert [(row["dtype"], row["rung"]) for row in rows] == [("bf16", rung) for rung in RUNGS]
+    assert all(row["milliseconds"] > 0 and row["shapes"] > 10 for row in rows)
+    # Few values are left of so small a picture: their mean strays a little from that of many.
+    assert all(0.5 < row["roundings"] < 1.3 for row in rows), rows

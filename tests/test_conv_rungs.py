@@ -48,15 +48,19 @@ def calls(draw: st.DrawFn, dtype: torch.dtype) -> Call:
 
 
 def expected_and_margin(call: Call) -> tuple[Tensor, Tensor]:
-    """The exact result, and how far from it one rounding and sums in fp32 may end."""
+    """The exact result, and how far from it sums in fp32 that are rounded once, at the end, may lie.
+
+    Rounding to nearest is off by half of eps at most. Sums of numbers in between, rounded to the dtype, do
+    not fit into this.
+    """
     x, weight, bias, *rest = call
     exact = functional.conv3d(x.double(), weight.double(), None if bias is None else bias.double(), *rest)
     sizes = functional.conv3d(
         x.double().abs(), weight.double().abs(), None if bias is None else bias.double().abs(), *rest
     )
-    terms = math.prod(weight.shape[1:]) + 1
-    margin = torch.finfo(x.dtype).eps * exact.abs() + 2 * terms * torch.finfo(torch.float32).eps * sizes
-    return exact, margin + torch.finfo(x.dtype).tiny
+    terms, limits = math.prod(weight.shape[1:]) + 1, torch.finfo(x.dtype)
+    summed = terms * torch.finfo(torch.float32).eps * sizes
+    return exact, summed + limits.eps / 2 * (exact.abs() + summed) + limits.smallest_normal * limits.eps
 
 
 def check(rung: Rung, call: Call) -> None:
@@ -82,18 +86,36 @@ def test_any_convolution(name: str, dtype: torch.dtype) -> None:
     run()
 
 
-@pytest.mark.parametrize("limit", [1, 700, 5000])
+@pytest.mark.parametrize(
+    ("limit", "dtype"), [(1, DTYPES[0]), (700, DTYPES[1]), (2500, DTYPES[2]), (5000, DTYPES[0])], ids=str
+)
 @pytest.mark.parametrize("name", ["taps", "tiles"])
-def test_many_small_steps(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_steps(name: str, limit: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that do not divide the result, one pixel or frame each, and a few large ones."""
     monkeypatch.setattr(conv_rungs, "STEP_BYTES", limit)
 
-    @given(calls(torch.float32))
+    @given(calls(dtype))
     @RULES
     def run(call: Call) -> None:
         check(RUNGS[name], call)
 
     run()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", RUNGS)
+def test_as_many_terms_as_in_a_model(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where roundings in between would add up: the error is that of one rounding, and no rung's is larger."""
+    monkeypatch.setattr(conv_rungs, "STEP_BYTES", 2**18)
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(1, 96, 5, 10, 12, generator=generator).to(dtype)
+    weight = (torch.randn(32, 96, 3, 3, 3, generator=generator) / 50).to(dtype)
+    bias = torch.randn(32, generator=generator).to(dtype)
+    call = (x, weight, bias, (1, 1, 1), (0, 1, 1), (1, 1, 1), 1)
+    check(RUNGS[name], call)
+    exact, _ = expected_and_margin(call)
+    plain = (functional.conv3d(*call).double() - exact).square().mean().sqrt()
+    assert (RUNGS[name].run(*call).double() - exact).square().mean().sqrt() <= 1.02 * plain + 1e-6
 
 
 @pytest.mark.parametrize("name", RUNGS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +16,10 @@ from safetensors.torch import load_file
 from app.jobs.engine_client import EngineProcess
 from app.jobs.patience import Patience
 from app.jobs.service import JobService
-from diffusers_helper.events import Event, Finished, Warned
+from diffusers_helper.events import Event, Finished, StageStarted, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.clips import read
+from tests.support.drivers import TEXTS
 from tests.support.jobs import ROOT, write_picture
 
 DRIVER = Path(__file__).with_name("support") / "bad_driver"
@@ -104,4 +107,27 @@ def test_a_kill_inside_a_convolution_changes_no_byte(
     assert isinstance(events[-1], Finished), events[-1]
     assert calls.read_bytes() == b"x"
     assert sum(isinstance(event, Warned) for event in events) == 1
+    begun = Counter((event.stage, event.section) for event in events if isinstance(event, StageStarted))
+    again = {place for place, count in begun.items() if count > 1}
+    assert again == {("load", None), ("decode", 1)}  # what was computed is computed once
     assert (folder / "video.mp4").read_bytes() == (undisturbed / "video.mp4").read_bytes()
+
+
+@pytest.mark.slow
+def test_every_known_error_at_shapes_of_its_own_gives_the_same_pixels(
+    studio: Studio, calls: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "texts")
+    monkeypatch.setenv("BAD_DRIVER_TEXTS", json.dumps(list(TEXTS)))
+    events, folder = studio.make()
+    assert isinstance(events[-1], Finished), events[-1]
+    failed = len(calls.read_bytes())
+    assert failed >= len(TEXTS)
+    made, expected = read(folder / "video.mp4").astype(int), read(undisturbed / "video.mp4").astype(int)
+    assert made.shape == expected.shape
+    assert np.abs(made - expected).mean() < 0.2
+    # Again with the engine that has seen the errors, then with one that has only read of them.
+    assert isinstance(studio.make()[0][-1], Finished)
+    studio.engine.close()
+    assert isinstance(studio.make()[0][-1], Finished)
+    assert len(calls.read_bytes()) == failed

@@ -28,31 +28,18 @@ from diffusers_helper.miopen_fallback import (
 )
 from diffusers_helper.registry import find_model
 from diffusers_helper.vae import to_uint8
-from tests.support.drivers import MEMORY, NO_ALGORITHM, NONE, ONE, Driver, break_rungs, ladder, some_call
+from tests.support.drivers import (
+    MEMORY,
+    NO_ALGORITHM,
+    NONE,
+    ONE,
+    TEXTS,
+    Driver,
+    break_rungs,
+    ladder,
+    some_call,
+)
 from tests.support.making import load_tiny
-
-TEXTS = {
-    "miopenStatusUnknownError": ErrorKind.DRIVER,
-    "miopenStatusInternalError": ErrorKind.DRIVER,
-    "miopenStatusNotInitialized": ErrorKind.DRIVER,
-    "MIOpen Error: No suitable algorithm was found to execute the required convolution": ErrorKind.DRIVER,
-    "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp: workspace size should be at least 1": ErrorKind.DRIVER,
-    "Code object build failed. Source: naive_conv.cpp": ErrorKind.DRIVER,
-    "GET was unable to find an engine to execute this computation": ErrorKind.DRIVER,
-    "HIP error: invalid device function": ErrorKind.DRIVER,
-    "could not create a primitive descriptor for the convolution": ErrorKind.DRIVER,
-    "HIP out of memory. Tried to allocate 16.00 MiB. GPU 0 has a total capacity": ErrorKind.MEMORY,
-    "MIOpen Error: hipMalloc: out of memory": ErrorKind.MEMORY,
-    "miopenStatusAllocFailed": ErrorKind.MEMORY,
-    "HSA exception: MemoryRegion::BlockAllocator::alloc failed.": ErrorKind.MEMORY,
-    "Memory critical error by agent node-0 (Agent handle: 0x55)": ErrorKind.MEMORY,
-    "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory": ErrorKind.MEMORY,
-    "HIP error: an illegal memory access was encountered": ErrorKind.DEVICE,
-    "hipErrorIllegalAddress": ErrorKind.DEVICE,
-    "CUDA error: unspecified launch failure": ErrorKind.DEVICE,
-    "hipErrorLaunchFailure": ErrorKind.DEVICE,
-    "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception.": ErrorKind.DEVICE,
-}
 
 
 @pytest.fixture

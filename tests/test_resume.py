@@ -67,8 +67,10 @@ def test_a_resumed_job_gives_the_same_bytes(
     result, events = make(order, models, broken, resume_from=broken)
     assert result.video.read_bytes() == whole.video.read_bytes()
     assert torch.equal(result.latents, whole.latents)
-    sampled = [line for line in outline(events) if line.startswith("sample")]
+    lines = outline(events)
+    sampled = [line for line in lines if line.startswith("sample")]
     assert sampled == [f"sample {n}" for n in range(made + 1, SECTIONS + 1)]
+    assert not {"text", "image", "vae_encode", "vision"} & set(lines)
 
 
 def test_sections_are_taken_over_into_another_folder(
@@ -181,3 +183,61 @@ def test_other_versions_are_told(
     _, events = make(order, models, tmp_path / "later", resume_from=whole.video.parent)
     said = " ".join(event.message for event in events if isinstance(event, Warned))
     assert f"torch {torch.__version__.split('+')[0]}" in said
+
+
+@pytest.mark.parametrize("harm", [_flip, Path.unlink])
+def test_damaged_encodings_are_made_again(
+    harm: Callable[[Path], None],
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    for name in ("encodings.safetensors", "sections/0003.safetensors"):
+        harm(broken / name)
+    result, events = make(order, models, broken, resume_from=broken)
+    lines = outline(events)
+    assert {"text", "image", "vae_encode", "vision", "sample 3"} <= set(lines)
+    assert "sample 2" not in lines
+    assert torch.equal(result.latents, whole.latents)
+    encodings = [load_file(f / "encodings.safetensors") for f in (broken, whole.video.parent)]
+    assert encodings[0].keys() == encodings[1].keys() == {"states_0", "pooled_0", "start", "vision"}
+    assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
+
+
+def test_encodings_of_something_else_are_not_used(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    """Of another prompt, say; sections of that would be refused, and there are none."""
+    first = tmp_path / "first"
+    first.mkdir()
+    shutil.copy(whole.video.parent / "encodings.safetensors", first)
+    _, events = make(replace(order, prompt="another"), models, tmp_path / "other", resume_from=first)
+    assert "text" in outline(events)
+    _, events = make(order, models, tmp_path / "same", resume_from=first)
+    assert "text" not in outline(events)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
+)
+def test_a_damaged_segment_is_noticed_and_decoded_again(
+    name: str,
+    harm: Callable[[Path], None],
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    harm(broken / name)
+    result, events = make(order, models, broken, resume_from=broken)
+    lines = outline(events)
+    assert not [line for line in lines if line.startswith("sample")]
+    assert any("damaged" in e.message for e in events if isinstance(e, Warned))
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    for segment in sorted((broken / "segments").iterdir()):
+        assert segment.read_bytes() == (whole.video.parent / "segments" / segment.name).read_bytes()

@@ -15,7 +15,7 @@ import pytest
 from app.jobs import supervisor as module
 from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
-from app.jobs.patience import FIRST_SECONDS, Patience
+from app.jobs.patience import FIRST_SECONDS, Patience, card_in_use
 from app.jobs.supervisor import Supervisor
 from diffusers_helper.events import (
     Event,
@@ -27,6 +27,7 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.packing import Mode
+from diffusers_helper.profiles import Machine
 from diffusers_helper.request import GenerationRequest
 
 ABOUT: dict[str, Any] = {"job": "job", "time": 0.0}
@@ -305,3 +306,88 @@ def test_patience_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) ->
     assert again.limit("kind 50") == FIRST_SECONDS
     file.write_text("{")
     assert not Patience(file).knows("kind 0")
+
+
+def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "patience.json"
+    slow = Patience(file, "slow card")
+    slow.learn("demo sample 64x64", 100.0)
+    slow.save()
+    fast = Patience(file, "fast card")
+    assert not fast.knows("demo sample 64x64")
+    fast.learn("demo sample 64x64", 10.0)
+    fast.save()
+    assert Patience(file, "slow card").limit("demo sample 64x64") == 800.0
+    assert Patience(file, "fast card").limit("demo sample 64x64") == 80.0
+    hung = [STARTED, stage(1), 700.0]
+    assert warnings(make(Script([hung, [END]], clock), Patience(file, "fast card")))
+    assert make(Script([[*hung, END]], clock), Patience(file, "slow card"))[-1] == END
+
+
+def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel search is expected again where the card, MIOpen with torch, or the find mode is another."""
+    machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
+    monkeypatch.setattr("app.jobs.patience.detect", lambda _: machine)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
+    first = card_in_use({})
+    assert first == "RX 7900 XTX (gfx1100), torch 2.13.0+rocm7.2, find mode FAST"
+    names = {first, card_in_use({"MIOPEN_FIND_MODE": "NORMAL"})}
+    version = "2.14.0+rocm7.2"
+    names.add(card_in_use({}))
+    machine = Machine("rocm", "gfx1201", "RX 9070 XT", 16 * 1024**3)
+    names.add(card_in_use({}))
+    assert len(names) == 4
+    machine = Machine("cpu", "", "CPU", 1024**3)
+    assert card_in_use({}) == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([], "the beginning"),
+        ([stage(0, "text")], "the beginning"),
+        ([stage(1)], "section 1"),
+        ([stage(1), done(1), stage(2, "sample")], "section 2"),
+    ],
+)
+def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -> None:
+    engine = Script([[STARTED, *said, -signal.SIGABRT], [END]], clock)
+    assert f"goes on from {words};" in warnings(make(engine))[0]
+
+
+def test_a_kernel_search_after_a_clean_up_is_given_its_time(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was learned with kernels at hand says nothing of a run that has to compile them again."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    patience = Patience()
+    patience.learn("demo decode 64x64", 1.0)
+    quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
+    told = warnings(make(Script([quiet], clock), patience, compiles=True))
+    assert ["MIOpen is compiling kernels" in text for text in told] == [True]
+    (tmp_path / ".cache" / "miopen").mkdir(parents=True)
+    patience = Patience()
+    patience.learn("demo decode 64x64", 1.0)
+    told = warnings(make(Script([quiet, [END]], clock), patience, compiles=True))
+    assert "gave no sign of life" in told[0]
+
+
+def test_what_a_dead_engine_was_writing_is_removed(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the job's folder is a relative path
+    torn = Path("job", "segments", ".0001.mp4.tmp")
+    whole = torn.with_name("0001.mp4")
+    torn.parent.mkdir(parents=True)
+
+    class Writing(Script):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            if self.resumed:
+                assert not torn.exists()
+            else:
+                torn.touch()
+                whole.touch()
+            yield from super().run(job, **settings)
+
+    assert make(Writing([[STARTED, -signal.SIGKILL], [END]], clock))[-1] == END
+    assert whole.exists()

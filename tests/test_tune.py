@@ -17,7 +17,14 @@ from app.cli import main
 from app.conv_settings import conv_settings, routes_folder
 from cache import conv_probe
 from cache.conv import case_of
-from cache.conv_probe import Measurement, condemn_interrupted, measure
+from cache.conv_probe import (
+    Measurement,
+    condemn_interrupted,
+    expected_seconds,
+    measure,
+    multiplications,
+    rates_of,
+)
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Rung
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
@@ -35,6 +42,7 @@ CPU = torch.device("cpu")
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of its own, short videos, and one run of each rung."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # which the command would set, for the tests after this
     monkeypatch.setattr(tune_module, "_SECONDS", 1.0)
     monkeypatch.setattr(conv_probe, "MIN_RUNS", 1)
     monkeypatch.setattr(conv_probe, "MAX_RUNS", 1)
@@ -115,7 +123,63 @@ def test_the_summary_for_people(
     assert "6 shapes: " in shown.out
     assert "times as fast" in shown.out
     assert str(routes_folder()) in shown.out
-    assert "shape 6 of 6: measured miopen" in shown.err
+    assert "shape 5 of 5: measured miopen" in shown.err
+
+
+def test_what_is_measured_is_of_the_type_that_the_profile_computes_in(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae = load_tiny(tiny_model).part("vae")
+    dtypes: list[set[str]] = []
+    for name in ("stored", "fp16"):
+        monkeypatch.setenv("LONGTAKE_VAE_DTYPE", name)
+        dtypes.append({case.dtype for case in tune_module._cases(vae, CPU, 64, 64)})
+    assert dtypes == [{"float32"}, {"float16"}]
+    assert vae.dtype == torch.float32
+
+
+def test_how_long_it_takes_is_told_before_it_starts(
+    tiny_model: Path,
+    six_cases: list[ConvCase],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From one shape on a new card, from what was measured before on a known one."""
+    monkeypatch.setattr(conv_probe, "expected_seconds", lambda case, rates: 50.0)
+    assert run(tiny_model) == 0
+    said = capsys.readouterr().err.splitlines()
+    first = next(n for n, line in enumerate(said) if line.startswith("shape"))
+    assert said[first - 2 : first] == [
+        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 minutes",
+    ]  # fmt: skip
+    assert run(tiny_model, "--again") == 0
+    said = capsys.readouterr().err
+    assert "A few shapes first" not in said
+    assert "6 shapes to measure: about 5 minutes" in said
+
+
+def test_the_estimate_follows_what_was_measured(case: ConvCase) -> None:
+    routes = RouteStore()
+    routes.add_measured(case, {"miopen": 20.0, "taps": 30.0, "tiles": 100.0}, {}, "miopen", "measured")
+    routes.add_measured(replace(case, dtype="float16"), {"miopen": 9000.0}, {}, "miopen", "measured")
+    rates = rates_of(routes.routes("cpu"), case)
+    assert rates["miopen"] * multiplications(case) == pytest.approx(0.020)
+    overhead, runs = conv_probe._OVERHEAD_SECONDS, conv_probe.MIN_RUNS + 1
+    larger = replace(case, shape=(*case.shape[:3], case.shape[3] * 10, case.shape[4]))
+    # One that is hopeless is run three times: once to be checked, twice to be timed.
+    expected = overhead + conv_probe._CHECKING * (0.2 * runs + 0.3 * runs + 1.0 * 3)
+    assert expected_seconds(larger, rates) == pytest.approx(expected)
+    assert rates_of(routes.routes("cpu"), replace(case, torch="1.0")) == {}
+
+
+def test_what_cannot_become_the_fastest_is_not_timed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert conv_probe._unsettled({"a": [], "b": []}) == ["a", "b"]
+    assert conv_probe._unsettled({"a": [0.01], "b": [0.09]}) == ["a", "b"]
+    assert conv_probe._unsettled({"a": [0.01] * 2, "b": [0.09, 0.03]}) == ["a"]
+    assert conv_probe._unsettled({"a": [0.01] * 2, "b": [0.09, 0.015]}) == ["a", "b"]
+    assert conv_probe._unsettled({"a": [0.01] * 9, "b": [0.05] * 3}) == []
+    assert conv_probe._unsettled({"a": [0.001] * 9}) == []
 
 
 def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
@@ -137,7 +201,7 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
     assert run(tiny_model) == 130
     assert "goes on from here" in capsys.readouterr().err
     first = RouteStore(routes_folder()).routes("cpu")
-    assert set(first) == {str(case) for case in six_cases[:2]}
+    assert set(first) == {str(six_cases[3]), str(six_cases[0])}  # one in the middle, for the estimate
     assert run(tiny_model, "--json") == 0
     shown = capsys.readouterr()
     assert [result["case"] for result in json.loads(shown.out)["results"]] == list(map(str, six_cases))

@@ -124,7 +124,7 @@ def test_provisional_frames_are_replaced(tmp_path: Path, mode: Mode) -> None:
     second = video.add_section(flat([90] * 3), None)
     assert np.allclose(read(first).mean((1, 2, 3)), ordered([40] * 5, [200] * 3), atol=3)
     assert np.allclose(read(second).mean((1, 2, 3)), ordered([40] * 5, [90] * 3), atol=3)
-    assert names(tmp_path / "segments") == {"0001.mp4", "0002.mp4"}
+    assert names(tmp_path / "segments") == {"0001.mp4", "0002.mp4", "sums.json"}
 
 
 def test_a_version_lives_until_the_next_but_one(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_finished_segment_is_never_written_again(tmp_path: Path, clip: np.ndar
     seen: dict[str, tuple[int, int]] = {}
     for final, pending in parts_of(clip, mode):
         video.add_section(final, pending)
-        now = {path.name: path.stat() for path in (tmp_path / "segments").iterdir()}
+        now = {path.name: path.stat() for path in (tmp_path / "segments").glob("*.mp4")}
         stamps = {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in now.items()}
         assert {name: stamps[name] for name in seen} == seen
         seen = stamps
@@ -252,6 +252,7 @@ def test_finish_gives_the_latest_version_its_lasting_name(
     assert video.finish().read_bytes() == second.read_bytes()
     assert names(tmp_path) == {
         "video.mp4", "video-0001.mp4", "video-0002.mp4", "segments/0001.mp4", "segments/0002.mp4",
+        "segments/sums.json",
     }  # fmt: skip
 
 

@@ -140,6 +140,14 @@ def changes_by(event: Event) -> dict[str, Any]:
     return changes
 
 
+def changed_by(job: Job, event: Event) -> Job:
+    """The job as a row with the event's changes would give it, but for the time of its end."""
+    changes = changes_by(event)
+    if changes.get("video") is not None:
+        changes["video"] = job.folder / changes["video"]
+    return replace(job, **changes)
+
+
 def final_event(job: Job) -> Event:
     """The final event of a job that is over, from what the index knows of it."""
     seconds = (job.ended or job.created) - (job.started or job.created)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import sqlite3
 import threading
@@ -15,9 +16,10 @@ from pathlib import Path
 from app.jobs.engine_client import Engine, EngineProcess
 from app.jobs.index import final_event
 from app.jobs.job import Job
-from app.jobs.patience import Patience
+from app.jobs.patience import Patience, card_in_use
 from app.jobs.store import INDEX_FOLDER, JobStore, unwritable
 from app.jobs.worker import Worker
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event
 from diffusers_helper.job_folder import JobFolder, write_atomic
 from diffusers_helper.picture import load_picture
@@ -48,6 +50,7 @@ class JobService:
         self._opening = threading.Lock()
         self._opened: JobStore | None = None
         self._worker: Worker | None = None
+        self._stopped = False
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
         """Begins to run jobs.
@@ -57,10 +60,14 @@ class JobService:
             adopt: also run what a process that is gone left in the queue.
 
         Raises:
-            InputError: if the outputs folder cannot be written.
+            InputError: if the outputs folder cannot be written, or for a value in the environment that
+                cannot be used.
         """
+        self._stopped = False
         self._store.recover(adopt=adopt)
-        patience = self._patience or Patience(self._store.outputs / INDEX_FOLDER / "patience.json")
+        patience = self._patience or Patience(
+            self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
+        )
         self._worker = Worker(self._store, self._engine, patience, self._notify)
         self._worker.start(warm=warm)
 
@@ -75,6 +82,7 @@ class JobService:
         with self._opening:
             if self._opened is not None:
                 self._opened.release()
+        self._stopped = True
         self._notify()
 
     def submit(self, request: GenerationRequest, *, allow_folder: bool = False) -> Job:
@@ -164,11 +172,12 @@ class JobService:
 
         Raises:
             InputError: if there is no such job.
+            LongtakeError: if the service was stopped and nobody here will bring the job to its end.
         """
         reader = self._store.events(job_id)
         last_round = False
         while True:
-            seen = self._changes
+            seen, stopped = self._changes, self._stopped
             over = self._store.job(job_id).is_over
             nothing_new = True
             for sequence, event in reader.read():
@@ -181,6 +190,11 @@ class JobService:
                 if over and last_round:  # its log lacks a final event, as after a full disk
                     yield reader.sequence + 1, final_event(self._store.job(job_id))
                     return
+                if stopped and not over:
+                    raise LongtakeError(
+                        f"Longtake was stopped before job {job_id} came to its end.",
+                        "Start Longtake again on the same folder; nothing that was finished is lost.",
+                    )
                 last_round = over
                 yield None
                 with self._changed:

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from app.jobs.event_log import EventReader, append_event
-from app.jobs.index import changes_by, insert, job_from_row, open_index, relative
+from app.jobs.index import changed_by, changes_by, insert, job_from_row, open_index, relative
 from app.jobs.job import Job
 from app.jobs.owner import Owner, is_alive
 from diffusers_helper.errors import InputError
@@ -40,6 +40,7 @@ class JobStore:
         self.outputs = outputs.expanduser().absolute()
         self._lock = threading.RLock()
         self._owners = self.outputs / INDEX_FOLDER / "owners"
+        self._unwritten: dict[str, Event] = {}  # final events that the index could not take
         try:
             self._owners.mkdir(parents=True, exist_ok=True)
             self._database = open_index(self.outputs / INDEX_FOLDER / "jobs.sqlite3")
@@ -89,10 +90,17 @@ class JobStore:
     def record(self, event: Event) -> None:
         """Writes an event to its job's log, and what it changes to the index.
 
-        The index goes first: who reads a final event from the log then finds the job ended.
+        The index goes first: who reads a final event from the log then finds the job ended. A final event
+        that cannot be written is remembered, so that here at least the job is over.
+
+        Raises:
+            OSError, sqlite3.Error: if it cannot be written, as on a full disk.
         """
         with self._lock:
+            if event.is_final:
+                self._unwritten[event.job] = event
             self._index(event)
+            self._unwritten.pop(event.job, None)
             self._append(event)
 
     def job(self, job_id: str) -> Job:
@@ -101,7 +109,7 @@ class JobStore:
             row = self._database.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
         if row is None:
             raise InputError(f"job is {job_id!r}; expected the id of a job here.", "Choose one of the list.")
-        return job_from_row(self.outputs, row)
+        return self._as_known(job_from_row(self.outputs, row))
 
     def jobs(self, limit: int = 50) -> list[Job]:
         """Newest first."""
@@ -117,7 +125,7 @@ class JobStore:
             rows = self._database.execute(
                 "SELECT * FROM jobs WHERE state IN ('queued', 'running') ORDER BY number"
             ).fetchall()
-        return self._readable(rows)
+        return [job for job in self._readable(rows) if not job.is_over]
 
     def finished_jobs(self, limit: int) -> list[Job]:
         """The last that were finished, newest first."""
@@ -131,10 +139,16 @@ class JobStore:
         found: list[Job] = []
         for row in rows:
             try:
-                found.append(job_from_row(self.outputs, row))
+                found.append(self._as_known(job_from_row(self.outputs, row)))
             except InputError as error:  # of another version, whose settings were others
                 _log.warning("Job %s is left out: %s", row["id"], error)
         return found
+
+    def _as_known(self, job: Job) -> Job:
+        """The job with an end that could not be written."""
+        with self._lock:
+            end = self._unwritten.get(job.id)
+        return job if end is None else changed_by(job, end)
 
     def jobs_before(self, job_id: str) -> int:
         """How many jobs its process has to end before it begins this one; 0 if it does not wait."""
@@ -154,8 +168,12 @@ class JobStore:
     def recover(self, *, adopt: bool) -> None:
         """Ends what dead processes left running; with `adopt`, takes over that and what they left queued.
 
-        A job that was taken over several times without a section being finished is ended all the same.
+        A job that was taken over several times without a section being finished is ended all the same. Ends
+        that could not be written before are written.
         """
+        with self._lock:
+            for end in list(self._unwritten.values()):
+                self.record(end)
         with self._transaction() as database:
             rows = database.execute("SELECT * FROM jobs WHERE state IN ('queued', 'running')").fetchall()
             dead = {name for name in {row["owner"] for row in rows} if not is_alive(self._owners, name)}
@@ -178,8 +196,7 @@ class JobStore:
         Returns: that video and its number of frames.
         """
         folder = JobFolder(self.outputs / job_id)
-        for leftover in folder.path.rglob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+        folder.remove_leftovers()
         if shown is None:
             return None, 0
         if not folder.video.exists() and Path(shown.video).exists():

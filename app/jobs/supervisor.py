@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
-from app.jobs.patience import Patience
+from app.jobs.patience import Patience, has_kernels
 from diffusers_helper.events import (
     Event,
     Finished,
@@ -26,6 +26,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
+from diffusers_helper.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ class _Run:
     ) -> None:
         self._job, self._engine, self._patience = job, engine, patience
         self._asked_to_end, self._compiles = asked_to_end, compiles
+        self._is_first = compiles and not has_kernels(Path.home())
         self._started: JobStarted | None = None
         self._shown: SectionFinished | None = None
         self._said: set[str] = set()
@@ -167,6 +169,8 @@ class _Run:
         """One engine's work on the job: what it says and others have not said."""
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
+        if resume:
+            JobFolder(self._job.folder).remove_leftovers()  # of the engine that died
         self._last = time.monotonic()
         for event in self._engine.run(self._job, resume=resume, deadly=self._deadly):
             now = time.monotonic()
@@ -196,11 +200,14 @@ class _Run:
             if now - self._asked > max(_CANCEL_SECONDS, usual):
                 self._engine.kill()
             return
+        is_new = self._is_first or not self._patience.knows(kind)
         limit = self._patience.limit(kind, load=loading)
+        if self._is_first:
+            limit = max(limit, self._patience.first)
         if self._engine.restarts and silence > limit and not self._hung:
             self._hung = f"gave no sign of life for {_duration(silence)}"
             self._engine.kill()
-        first = self._compiles and not loading and not self._patience.knows(kind)
+        first = self._compiles and not loading and is_new
         if first and silence > _NOTICE_SECONDS and _COMPILING not in self._said:
             self._said.add(_COMPILING)
             yield Warned(job=self._job.id, time=0.0, message=_COMPILING)
@@ -249,7 +256,9 @@ class _Run:
             self._deadly[trial] = f"the engine {deaths[-1].cause}"
 
     def warning(self, death: Death) -> Warned:
-        section = f" section {self._shown.section + 1}" if self._shown else " the beginning"
+        # What was encoded before the first section is kept, too.
+        begun = self._shown.section + 1 if self._shown else death.place.section
+        section = f" section {begun}" if begun else " the beginning"
         message = (
             f"The engine, the process that makes the video, {death.cause} {death.place.words}. "
             f"It was started again and goes on from{section}; nothing that was finished is lost."

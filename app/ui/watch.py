@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.live import LiveJob
+from diffusers_helper.errors import LongtakeError
 
 _SHORTEST_PAUSE = 0.2  # seconds between two updates: more would only cost the browser work
 _LOOK_AGAIN = 0.5  # seconds between two looks for a job while none runs
@@ -49,7 +50,10 @@ def watch(service: JobService) -> Iterator[Scene]:
             time.sleep(_LOOK_AGAIN)
         else:
             live = LiveJob(job)
-            yield from _watch_job(service, live)
+            try:
+                yield from _watch_job(service, live)
+            except LongtakeError:  # the service was stopped, and the server ends with it
+                return
 
 
 def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:

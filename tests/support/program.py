@@ -16,6 +16,7 @@ JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height"},
     "stage_started": {"stage", "section"},
     "step_done": {"section", "step", "steps", "preview"},
+    "piece_done": {"stage", "section", "piece", "pieces"},
     "section_finished": {"section", "sections", "video", "frames", "added_in_front", "thumbnail"},
     "warned": {"message"},
     "finished": {

@@ -1,12 +1,14 @@
 """Put on an engine's PYTHONPATH, this makes one convolution fail as drivers do, from outside the product.
 
 BAD_DRIVER_FAULT is `raise`, `abort`, `sleep` or `kill` (the first time only). The convolution is the VAE
-decoder's first one for the longest stretch, as called through `torch.nn.functional.conv3d`. Each failing call
-adds a byte to the file that BAD_DRIVER_CALLS names.
+decoder's first one for the longest stretch, as called through `torch.nn.functional.conv3d`. With `texts` all
+of the decoder's with kernels of 3 x 3 x 3 raise, each shape another one of the texts that BAD_DRIVER_TEXTS
+has, as JSON. Each failing call adds a byte to the file that BAD_DRIVER_CALLS names.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -31,10 +33,22 @@ class _Patched(Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         plain = module.conv3d
+        texts: list[str] = json.loads(os.environ.get("BAD_DRIVER_TEXTS", "[]"))
+        shapes: dict[Any, int] = {}
+
+        decoding = False
 
         def conv3d(x: Any, weight: Any, *rest: Any) -> Any:
-            if tuple(weight.shape[1:]) == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
-                _fail()
+            nonlocal decoding
+            kernel = tuple(weight.shape[1:])
+            decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))  # the encoder's first
+            if os.environ["BAD_DRIVER_FAULT"] != "texts":
+                if kernel == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
+                    _fail()
+            elif decoding and kernel[1:] == (3, 3, 3):
+                _count()
+                number = shapes.setdefault((x.shape, weight.shape), len(shapes))
+                raise RuntimeError(texts[number % len(texts)])
             return plain(x, weight, *rest)
 
         module.conv3d = conv3d
@@ -44,8 +58,7 @@ def _fail() -> None:
     fault, calls = os.environ["BAD_DRIVER_FAULT"], Path(os.environ["BAD_DRIVER_CALLS"])
     if fault == "kill" and calls.exists():
         return
-    with calls.open("ab") as file:
-        file.write(b"x")
+    _count()
     if fault == "raise":
         raise RuntimeError(_TEXT)
     if fault == "abort":
@@ -53,6 +66,11 @@ def _fail() -> None:
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(3600)
+
+
+def _count() -> None:
+    with Path(os.environ["BAD_DRIVER_CALLS"]).open("ab") as file:
+        file.write(b"x")
 
 
 class _Finder(MetaPathFinder):
