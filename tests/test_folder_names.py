@@ -11,7 +11,7 @@ import pytest
 
 from app.folder_names import FolderNames
 
-UPLOADS, OUTPUTS = Path("/home/anna/Vidéos & more/cache"), Path("/home/anna/Vidéos & more")
+UPLOADS, OUTPUTS = Path("/srv/anna/Vidéos & more/cache"), Path("/srv/anna/Vidéos & more")
 NAMES = FolderNames(UPLOADS, OUTPUTS)
 
 
