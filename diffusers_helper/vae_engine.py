@@ -254,13 +254,12 @@ class VaeEngine:
         pieces.total = count_pieces(plan, source.shape, family.shrink)
         results: list[Tensor] = []
         for item in source.split(1):
-            if plan.task == "decode":
-                with self.device:
+            with self.device:
+                if plan.task == "encode":
+                    results.append(_encode(family, item, plan, pieces))
+                else:
                     latents = item.to(self.device.torch_device, dtype)
                     results.append(_decode(family, latents, plan, pieces))
-            else:
-                with self.device:
-                    results.append(_encode(family, item, plan, pieces))
         return results[0] if len(results) == 1 else torch.cat(results)
 
 
