@@ -140,11 +140,6 @@ class SectionPlan:
         return 4 * self.window * len(self) + 1
 
     @property
-    def total_latents(self) -> int:
-        """Latent frames of the finished video, the picture's included: W N + 1."""
-        return self.window * len(self) + 1
-
-    @property
     def seconds(self) -> float:
         """Real length of the finished video."""
         return self.total_frames / FPS

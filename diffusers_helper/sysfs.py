@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/")
-_AMD = 0x1002
 _KIB = 1024
 
 
