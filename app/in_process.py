@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from app.conv_settings import conv_settings
 from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
-from app.machine import calibration_file
+from app.machine import this_local
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
 from diffusers_helper.failures import failed_event
-from diffusers_helper.local import Local
 
 if TYPE_CHECKING:
     from diffusers_helper.runner import Runner
@@ -76,6 +75,5 @@ class InProcessEngine:
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
         if self._runner is None:
-            local = Local(dict(os.environ), calibration_file().parent)
-            self._runner = Runner(local, initialize_miopen_fallback(**conv_settings()))
+            self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
         self._runner.run(job.request, job.folder, events.put, token, resume=resume)
