@@ -1,1 +1,1 @@
-"""What learns from this machine and remembers: convolution routes, step caches, encodings."""
+"""What learns from this machine and remembers: which way of computing a convolution works."""
