@@ -8,7 +8,7 @@ place of everything follows from the start and the time alone; inverted sampling
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,7 +90,6 @@ class Case:
     scene: Scene
     motion: Motion
     prompt: str
-    tags: dict[str, str] = field(default_factory=dict)
 
 
 def half_extent(height: int, width: int) -> tuple[float, float]:
