@@ -63,6 +63,11 @@ class JobFolder:
         return self.path / "encodings.safetensors"
 
     @property
+    def overflow(self) -> Path:
+        """There once the VAE's numbers have overflowed: in this job it works in fp32."""
+        return self.path / "vae_fp32"
+
+    @property
     def report(self) -> Path:
         """For a job that the command line saw fail: the text of its problem report."""
         return self.path / "report.txt"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from diffusers_helper.memory.budget import Demand, JobPlan
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.estimates import Calibration
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
-from diffusers_helper.memory.recovery import MAX_STEPS, Ladder
+from diffusers_helper.memory.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.memory.shortage import (
     OutOfDeviceMemory,
     Shortage,
@@ -117,9 +118,12 @@ class JobMemory:
         def demands(profile: Profile) -> tuple[Demand, ...]:
             return demands_for(request, models.info, profile, height, width, calibration)
 
+        def learned(profile: Profile) -> LearnedLevels:
+            return learned_levels(local.learned, request, models.info, profile, height, width)
+
         self._demands_for, self._demands = demands, demands(profile)
-        self._parts = _Parts(models, profile)
-        self._learned = learned_levels(local.learned, request, models.info, profile, height, width)
+        self._parts, self._overflow = _Parts(models, profile), Path(os.devnull)
+        self._learned_for, self._learned = learned, learned(profile)
         self._ladder = Ladder(budget, self._demands, self._learned.read())
         self._stage = ""
         self.warn: Callable[[str], None] = _log.warning
@@ -160,6 +164,16 @@ class JobMemory:
         ) as network:
             yield network
 
+    def note_overflow(self, file: Path, is_known: bool) -> None:
+        """Where it is noted that the VAE's numbers have overflowed, and whether they have in an earlier run.
+
+        Raises:
+            DoesNotFit: if they have, and the VAE does not fit in fp32.
+        """
+        self._overflow = file
+        if is_known:
+            self._use_fp32()
+
     @property
     def tiles(self) -> Tiles:
         """The VAE's, by the plan in force."""
@@ -168,19 +182,21 @@ class JobMemory:
     def attempt(self, work: Callable[[], _T]) -> _T:
         """Does it, and does it again with a smaller plan when the device's memory runs out.
 
-        Where the VAE's type has overflowed, it computes in fp32 from then on.
+        Where the VAE's type has overflowed, it computes in fp32 from then on, in later runs of the job too.
 
         Raises:
             OutOfDeviceMemory: if no smaller plan is left.
             DoesNotFit: if the VAE does not fit in fp32.
+            NotFinite: if fp32 does not help.
         """
         while True:
             try:
                 return work()
             except Exception as error:
-                if not (is_out_of_memory(error) or isinstance(error, NotFinite)):
+                overflowed = isinstance(error, NotFinite) and not self._is_wide
+                if not (is_out_of_memory(error) or overflowed):
                     raise
-                shortage = None if isinstance(error, NotFinite) else read_shortage(str(error))
+                shortage = None if overflowed else read_shortage(str(error))
                 traceback.clear_frames(error.__traceback__)
             # Out here the exception is gone, and with it the tensors of its frames.
             self.store.clear()
@@ -190,14 +206,28 @@ class JobMemory:
             else:
                 self._shrink(shortage)
 
-    def _widen(self) -> None:
+    @property
+    def _is_wide(self) -> bool:
+        dtype = self._parts.compute_dtype("vae") or self._parts.part("vae").dtype
+        return dtype == torch.float32
+
+    def _use_fp32(self) -> None:
+        """For the VAE, from here on."""
         before = self._parts.profile
         fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
         self._parts.profile = replace(before, vae_dtype=fp32)
         self._demands = self._demands_for(self._parts.profile)
+        self._learned = self._learned_for(self._parts.profile)
         self._ladder.renew(self._demands)
+        write_atomic(self._overflow, b"")
+
+    def _widen(self) -> None:
+        tile = self.plan.vae_tile_px
+        self._use_fp32()
         self.store.follow(self.plan)
-        self.warn("The VAE's numbers overflowed; it works in fp32 from here on, in twice the memory.")
+        smaller = self.plan.vae_tile_px
+        tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
+        self.warn(f"The VAE's numbers overflowed; it works in fp32 from here on{tiles}.")
 
     def _shrink(self, shortage: Shortage) -> None:
         _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)

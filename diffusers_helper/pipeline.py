@@ -23,7 +23,7 @@ from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.cancel_hooks import cancellable
 from diffusers_helper.checkpoints import Checkpoints, origin_of
-from diffusers_helper.errors import GenerationCancelled, InputError
+from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.events import Event, Stage
 from diffusers_helper.guidance import Condition, GuidedDenoiser
 from diffusers_helper.history import History
@@ -138,6 +138,8 @@ class _Job:
         self.saved: dict[int, Tensor] = {}
         self.memory = JobMemory(request, models, self.height, self.width, local)
         self.folder = _open_folder(request, self.picture, resume_from, folder)
+        earlier = resume_from is not None and JobFolder(resume_from).overflow.exists()
+        self.memory.note_overflow(self.folder.overflow, earlier)
         self.video = GrowingVideo(
             self.folder.path, width=self.width, height=self.height, mode=request.mode, crf=request.crf
         )
@@ -251,7 +253,13 @@ class _Job:
         with self.on_device("sample", section) as transformer:
             denoise = GuidedDenoiser(transformer, condition, history.context(section))
             sample = _SAMPLERS[self.request.sampler]
-            return to_host(sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step))
+            window = to_host(sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step))
+        if not bool(window.isfinite().all()):
+            raise LongtakeError(
+                f"Section {section.number}: latents are not finite numbers; the transformer overflowed.",
+                "Try another prompt, picture or guidance; if it stays, the model's files may be damaged.",
+            )
+        return window
 
     def _pieces(self, stage: Stage, section: Section | None = None) -> Pieces:
         """Tells of each piece that the VAE has done, where there are several."""

@@ -149,7 +149,9 @@ def learned_levels(
     if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
-    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}")
+    # A level is a place among the tiles that such a job may use.
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
+    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
 
 
 def plan_video(

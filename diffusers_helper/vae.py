@@ -51,7 +51,7 @@ def decode_latents(
 
     Returns: fp32 on the CPU, about -1 to 1.
     """
-    scaled = (latents / vae.config["scaling_factor"]).to(vae.device, vae.dtype)
+    scaled = latents / vae.config["scaling_factor"]
     return decoder.decode(family_of(vae), scaled, begin, tiles, pieces)[0].permute(1, 2, 3, 0).float()
 
 

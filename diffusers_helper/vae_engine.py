@@ -17,13 +17,18 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.cancel_hooks import cancellable
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.memory.backend import Backend
 from diffusers_helper.memory.budget import Weights
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.networks import Network
-from diffusers_helper.memory.shortage import OutOfDeviceMemory, is_out_of_memory, read_shortage
+from diffusers_helper.memory.shortage import (
+    OutOfDeviceMemory,
+    Shortage,
+    is_out_of_memory,
+    read_shortage,
+)
 from diffusers_helper.vae_families import Family, family_of
 from diffusers_helper.vae_pieces import Grid, Mosaic, join_windows
 from diffusers_helper.vae_plan import Task, Tiles, VaePlan, VaeSettings, Video, plan_vae, vae_plans
@@ -31,11 +36,17 @@ from diffusers_helper.vae_plan import Task, Tiles, VaePlan, VaeSettings, Video, 
 _log = logging.getLogger(__name__)
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Progress = Callable[[int, int], None]
-"""Told how many pieces of how many are done."""
+"""Told how many pieces of how many are done; from 1 again where it had to be begun anew."""
 
 
-class NotFinite(ArithmeticError):
+class NotFinite(LongtakeError):
     """A piece has values that are not finite, as fp16 gives where it overflows."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The VAE gives values that are not finite numbers.",
+            "In fp32 that means latents or weights that are damaged: get the model's files anew.",
+        )
 
 
 class Pieces:
@@ -55,11 +66,11 @@ class Pieces:
         """A finished piece, on the host.
 
         Raises:
-            NotFinite: if it is of a narrow type and has overflowed.
+            NotFinite: if it has overflowed.
             GenerationCancelled: if the task was cancelled.
         """
         piece = to_host(piece)
-        if piece.dtype != torch.float32 and not bool(piece.isfinite().all()):
+        if not bool(piece.isfinite().all()):
             raise NotFinite
         self._done += 1
         self._progress(self._done, self.total)
@@ -89,6 +100,7 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
                 waiting.clear()
                 mosaic.add(place, begin, piece)
                 begin += waiting_frames
+            del frames  # else it stays on the device while the next tile is decoded
     return mosaic.finish()
 
 
@@ -151,6 +163,7 @@ class VaeEngine:
         """
         network = self._network(dtype or self._dtype)
         plans = vae_plans(network, video, task, self.settings, self._backend)
+        # Another precision is a copy.
         copied = network.weights.total_bytes if self._needs_copy(dtype or self._dtype) else 0
         return plan_vae(plans, max(0, self.device.free_bytes() - copied), self.settings)
 
@@ -217,6 +230,8 @@ class VaeEngine:
         try:
             return self._in_dtype(task, source, video, progress, cancel, self._dtype)
         except NotFinite:
+            if self._dtype == torch.float32:
+                raise
             _log.warning("values in %s are not finite; once more in fp32", self._dtype)
         return self._in_dtype(task, source, video, progress, cancel, torch.float32)
 
@@ -230,14 +245,15 @@ class VaeEngine:
         dtype: torch.dtype,
     ) -> Tensor:
         plans = self.plans(task, video, dtype)
-        with self.device:
-            vae = _copy(self._vae, dtype) if self._needs_copy(dtype) else self._vae
+        shortage = Shortage("")
         for plan in plans:
             _log.info("%s: %s", task, plan.reason)
             pieces = Pieces(progress, cancel, self.device.empty_cache, self.settings.cleanup_frequency)
             try:
-                with torch.inference_mode(), cancellable(vae, cancel or CancelToken()):
-                    return self._run(vae, plan, source, pieces)
+                with torch.inference_mode(), self.device:
+                    vae = _copy(self._vae, dtype) if self._needs_copy(dtype) else self._vae
+                    with cancellable(vae, cancel or CancelToken()):
+                        return self._run(vae, plan, source, pieces)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -250,22 +266,21 @@ class VaeEngine:
 
     def _run(self, vae: nn.Module, plan: VaePlan, source: Tensor, pieces: Pieces) -> Tensor:
         family = family_of(vae)
-        dtype = next(vae.parameters()).dtype
         pieces.total = count_pieces(plan, source.shape, family.shrink)
         results: list[Tensor] = []
         for item in source.split(1):
-            with self.device:
-                if plan.task == "encode":
-                    results.append(_encode(family, item, plan, pieces))
-                else:
-                    latents = item.to(self.device.torch_device, dtype)
-                    results.append(_decode(family, latents, plan, pieces))
+            run = _encode if plan.task == "encode" else _decode
+            results.append(run(family, item, plan, pieces))
         return results[0] if len(results) == 1 else torch.cat(results)
 
 
 def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
-    # diffusers' own `to` warns of layers that it might have to keep in fp32; these VAEs have none.
-    return nn.Module.to(copy.deepcopy(vae), dtype)
+    """The same in another type, without a copy in the type that it has."""
+    # Who wants to know what was copied already is told of tensors in the other type.
+    memo: dict[int, Any] = {
+        id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
+    }
+    return copy.deepcopy(vae, memo)
 
 
 def _decode(family: Family, latents: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:

@@ -23,13 +23,18 @@ class Family(Protocol):
         has_stream: whether frames can follow one another exactly.
         shrink: pixels for one latent, along each side. Along time it is 4 for all: n latent frames are
             4 n - 3 frames.
+        dtype: what is computed in.
     """
 
     has_stream: bool
     shrink: int
+    dtype: torch.dtype
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        """Frames (B, 3, F, H, W) on the device, of one pass or of one latent frame after the other."""
+        """Frames (B, 3, F, H, W) on the device, of one pass or of one latent frame after the other.
+
+        The latents may be anywhere, in any type.
+        """
         ...
 
     def encode(self, frames: Tensor) -> Tensor:
@@ -45,12 +50,14 @@ class HunyuanFamily:
     def __init__(self, vae: AutoencoderKLHunyuanVideo) -> None:
         self._vae: Any = vae
         self.shrink = int(self._vae.spatial_compression_ratio)
+        self.dtype: torch.dtype = vae.dtype
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
+        latents = latents.to(self._vae.device, self.dtype)
         yield self._vae.decoder(self._vae.post_quant_conv(latents))
 
     def encode(self, frames: Tensor) -> Tensor:
-        frames = frames.to(self._vae.device, self._vae.dtype)
+        frames = frames.to(self._vae.device, self.dtype)
         return self._vae.quant_conv(self._vae.encoder(frames))
 
 
@@ -66,10 +73,11 @@ class WanFamily:
     def __init__(self, vae: AutoencoderKLWan) -> None:
         self._vae: Any = vae
         self.shrink = int(self._vae.spatial_compression_ratio)
+        self.dtype: torch.dtype = vae.dtype
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         vae, memory = self._vae, _memory(self._vae.decoder)
-        states = vae.post_quant_conv(latents)
+        states = vae.post_quant_conv(latents.to(vae.device, self.dtype))
         for k in range(latents.shape[2]):
             frames = vae.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], first_chunk=k == 0)
             if vae.config.patch_size is not None:
@@ -81,7 +89,7 @@ class WanFamily:
         ends = range(1, frames.shape[2] + 1, 4)
         parts: list[Tensor] = []
         for end in ends:
-            part = frames[:, :, max(0, end - 4) : end].to(vae.device, vae.dtype)
+            part = frames[:, :, max(0, end - 4) : end].to(vae.device, self.dtype)
             if vae.config.patch_size is not None:
                 part = patchify(part, patch_size=vae.config.patch_size)
             parts.append(vae.encoder(part, feat_cache=memory, feat_idx=[0]))

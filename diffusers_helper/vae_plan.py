@@ -200,14 +200,14 @@ def _plan(
     # Of a window's latent frames one more than the chunk count, and one leads in.
     at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
     working = estimate(network, at_once, height, width, backend=backend, latents=video.latents)
-    reason = _reason(time, at_once, tile, time != "stream")
+    reason = _reason(time, at_once, tile, task == "decode" and time != "stream")
     is_exact = not tile and time != "windows"
     tiles = Tiles.of(tile, settings.overlap)
     return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
 
 
 def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
-    """How, and what it costs: where the result differs from that of one pass, by how much it was measured."""
+    """How, and by how much the result differs from that of one pass, where that was measured."""
     how = {
         "whole": "All frames in one pass",
         "stream": "One latent frame after the other",
@@ -220,7 +220,7 @@ def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
     if not costs:
         return f"{how}: exact."
     if not is_measured:
-        return f"{how}: exact but for the tiles' edges; by how much was not measured."
+        return f"{how}: not quite that of one pass; by how much was not measured."
     return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."
 
 

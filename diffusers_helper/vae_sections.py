@@ -44,7 +44,7 @@ class SectionDecoder:
         starts = window_starts(count, OWN_CHUNK)
         # Other tiles, and another type, give other pixels.
         wanted: dict[int, _Key] = {
-            start: (begin + start, size, tiles, latents.dtype)
+            start: (begin + start, size, tiles, family.dtype)
             for start, size in zip(starts, window_sizes(count), strict=True)
         }
         lacking = sum(key not in self._windows for key in wanted.values())

@@ -134,6 +134,8 @@ class GrowingVideo:
         harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
         self.sections = max(0, next(harmed, last + 1) - 1)
         self.doubt = ""
+        if not made and any(self._segments.glob("[0-9]*.mp4")):
+            self.doubt = "The sums of the video so far are missing or damaged; all of it is decoded again."
         if self.sections < made:
             self.doubt = (
                 f"Files of the video so far are damaged; section {self.sections + 1} and what follows it "

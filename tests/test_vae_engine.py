@@ -234,10 +234,20 @@ def test_another_precision_leaves_the_vae_as_it_is(make: Make, precision: str) -
     assert torch.equal(engine_of(vae).decode(latents), expected)
 
 
+def test_another_precision_takes_no_more_memory_than_it_says() -> None:
+    vae = AutoencoderKLWan(base_dim=16, num_res_blocks=1).eval()
+    engine = engine_of(vae, precision="bf16", tile_px=32, memory_threshold=1.0)
+    need = engine.plans("decode", Video(2, 64, 64))[0].working_bytes
+    cap = weights_of(vae) + weights_of(vae) // 2 + need
+    engine.device.limit(cap)
+    assert engine.decode(noise(1, 16, 2, 8, 8)).shape == (1, 3, 5, 64, 64)
+    assert engine.device.peak_bytes() <= cap
+
+
 def test_what_overflows_is_done_again_in_fp32() -> None:
     vae: Any = wan()
     with torch.no_grad():
-        # The last layer's values pass 65504, which is the most that fp16 has.
+        # What comes after it passes 65504, which is the most that fp16 has.
         vae.decoder.conv_in.weight *= 3e4
     latents = 10 * noise(1, 16, 2, 4, 4)
     found = engine_of(vae, precision="fp16").decode(latents)

@@ -28,7 +28,10 @@ _SHARES = (1.0, 0.5, 0.25, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How far down the plans are: how often the weights' room was halved, and the tile made smaller."""
+    """How far down the plans are: how often the weights' room was halved, and the tile made smaller.
+
+    A failure of the VAE does both, as its weights take room too.
+    """
 
     weights: int = 0
     tile: int = 0
@@ -80,6 +83,7 @@ class Ladder:
         before, level = self.plan, self.level
         for _ in _SHARES:
             level = level.below(stage)
+            level = replace(level, tile=min(level.tile, len(self._demands) - 1))
             self.plan, self.level = self._plan(level), level
             if change := _difference(before, self.plan, stage):
                 self.retries += 1

@@ -91,7 +91,7 @@ def _stream_encode(network: Network, area: int, latents: int) -> float:
     channels, layers = network.config["base_dim"], network.config["num_res_blocks"]
     wide = network.dtype_bytes < 4
     if network.config.get("is_residual"):
-        values = ((6.1 if wide else 5.65) + 2.81 * layers) * channels + (6 if wide else 0)
+        values = ((6.1 if wide else 5.65) + 2.81 * layers) * channels + 6
     else:
         values = ((24.3 if wide else 22.4) + 7.25 * layers) * channels + (8 if wide else 3)
     share = 0.29 if latents == 1 else 1.0

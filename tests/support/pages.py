@@ -27,8 +27,10 @@ from tests.support.staged_engine import STEPS, StagedEngine
 FIRST, FURTHER = 2 + 1 + STEPS + 2, 1 + STEPS + 2
 # Readiness, length in seconds, and the mean colour of what the video shows now.
 VIDEO = """async () => {
-    const video = document.querySelector('.lt-stage video');
-    if (video.readyState < 2) await new Promise(done => video.addEventListener('loadeddata', done));
+    // The one on top may change at any moment, and the other one never gets its data.
+    let video;
+    while (!(video = document.querySelector('.lt-stage video.lt-top')) || video.readyState < 2)
+        await new Promise(requestAnimationFrame);
     const canvas = document.createElement('canvas');
     canvas.width = canvas.height = 8;
     const context = canvas.getContext('2d');
