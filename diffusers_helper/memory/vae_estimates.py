@@ -60,7 +60,7 @@ def encode_bytes(
 def _attention(network: Network, area: int, backend: Backend) -> int:
     """The mask of HunyuanVideo's middle block: latents x latents, made in fp32; and scores, if they are kept.
 
-    Grid: 5 and 9 latent frames of 128x128 to 256x256 pixels, bf16 and fp32.
+    Grid: 2 to 9 latent frames of 96x96 to 256x256 pixels, bf16 and fp32.
     """
     if not network.config.get("mid_block_add_attention", True):
         return 0
