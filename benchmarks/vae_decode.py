@@ -176,7 +176,7 @@ class Bench:
                 yield f"engine tile {tile}", self._engine(VaeSettings(tile_px=tile))
         if case.height <= 320:
             # CPUs take a minute for what a card does at once in fp16.
-            for precision in ("bf16", "fp16") if self.device.has_gpu or case.frames == 1 else ("bf16",):
+            for precision in ("bf16", "fp16") if self.device.has_gpu else ("bf16",):
                 yield f"engine {precision}", self._engine(VaeSettings(precision=precision))
 
     def _diffusers(self, *, tiled: bool) -> Decode:
