@@ -111,6 +111,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     from cache.conv import card_of
     from diffusers_helper.loaders import dtype_for
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+    from diffusers_helper.vae_engine import DTYPES
     from diffusers_helper.vae_families import family_of
     from diffusers_helper.vae_sections import window_sizes
 
@@ -123,8 +124,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
     profile = profile_for(detect(os.environ), os.environ)
-    named = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype = named.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
+    dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
     torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
     lengths = {
         (section.decoded_frames + 3) // 4

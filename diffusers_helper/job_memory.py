@@ -35,12 +35,11 @@ from diffusers_helper.planning import demands_for, learned_levels
 from diffusers_helper.profiles import Machine, Profile, Setting, detect, profile_for
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sysfs import host_memory
-from diffusers_helper.vae_engine import NotFinite
+from diffusers_helper.vae_engine import DTYPES, NotFinite
 from diffusers_helper.vae_plan import Tiles
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _WORDS = {
     "text": "encoding the prompt",
     "text_2": "encoding the prompt",
@@ -59,8 +58,8 @@ class _Parts:
         self.part, self.blocks = models.part, models.blocks
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        if name == "vae" and self.profile.vae_dtype.value in _DTYPES:
-            return _DTYPES[self.profile.vae_dtype.value]
+        if name == "vae" and self.profile.vae_dtype.value in DTYPES:
+            return DTYPES[self.profile.vae_dtype.value]
         return self._models.compute_dtype(name)
 
 

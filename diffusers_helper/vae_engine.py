@@ -34,7 +34,7 @@ from diffusers_helper.vae_pieces import Grid, Mosaic, join_windows
 from diffusers_helper.vae_plan import Task, Tiles, VaePlan, VaeSettings, Video, plan_vae, vae_plans
 
 _log = logging.getLogger(__name__)
-_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Progress = Callable[[int, int], None]
 """Told how many pieces of how many are done; from 1 again where it had to be begun anew."""
 
@@ -213,7 +213,7 @@ class VaeEngine:
     @property
     def _dtype(self) -> torch.dtype:
         own: torch.dtype = next(self._vae.parameters()).dtype
-        return _DTYPES.get(self.settings.precision, own)
+        return DTYPES.get(self.settings.precision, own)
 
     def _needs_copy(self, dtype: torch.dtype) -> bool:
         return any(parameter.dtype != dtype for parameter in self._vae.parameters())
@@ -267,10 +267,8 @@ class VaeEngine:
     def _run(self, vae: nn.Module, plan: VaePlan, source: Tensor, pieces: Pieces) -> Tensor:
         family = family_of(vae)
         pieces.total = count_pieces(plan, source.shape, family.shrink)
-        results: list[Tensor] = []
-        for item in source.split(1):
-            run = _encode if plan.task == "encode" else _decode
-            results.append(run(family, item, plan, pieces))
+        run = _encode if plan.task == "encode" else _decode
+        results = [run(family, item, plan, pieces) for item in source.split(1)]
         return results[0] if len(results) == 1 else torch.cat(results)
 
 

@@ -14,9 +14,9 @@ The estimates are those of `memory.vae_estimates`, which the plans of a job use 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.memory.backend import Backend
@@ -30,7 +30,6 @@ Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 CHUNKS = (1, 2, 4, 8)
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 # Latent frames that windows of HunyuanVideo's VAE move on by; a window is one more, and one that leads in.
 OWN_CHUNK = 3
 # PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows' chunk;
@@ -75,7 +74,7 @@ class VaeSettings:
                 "a multiple of 32",
             ),
             "overlap": (self.overlap, 0 <= self.overlap <= 0.5, "0 to 0.5"),
-            "precision": (self.precision, self.precision in ("auto", *BYTES), "auto, fp32, fp16 or bf16"),
+            "precision": (self.precision, self.precision in get_args(Precision), "auto, fp32, fp16 or bf16"),
             "memory_threshold": (self.memory_threshold, 0 < self.memory_threshold <= 1, "0 to 1"),
             "cleanup_frequency": (self.cleanup_frequency, self.cleanup_frequency >= 0, "0 or more"),
         }
@@ -213,10 +212,10 @@ def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
         "stream": "One latent frame after the other",
         "windows": f"In windows of {4 * at_once - 3} frames, which is approximate",
     }[time]
-    costs = [_window_db(at_once - 2)] if time == "windows" else []
+    costs = [_db(_WINDOW_DB, at_once - 2)] if time == "windows" else []
     if tile:
         how += f", in tiles of {tile} pixels"
-        costs.append(_tile_db(tile))
+        costs.append(_db(_TILE_DB, tile))
     if not costs:
         return f"{how}: exact."
     if not is_measured:
@@ -224,9 +223,6 @@ def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
     return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."
 
 
-def _tile_db(tile: int) -> int:
-    return max((db for side, db in _TILE_DB.items() if side <= tile), default=min(_TILE_DB.values()))
-
-
-def _window_db(chunk: int) -> int:
-    return max((db for size, db in _WINDOW_DB.items() if size <= chunk), default=min(_WINDOW_DB.values()))
+def _db(measured: Mapping[int, int], size: int) -> int:
+    """Of the sizes measured the largest that is not above this one, or the smallest of all."""
+    return max((db for known, db in measured.items() if known <= size), default=min(measured.values()))
