@@ -139,7 +139,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_loaded(
     with pytest.raises(DoesNotFit) as caught:
         make(tiny_request(small_scene, vram_cap_gb=(smallest - 1) / GB), deep_models, tmp_path / "job")
     assert caught.value.smallest_cap_bytes == smallest
-    assert "Set --vram-cap-gb to" in caught.value.remedy
+    assert "Set vram_cap_gb to" in str(caught.value)
     assert not deep_models._parts
     assert not (tmp_path / "job").exists()
 

@@ -85,11 +85,11 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "first"),
     [
-        (CUDA, "shortage", "smaller resolution"),
+        (CUDA, "shortage", "smaller `resolution`"),
         (PIECES, "fragmentation", "Start Longtake anew"),
         (HIP, "driver", "GTT"),
         (HSA, "driver", "GTT"),
-        ("CUDA error: out of memory", "shortage", "smaller resolution"),
+        ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
     ],
 )
 def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
