@@ -5,23 +5,38 @@ from __future__ import annotations
 import signal
 import traceback
 
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import FailureCode, LongtakeError
 from diffusers_helper.events import Failed
-from diffusers_helper.foreign_errors import trouble_of
+from diffusers_helper.foreign_errors import Trouble, trouble_of
 
 MAX_DETAIL = 8000  # characters: a deep traceback, still small enough for one line of the event log
+_NO_MEMORY: tuple[FailureCode, str, str] = (
+    "out_of_memory",
+    "There was not enough memory to go on.",
+    "Choose a smaller `resolution`, or close other programs that use memory, and start again.",
+)
+_TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
+    "device_memory": _NO_MEMORY,
+    "host_memory": _NO_MEMORY,
+    "disk_full": (
+        "disk_full", "The disk is full; the video cannot be written.", "Free some space and start again.",
+    ),
+    "download": (
+        "download", "The model could not be downloaded from huggingface.co.",
+        "Check the network connection and start again; what was loaded so far is kept.",
+    ),
+    "installation": (
+        "installation", "A package that Longtake needs cannot be loaded ({text}).",
+        "Run ./webui.sh --setup-only to complete the installation.",
+    ),
+}  # fmt: skip
 _KEPT = "What was finished until then is kept; start again."
 
 
 def failed_event(error: BaseException, job: str, time: float, video: str | None, frames: int) -> Failed:
     """Return what a person should read about an exception that ended a job.
 
-    Args:
-        error: the exception.
-        job: the job's id.
-        time: seconds since the job started.
-        video: path of the video so far.
-        frames: number of its frames.
+    `video` and `frames` are what there was by then.
     """
     known = error if isinstance(error, LongtakeError) else _explained(error)
     return Failed(
@@ -56,10 +71,7 @@ def engine_died_event(
 
     Args:
         exit_code: as `Popen.returncode`.
-        job: the job's id.
-        time: seconds since the job started.
-        video: path of the video so far.
-        frames: number of its frames.
+        job, time, video, frames: as in the event.
         attempts: how many engines have died at the job.
         lessons: what is known of their deaths, a line each.
     """
@@ -85,32 +97,11 @@ def interrupted_event(job: str, time: float, video: str | None, frames: int) -> 
 
 def _explained(error: BaseException) -> LongtakeError:
     """Return an error of someone else's code as one that can be read."""
-    trouble, text = trouble_of(error), str(error)
-    if trouble in ("device_memory", "host_memory"):
-        return LongtakeError(
-            "There was not enough memory to go on.",
-            "Choose a smaller `resolution`, or close other programs that use memory, and start again.",
-            code="out_of_memory",
-        )
-    if trouble == "disk_full":
-        return LongtakeError(
-            "The disk is full; the video cannot be written.",
-            "Free some space and start again.",
-            code="disk_full",
-        )
-    if trouble == "download":
-        return LongtakeError(
-            "The model could not be downloaded from huggingface.co.",
-            "Check the network connection and start again; what was loaded so far is kept.",
-            code="download",
-        )
-    if trouble == "installation":
-        return LongtakeError(
-            f"A package that Longtake needs cannot be loaded ({text}).",
-            "Run ./webui.sh --setup-only to complete the installation.",
-            code="installation",
-        )
-    first_line = text.strip().splitlines()[0][:200] if text.strip() else "no further text"
+    trouble, text = trouble_of(error), str(error).strip()
+    if trouble in _TROUBLES:
+        code, message, remedy = _TROUBLES[trouble]
+        return LongtakeError(message.format(text=text), remedy, code=code)
+    first_line = text.splitlines()[0][:200] if text else "no further text"
     return LongtakeError(
         f"An unexpected error ended the job ({type(error).__name__}: {first_line}).",
         "Start again; if it returns, report it.",

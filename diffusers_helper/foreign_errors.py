@@ -102,11 +102,6 @@ def trouble_of(error: BaseException) -> Trouble | None:
     return None
 
 
-def trouble_in(text: str) -> Trouble | None:
-    """Return what a text means, as a process that has ended left it on its standard error."""
-    return trouble_of(RuntimeError(text))
-
-
 def memory_sizes(text: str) -> dict[str, int]:
     """Return what a text says of `tried`, `capacity`, `free`, `allocated` and `idle` bytes."""
     found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in _SIZES.items()}

@@ -119,7 +119,7 @@ def test_every_sampler_has_its_module(name: str) -> None:
 def test_what_a_person_wrote_is_never_taken_for_a_setting() -> None:
     with pytest.raises(InputError) as caught:
         GenerationRequest(image="x", mode="`steps`")
-    assert page_error(caught.value)[0].startswith("Order is \"'steps'\"; expected inverted or forward")
+    assert page_error(caught.value)[0].startswith("Order is ''steps''; expected inverted or forward")
 
 
 def test_names_that_no_surface_knows_stay() -> None:
