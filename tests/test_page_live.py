@@ -17,6 +17,7 @@ from app.jobs.service import JobService
 from app.ui.watch import Scene, watch
 from diffusers_helper.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import PATIENCE
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
 from tests.support.staged_engine import (
     FAILING_LATE_PROMPT,
@@ -357,7 +358,7 @@ def test_the_preview_can_be_put_away_and_stays_away(page: Any, stand: Stand, pho
 def calm_page(browser: Any, stand: Stand) -> Iterator[Any]:
     """For a person who asked for less motion, and allows notifications."""
     context = browser.new_context(reduced_motion="reduce", permissions=["notifications"])
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE * 1000)
     context.add_init_script(
         "window.notes = []; window.Notification = class { constructor(title, options) "
         "{ window.notes.push([title, options.body]); } static permission = 'granted'; };"
