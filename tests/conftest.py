@@ -88,7 +88,7 @@ def browser() -> Iterator[Any]:
     # Not for the whole session: while it lives, its event loop counts as running in the tests' thread.
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
         yield browser
         browser.close()
 

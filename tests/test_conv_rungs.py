@@ -17,7 +17,7 @@ from cache.conv import case_of
 from cache.conv_rungs import RUNGS, Rung, output_shape, window_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-RULES = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+RULES = settings(max_examples=50)
 Call = tuple[Tensor, Tensor, Tensor | None, Any, Any, Any, int]
 
 

@@ -74,7 +74,7 @@ def colours() -> np.ndarray:
 def page() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
         page = browser.new_page()
         page.set_default_timeout(PATIENCE * 1000)
         yield page
