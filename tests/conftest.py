@@ -42,6 +42,17 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let tests, and what they start, neither see nor change what Longtake has learned on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for name in [name for name in os.environ if name.startswith("LONGTAKE_")]:
+            if not name.startswith("LONGTAKE_TEST_"):
+                patch.delenv(name)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Let no test draw numbers that depend on the tests before it."""
