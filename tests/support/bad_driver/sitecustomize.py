@@ -85,7 +85,7 @@ def _keep_frames(module: ModuleType) -> None:
     module.GrowingVideo.add_section = add_section
 
 
-_PATCHES = {"torch.nn.functional": _break_convolutions, "diffusers_helper.video": _keep_frames}
+_PATCHES = {"torch.nn.functional": _break_convolutions, "diffusers_helper.output.video": _keep_frames}
 
 
 class _Patched(Loader):
