@@ -97,6 +97,7 @@ def test_a_loaded_model_is_not_loaded_again(models: Models, scene: Path, tmp_pat
     assert "load" not in outline(events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "lengths"), [("inverted", [33, 69, 109]), ("forward", [37, 73, 109])])
 def test_the_video_grows_by_sections(
     mode: Mode, lengths: list[int], models: Models, scene: Path, tmp_path: Path
@@ -115,6 +116,7 @@ def test_the_video_grows_by_sections(
     assert result.latents.shape[2] == 28
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_the_same_request_gives_the_same_bytes(
     mode: Mode, tiny_model: Path, scene: Path, tmp_path: Path
@@ -126,6 +128,7 @@ def test_the_same_request_gives_the_same_bytes(
     assert torch.equal(one.latents, two.latents)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -147,6 +150,7 @@ def test_every_setting_changes_the_result(
     assert difference > 1e-4
 
 
+@pytest.mark.slow
 def test_negative_prompt_and_rescale_count_where_real_guidance_is_on(
     latents_of: Callable[..., torch.Tensor],
 ) -> None:

@@ -49,6 +49,7 @@ def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.Tem
     return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "made"),
     [("sample 2", 1), ("decode 2", 2), ("write 2", 2), ("finished 2/3", 2), ("decode 3", 3)],
@@ -73,6 +74,7 @@ def test_a_resumed_job_gives_the_same_bytes(
     assert not {"text", "image", "vae_encode", "vision"} & set(lines)
 
 
+@pytest.mark.slow
 def test_sections_are_taken_over_into_another_folder(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_sections_are_taken_over_into_another_folder(
     assert not any(line.startswith("sample") for line in outline(events))
 
 
+@pytest.mark.slow
 def test_any_section_can_be_made_again_alone(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -152,6 +155,7 @@ def _empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_cut, _flip, _empty])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     harm: Callable[[Path], None],
@@ -173,6 +177,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     assert torch.equal(again["latents"], before["latents"])
 
 
+@pytest.mark.slow
 def test_other_versions_are_told(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +212,7 @@ def test_damaged_encodings_are_made_again(
     assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
 
 
+@pytest.mark.slow
 def test_encodings_of_something_else_are_not_used(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -220,6 +226,7 @@ def test_encodings_of_something_else_are_not_used(
     assert "text" not in outline(events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
 )

@@ -60,6 +60,7 @@ def test_memory_that_cannot_be_set_is_refused(
         monkeypatch.setenv(variable, "4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything(launch: Launch, number: int) -> None:
     program = launch()
@@ -72,6 +73,7 @@ def test_a_signal_ends_everything(launch: Launch, number: int) -> None:
     assert "Traceback" not in program.result()[2]
 
 
+@pytest.mark.slow
 def test_a_signal_cancels_the_running_job_while_a_program_waits_for_it(
     launch: Launch, tmp_path: Path, tiny_model: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_what_cannot_be_used_is_one_sentence(capsys: pytest.CaptureFixture[str],
     assert capsys.readouterr().err == "Unrecognized arguments: --bogus. See: demo_gradio.py --help\n"
 
 
+@pytest.mark.slow
 def test_the_password_is_asked_for(launch: Launch) -> None:
     program = launch(LONGTAKE_AUTH="anna:s3cret:with:colons")
     url = program.wait_until_up()
@@ -140,6 +143,7 @@ def test_the_password_is_asked_for(launch: Launch) -> None:
     assert list(client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ["/generate"]
 
 
+@pytest.mark.slow
 def test_only_the_names_that_were_allowed_are_answered(launch: Launch) -> None:
     url = launch("--allowed-host", "Video.Example", "--allowed-host", "other.example").wait_until_up()
     for host, expected in {"video.example": 200, "other.example:443": 200, "third.example": 421}.items():
