@@ -145,6 +145,7 @@ def test_help_and_version(program: Program) -> None:
         assert words in " ".join(out.split()), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "code"), [("error", 1), ("SIGKILL", 1), ("SIGABRT", 1), ("input", 2)])
 def test_a_failed_job_ends_with_its_event_and_a_sentence(program: Program, fault: str, code: int) -> None:
     script = f"sections=2 steps=2 at=3 fault={fault}"
@@ -166,6 +167,7 @@ def test_a_failed_job_ends_with_its_event_and_a_sentence(program: Program, fault
     assert str(program.outputs) not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whole_group", "fault"),
     [
@@ -191,6 +193,7 @@ def test_a_signal_cancels_and_leaves_nothing_behind(
     assert not list(folder.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["wait", "hang"])
 def test_a_signal_cancels_in_process_too(program: Program, fault: str) -> None:
     process = program.start("generate", "--in-process", script=f"sections=2 steps=2 at=3 fault={fault}")
@@ -203,6 +206,7 @@ def test_a_signal_cancels_in_process_too(program: Program, fault: str) -> None:
     assert Path(out.decode().splitlines()[-1]).read_bytes() == b"video of 37 frames"
 
 
+@pytest.mark.slow
 def test_native_code_that_is_still_at_work_does_not_spoil_the_end(program: Program) -> None:
     code, out, err = program.run("generate", "--in-process", script="sections=2 steps=2 at=1 fault=native")
     assert code == 0, err

@@ -220,6 +220,7 @@ def test_what_libraries_print_does_not_reach_the_events(open_studio: Studio) -> 
     assert [type(event) for event in events[-5:]] == [StepDone, StepDone, StepDone, SectionFinished, Finished]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["wait", "hang", "gil"])
 def test_stop_ends_job_and_engine(open_studio: Studio, fault: str) -> None:
     job = open_studio.submit(f"sections=2 steps=2 at=3 fault={fault}")
