@@ -169,6 +169,7 @@ def test_unknown_words_are_told(models: Models, scene: Path, tmp_path: Path) -> 
     assert "red" not in warnings[0].split("them: ")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", buckets(64, 16), ids=str)
 def test_every_picture_shape(shape: tuple[int, int], models: Models, tmp_path: Path) -> None:
     height, width = shape

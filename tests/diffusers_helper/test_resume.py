@@ -98,6 +98,7 @@ def test_any_section_can_be_made_again_alone(
         assert torch.equal(again, load_file(kept / name)["latents"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -123,6 +124,7 @@ def test_latents_of_another_request_are_refused(
     assert words in refusal.value.message
 
 
+@pytest.mark.slow
 def test_weights_that_have_changed_are_noticed(
     order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -190,6 +192,7 @@ def test_other_versions_are_told(
     assert f"torch {torch.__version__.split('+')[0]}" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])
 def test_damaged_encodings_are_made_again(
     harm: Callable[[Path], None],
