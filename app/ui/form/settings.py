@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from app.ui.catalogue import Catalogue
 from app.ui.planner import Planner
@@ -60,15 +60,11 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
         model = catalogue.preselected
     info = catalogue.info(model)
     usable = {"model": model, "mode": kept.get("mode") if kept.get("mode") in info.modes else info.modes[0]}
-    for name in _TEXTS:
-        if isinstance(kept.get(name), str):
-            usable[name] = kept[name][:MAX_PROMPT_CHARACTERS]
     for name, setting in PAGE_SETTINGS.items():
         value = kept.get(name)
-        if setting.is_number and _is_number(value) and setting.low <= value <= setting.high:
-            usable[name] = value
+        if name in _TEXTS and isinstance(value, str):
+            value = value[:MAX_PROMPT_CHARACTERS]
+        if value is not None and (name in _TEXTS or setting.is_number):
+            with contextlib.suppress(InputError):
+                usable[name] = setting.check(value)
     return usable
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
