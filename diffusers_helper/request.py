@@ -92,6 +92,15 @@ class SettingInfo:
             return f"{value if self.kind is int else f'{value:g}'} {self.unit}".rstrip()
         return self.choices.get(value, value) or "none"
 
+    @property
+    def takes(self) -> str:
+        """Return a clause on the values that there are; empty for text."""
+        if self.choices:
+            # A terminal may lack the middle dot.
+            values = (f"{value} ({words.replace(' ·', ',')})" for value, words in self.choices.items())
+            return f"It takes {' or '.join(values)}"
+        return f"It takes {self.expected}" if self.is_number else ""
+
     def check(self, value: object) -> Any:
         """Return the value as the request keeps it.
 
@@ -194,8 +203,7 @@ class GenerationRequest:
         "Look", low=1, high=100,
     )] = 25
     mode: Annotated[Mode, SettingInfo(
-        "Order", "What is made first: the end (inverted), or the beginning (forward).", "What to make",
-        choices=_ORDERS, otherwise="the model's own",
+        "Order", "Which end is made first.", "What to make", choices=_ORDERS, otherwise="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
         "Resolution",

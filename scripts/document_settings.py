@@ -15,7 +15,7 @@ _HEAD = "| name | default | meaning |\n| --- | --- | --- |\n"
 _DEFAULTS = {"image": "", "model": "what the page was started with"}
 _REMARKS = {
     "image": " Pass it as `handle_file(path)`.",
-    "model": f" It is {', '.join(model_names())}, and never a path.",
+    "model": f" It is one of {', '.join(model_names())}, and never a path.",
 }
 
 
@@ -28,9 +28,7 @@ def documented(text: str) -> str:
 
 def _row(setting: SettingInfo) -> str:
     default = setting.otherwise or (setting.default_words if setting.is_number else f'`"{setting.default}"`')
-    takes = f" It takes {setting.expected}." if setting.is_number else ""
-    if setting.choices:
-        takes = f" It takes {' or '.join(f'`{chr(34)}{choice}{chr(34)}`' for choice in setting.choices)}."
+    takes = f" {setting.takes}." if setting.takes else ""
     meaning = f"{setting.help}{takes}{_REMARKS.get(setting.name, '')}"
     return f"| `{setting.name}` | {_DEFAULTS.get(setting.name, default)} | {meaning} |".replace("|  |", "| |")
 

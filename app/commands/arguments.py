@@ -71,11 +71,11 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
     """Add the argument for one setting. Where it is not given, it is None, but for the model."""
     setting = SETTINGS[name]
     unit = setting.unit.upper() or "N"
-    takes = f" It takes {setting.expected}" if setting.is_number else ""
+    takes = setting.takes
     if setting.is_optional:
         unit, takes = f"auto|{unit}", f"{takes}, or auto"
     if name == "model":
-        takes = f" It is {', '.join(model_names())}, or a folder with a model's parts"
+        takes = f"It is {', '.join(model_names())}, or a folder with a model's parts"
     end = f" (default: {setting.default_words})" if setting.default_words else ""
     group.add_argument(
         _flag(name),
@@ -83,7 +83,7 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
         metavar="|".join(setting.choices) or unit,
         required=required,
         default=setting.default if name == "model" else None,
-        help=f"{command_words(setting.help)}{takes}{end}{'.' if takes else ''}".replace("%", "%%"),
+        help=f"{command_words(setting.help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
     )
 
 
