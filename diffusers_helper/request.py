@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cache
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, Mode
@@ -271,7 +271,7 @@ class GenerationRequest:
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> GenerationRequest:
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         """Return a checked request from plain data.
 
         Raises:
@@ -289,7 +289,7 @@ class GenerationRequest:
         return cls(**data)
 
     @classmethod
-    def from_json(cls, text: str) -> GenerationRequest:
+    def from_json(cls, text: str) -> Self:
         """Return a checked request from what `to_json` wrote.
 
         Raises:

@@ -106,8 +106,8 @@ class RequestForm:
     def _add_look(self) -> None:
         with gr.Row(equal_height=True):
             self.seed = gr.Number(
-                PAGE_SEED.default, precision=0, minimum=0, maximum=PAGE_SEED.high, scale=3, min_width=120,
-                buttons=[], **_about("seed") | {"info": None},
+                PAGE_SEED.default, label=PAGE_SEED.label, precision=0, minimum=0, maximum=PAGE_SEED.high,
+                scale=3, min_width=120, elem_id="set-seed", buttons=[],
             )  # fmt: skip
             self.dice = gr.Button("New seed", scale=1, min_width=110, elem_classes="lt-dice")
         self.controls["seed"] = self.seed
@@ -156,14 +156,15 @@ class RequestForm:
         """
         setting = PAGE_SETTINGS[name]
         about = _about(name) | {"value": self._start_values.get(name, setting.default)}
+        kind: Callable[..., Any] = gr.Textbox
         if setting.choices:
             kind, about["choices"] = gr.Radio, [(words, one) for one, words in setting.choices.items()]
         elif setting.is_number:
             kind = gr.Slider
             about |= {"minimum": setting.low, "maximum": setting.high, "step": setting.step, "buttons": []}
         else:
-            kind, about = gr.Textbox, about | {"lines": 2, "max_length": MAX_PROMPT_CHARACTERS}
-        self.controls[name] = control = kind(**about | options)
+            about |= {"lines": 2, "max_length": MAX_PROMPT_CHARACTERS}
+        self.controls[name] = control = kind(**(about | options))
         return control
 
 
