@@ -48,10 +48,9 @@ def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitab
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
-    # Gradio reads the parameters' names and defaults from the first, their types from the second.
+    # Gradio reads names, defaults and what is returned from the first, the parameters' types from the second.
     generate.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     generate.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
-    generate.__annotations__["return"] = FileData
     return generate
 
 
@@ -64,9 +63,8 @@ def _signature(preselected: str) -> Signature:
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
     defaults |= {"mode": None, "model": preselected}
     kind = Parameter.POSITIONAL_OR_KEYWORD
-    return Signature([
-        Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS
-    ])  # fmt: skip
+    parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
+    return Signature(parameters, return_annotation=FileData)
 
 
 def _video(job: Job) -> dict[str, Any]:
