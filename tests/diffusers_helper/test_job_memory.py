@@ -145,13 +145,13 @@ def test_what_cannot_fit_is_refused_before_anything_is_loaded(
     assert not (tmp_path / "job").exists()
 
 
-def test_a_runner_calls_it_bad_input(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
+def test_a_runner_says_that_it_does_not_fit(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
     events: list[Event] = []
     request = tiny_request(small_scene, model=str(deep_model), vram_cap_gb=0.002)
     Runner().run(request, tmp_path / "job", events.append, CancelToken())
     failed = events[-1]
     assert isinstance(failed, Failed)
-    assert failed.code == "bad_input"
+    assert failed.code == "does_not_fit"
     assert "does not fit" in failed.message
 
 

@@ -305,7 +305,7 @@ def test_a_runner_passes_the_advice_on(
     )
     failed = events[-1]
     assert isinstance(failed, Failed)
-    assert failed.code == "error"
+    assert failed.code == "out_of_memory"
     assert "BlockAllocator::alloc failed" in failed.message
     assert failed.remedy.startswith("1. Look at what limits the driver")
     assert failed.remedy.count("\n") >= 6
