@@ -19,7 +19,7 @@ def ordinal(number: int) -> str:
 def error_box(error: LongtakeError, control: str = "") -> str:
     """A refusal or failure; `control` names the setting at fault, for the page's script to go there."""
     message, remedy = (escape(without_paths(words)) for words in (error.message, error.remedy))
-    about = f' data-control="{escape(control)}"' if control else ""
+    about = f' data-setting="{escape(control)}"' if control else ""
     return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
 
 
