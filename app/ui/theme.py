@@ -6,9 +6,8 @@ from pathlib import Path
 
 import gradio as gr
 
-_HERE = Path(__file__).parent
-CSS_FILES = [_HERE / "style.css", _HERE / "live/live.css"]
-ICON_FILE = _HERE / "icon.svg"
+CSS_FILES = [Path(__file__).parent / name for name in ("style.css", "live/live.css")]
+ICON_FILE = Path(__file__).with_name("icon.svg")
 
 _SANS = ("ui-sans-serif", "system-ui", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
 _MONO = ("ui-monospace", "SF Mono", "DejaVu Sans Mono", "monospace")
