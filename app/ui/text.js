@@ -1,12 +1,9 @@
 // Figures in words, as the scripts of the page write them. Bytes come from the server as text.
 
-const twoDigits = (number) => String(number).padStart(2, '0');
-
-/** Return a duration as `0:07`, `12:30` or `1:02:03`. */
+/** Return a duration such as `7 s`, `2 min 5 s` or `1 h 40 min`: in whole seconds, since it ticks as it is read. */
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
-  const hours = Math.floor(whole / 3600);
-  const minutes = Math.floor(whole / 60) % 60;
-  const rest = twoDigits(whole % 60);
-  return hours ? `${hours}:${twoDigits(minutes)}:${rest}` : `${minutes}:${rest}`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes >= 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }

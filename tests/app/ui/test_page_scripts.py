@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import app.ui
+from app.ui import scripts
 from tests.support.pages import FIRST, Stand, needs_chromium, start, status, visit
 
 pytestmark = needs_chromium
@@ -28,3 +31,12 @@ def test_they_run_without_a_complaint(page: Any, stand: Stand, photo: Path) -> N
     # Gradio's own scripts warn of methods that it has not implemented.
     assert [text for text in complaints if not text.startswith("Method not implemented. ")] == []
     assert {module.name for module in Path(app.ui.__file__).parent.rglob("*.js")} <= loaded
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (0.4, "0 s"), (7.6, "8 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (6000, "1 h 40 min")],
+)
+def test_a_duration_is_told_in_whole_seconds(page: Any, seconds: float, text: str) -> None:
+    told = scripts.call("text.js", "duration")
+    assert page.evaluate(f"(seconds) => ({told})(seconds)", seconds) == text
