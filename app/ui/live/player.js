@@ -1,4 +1,5 @@
 // The stage: the video so far, or the start picture, with controls, keys and full screen.
+import { reducedMotion } from '../elements.js';
 import { FRAME, Videos } from './videos.js';
 
 /** Return a moment of the video as `1.2`, in seconds. */
@@ -47,7 +48,7 @@ export class Player {
     const isRunning = scene.state === 'running';
     this.#stage.style.setProperty('--ratio', scene.ratio || '');
     this.#parts.fit.classList.toggle('lt-shaped', Boolean(scene.ratio));
-    this.#videos.loop(isRunning);
+    this.#videos.loop(isRunning && !reducedMotion.matches);
     if (scene.video) this.#videos.want({ url: scene.video.url, front: scene.video.front, autoplay: isRunning });
   }
 
