@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -17,25 +16,13 @@ from app.ui.form.describe import Describer
 from app.ui.form.examples import samples_of
 from app.ui.form.settings import PAGE_SEED, PAGE_SETTINGS, defaults
 from app.ui.planner import MEMORY_SETTINGS, Planner
+from app.ui.scripts import call, on_load
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
 
-_HERE = Path(__file__).parent
-_DICE = "() => Math.floor(Math.random() * 2 ** 31)"
-_PASSED_ON = "() => window.longtake.picture"
-_KEPT = "() => { try { return localStorage.getItem('longtake.form') } catch { return null } }"
 # Of a page's own events none is an endpoint, none shows gradio's spinner, and none waits for another.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 _SCRIPT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-_CHANGED: dict[str, Any] = {"fn": None, "js": "() => window.longtake?.changed()", **_SCRIPT}
-_EXAMPLES_JS = """element.addEventListener('click', (event) => {
-  const card = event.target.closest('[data-example]');
-  if (card) trigger('click', { index: Number(card.dataset.example) });
-});"""
-
-
-def script(*names: str) -> str:
-    """Return these scripts of the form as one."""
-    return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+_CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **_SCRIPT}
 
 
 class RequestForm:
@@ -50,7 +37,10 @@ class RequestForm:
         self._start_values = defaults(info, catalogue.planner)
         self.controls: dict[str, gr.components.Component] = {}
         self.banner = gr.HTML(
-            view.banner(info), apply_default_css=False, js_on_load=_EXAMPLES_JS, elem_id="try-it"
+            view.banner(info),
+            apply_default_css=False,
+            elem_id="try-it",
+            js_on_load=on_load("form/boxes.js", "offerExamples"),
         )
         self.image = gr.Image(
             type="filepath", label="Picture", sources=["upload", "clipboard", "webcam"], height=250,
@@ -72,7 +62,7 @@ class RequestForm:
         self.facts = gr.HTML(
             {"defaults": catalogue.planner.defaults},
             html_template="",
-            js_on_load=script("form.js", "prompts.js", "prompt_help.js", "keep.js"),
+            js_on_load=on_load("form/form.js"),
             apply_default_css=False,
         )
 
@@ -125,13 +115,19 @@ class RequestForm:
             self._add(name, minimum=0, maximum=planner.most_gb)
         self._add_others("Memory")
         self.memory = gr.HTML(
-            elem_id="memory-plan", apply_default_css=False, js_on_load=script("memory_plan.js")
+            elem_id="memory-plan",
+            apply_default_css=False,
+            js_on_load=on_load("form/boxes.js", "keepPlanOpen"),
         )
 
     def _add_buttons(self) -> None:
         # Sticky at the lower edge of the window: always in sight.
         with gr.Column(elem_classes="lt-go"):
-            self.notice = gr.HTML(elem_id="notice", apply_default_css=False, js_on_load=script("notice.js"))
+            self.notice = gr.HTML(
+                elem_id="notice",
+                apply_default_css=False,
+                js_on_load=on_load("form/boxes.js", "leadToSetting"),
+            )
             with gr.Row():
                 self.start = gr.Button(
                     "Start Generation", variant="primary", scale=3, min_width=160, elem_id="start"
@@ -209,21 +205,22 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         named(actions.use_example, "image", "prompt"), [form.model, form.examples],
         [form.image, form.prompt], **QUIET,
     )  # fmt: skip
-    form.dice.click(None, None, form.seed, js=_DICE, **_SCRIPT).then(**_CHANGED)
+    form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions, named)
     # What the form's script was given: a picture that was pasted, dropped, or kept by the browser.
-    form.facts.input(None, None, form.image, js=_PASSED_ON, **_SCRIPT)
+    form.facts.input(None, None, form.image, js=call("form/pictures.js", "givenPicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
     page.load(
         named(actions.restore, *kept, *AROUND), form.facts,
-        [*(form.controls[name] for name in kept), *around], js=_KEPT, preprocess=False, **QUIET,
-    ).then(None, None, None, js="() => window.longtake?.restored()", **_SCRIPT).then(**_CHANGED)  # fmt: skip
+        [*(form.controls[name] for name in kept), *around], js=call("form/keep.js", "keptSettings"),
+        preprocess=False, **QUIET,
+    ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,
-        js=f"(...values) => window.longtake?.keep({kept}, values)", **_SCRIPT,
+        js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
     )  # fmt: skip
-    form.image.change(None, form.image, None, js="(value) => window.longtake?.keepPicture(value)", **_SCRIPT)
+    form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
 
 
 def _connect_defaults(

@@ -21,7 +21,7 @@ def ordinal(number: int) -> str:
 def error_box(error: LongtakeError) -> str:
     """Return a refusal as markup. It names the control at fault, so that the page's script goes there."""
     message, remedy = (escape(without_paths(words)) for words in page_error(error))
-    about = f' data-control="{escape(error.setting)}"' if error.setting else ""
+    about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
     return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
 
 

@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_refused_before_it_is_queued(
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(info, RADEON) | {"model": info.name, "image": photo, "prompt": "a ball"}
     notice = actions.start(values | {"vram_cap_gb": 3.5})
-    assert 'data-control="vram_cap_gb"' in notice
+    assert 'data-setting="vram_cap_gb"' in notice
     said = Describer(service, catalogue).describe(values | {"vram_cap_gb": 3.5}).memory
     sentence = re.findall("<b>(.*)</b>", notice)[0]
     assert "smallest cap that works is" in sentence
