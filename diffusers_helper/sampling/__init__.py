@@ -5,7 +5,10 @@ from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.schedule import flow_sigmas, mu_of, shift_of
 from diffusers_helper.sampling.unipc import sample_unipc
 
+SAMPLERS = {"unipc": sample_unipc, "euler": sample_euler}
+
 __all__ = [
+    "SAMPLERS",
     "Denoise",
     "OnStep",
     "StepInfo",
