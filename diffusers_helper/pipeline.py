@@ -98,7 +98,7 @@ def generate(
                 )
                 history.add(latents, section)
                 if section.number < job.video.sections:
-                    continue  # an earlier run has written this section and the next
+                    continue  # an earlier run has written this section and the one that meets it
                 frames = decode(job, section, history)
                 final, pending = blender.add(frames, section)
                 write(job, section, frames, final, pending)
