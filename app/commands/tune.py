@@ -109,8 +109,8 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.models.loaders import dtype_for
     from diffusers_helper.vae.families import family_of
-    from diffusers_helper.vae.passes import DTYPES
-    from diffusers_helper.vae.sections import window_sizes
+    from diffusers_helper.vae.passes import DTYPES, window_sizes
+    from diffusers_helper.vae.plan import OWN_CHUNK
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)
@@ -133,7 +133,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     latents = [side // family.shrink for side in sides]
     with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
         family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
-        for count in sorted({size for length in lengths for size in window_sizes(length)}):
+        for count in sorted({size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}):
             shape = (1, vae.config.latent_channels, count, *latents)
             for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
                 pass
