@@ -26,13 +26,13 @@ from cache.conv_probe import (
     rates_of,
 )
 from cache.conv_routes import ConvCase, RouteStore
-from cache.conv_rungs import RUNGS, Rung
+from cache.conv_rungs import RUNGS, Convolution, Rung
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.passes import Pieces
 from diffusers_helper.vae.plan import Tiles
 from diffusers_helper.vae.sections import SectionDecoder
-from tests.support.drivers import NO_ALGORITHM, ONE, ladder, some_call
+from tests.support.drivers import NO_ALGORITHM, ladder, some_call
 from tests.support.making import load_tiny
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def case() -> ConvCase:
     call = some_call()
-    return case_of(call[0], call[1], ONE, ONE, ONE, 1)
+    return case_of(call[0], Convolution(*call[1:]))
 
 
 def run(tiny_model: Path, *more: str) -> int:
