@@ -11,8 +11,6 @@ threads. H.264, yuv420p, bt709 with limited range, index in front of the data (f
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -31,6 +29,7 @@ from av.container import OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
+from diffusers_helper.files import file_sum, replacing, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import FPS, MODES, Mode
 
@@ -115,7 +114,9 @@ class GrowingVideo:
         if fps < 1:
             raise ValueError(f"fps is {fps}; expected at least 1.")
         self._folder = folder.expanduser().absolute()
-        self._segments = JobFolder(self._folder).segments
+        job_folder = JobFolder(self._folder)
+        job_folder.remove_leftovers()
+        self._segments = job_folder.segments
         self._width, self._height, self._mode = width, height, mode
         self._crf = effective_crf(crf)
         self._fps = fps
@@ -187,7 +188,7 @@ class GrowingVideo:
         if self.latest is None:
             raise ValueError(f"{self._folder} holds no section; expected at least one before finish().")
         video = JobFolder(self._folder).video
-        with _replacing(video) as temporary:
+        with replacing(video) as temporary:
             try:
                 os.link(self.latest, temporary)
             except OSError:  # a file system without hard links
@@ -206,15 +207,14 @@ class GrowingVideo:
 
     def _is_whole(self, path: Path) -> bool:
         """Whether a file is, to the byte, what was written."""
-        return path.is_file() and self._sums.get(path.name) == _sum_of(path)
+        return path.is_file() and self._sums.get(path.name) == file_sum(path)
 
     def _note(self, number: int) -> None:
         """From here on section `number` counts as made."""
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
         sums = {name: value for name, value in self._sums.items() if name in kept}
-        sums |= {path.name: _sum_of(path) for path in (self._segment(number), self._version(number))}
-        with _replacing(self._segments / _SUMS) as temporary:
-            temporary.write_text(json.dumps(sums, indent=1), encoding="utf-8")
+        sums |= {path.name: file_sum(path) for path in (self._segment(number), self._version(number))}
+        write_atomic(self._segments / _SUMS, json.dumps(sums, indent=1).encode())
         self._sums = sums
 
     def _checked(self, name: str, frames: np.ndarray | None) -> np.ndarray:
@@ -230,7 +230,7 @@ class GrowingVideo:
 
     def _encode(self, path: Path, frames: np.ndarray, x264: str) -> None:
         """Writes `frames`, (T, H, W, 3), as one segment of its own; no frame gives an empty file."""
-        with _replacing(path) as temporary:
+        with replacing(path) as temporary:
             if not len(frames):
                 temporary.touch()
                 return
@@ -279,7 +279,7 @@ class GrowingVideo:
         tick = Fraction(1, self._fps)
         position = 0
         options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * self._fps)}
-        with _replacing(path) as temporary, av.open(temporary, "w", format="mp4", options=options) as output:
+        with replacing(path) as temporary, av.open(temporary, "w", format="mp4", options=options) as output:
             target: VideoStream | None = None
             for segment in segments:
                 with av.open(segment, stream_options=_COPY_ONLY) as source:
@@ -310,26 +310,6 @@ def _read_sums(file: Path) -> dict[str, str]:
     return {str(name): str(value) for name, value in sums.items()} if isinstance(sums, dict) else {}
 
 
-def _sum_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _count_frames(video: Path) -> int:
     with av.open(video) as container:
         return container.streams.video[0].frames
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path that becomes `path` when the block ends well; a reader or a crash sees old or new."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    # What a dead process left may be a hard link to a version; it must not be written through.
-    temporary.unlink(missing_ok=True)
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
