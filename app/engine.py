@@ -20,14 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from platformdirs import user_cache_path
-
 from app.jobs.stdio import take_stdin, take_stdout
+from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.failures import failed_event
-from diffusers_helper.machine.local import Local
 from diffusers_helper.request import GenerationRequest
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -155,8 +153,7 @@ def main() -> None:
     convolutions = initialize_miopen_fallback(
         **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
     )
-    local = Local(dict(os.environ), user_cache_path("longtake", appauthor=False))
-    runner = Runner(local, convolutions)
+    runner = Runner(this_local(os.environ), convolutions)
     while True:
         order = orders.take()
         for route in order.deadly:

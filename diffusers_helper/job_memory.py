@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 import torch
 
 from diffusers_helper.files import write_atomic
-from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
@@ -32,7 +31,7 @@ from diffusers_helper.models.loaders import Models
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import demands_for, learned_levels
-from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_for
+from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES, NotFinite
@@ -107,11 +106,8 @@ class JobMemory:
         """
         self._device = open_device(torch_device=models.device)
         machine = machine_of(self._device, local.environ)
-        profile = profile_for(machine, local.environ)
-        profile = profile.with_kernel(seen_kernel(local.kernels, machine.card))
-        calibration = None
-        if local.calibration is not None:
-            calibration = Calibration.read(local.calibration, machine.card)
+        profile = profile_in_force(machine, local)
+        calibration = Calibration.read(local.calibration, machine.card)
         budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
 
         def demands(profile: Profile) -> tuple[Demand, ...]:

@@ -8,8 +8,9 @@ import os
 import sys
 from typing import NoReturn
 
+from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def given_find_mode(arguments: argparse.Namespace) -> dict[str, str]:
 def take_find_mode(arguments: argparse.Namespace) -> None:
     """Puts the argument into this process's environment, which an engine started from here gets too."""
     given = given_find_mode(arguments)
-    if given and detect(os.environ).kind != "rocm":
+    if given and this_machine(os.environ).kind != "rocm":
         _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
     os.environ.update(given)
 
@@ -55,5 +56,4 @@ def take_engine_environment() -> None:
 
     Has to come before torch is imported, which reads its environment once.
     """
-    profile = profile_for(detect(os.environ), os.environ)
-    os.environ.update(engine_environment(profile, os.environ))
+    os.environ.update(engine_environment(this_profile(os.environ), os.environ))

@@ -25,12 +25,12 @@ from app.commands.arguments import (
 )
 from app.commands.generate import Signals
 from app.jobs.pace import in_words
+from app.machine import this_profile
 from app.miopen import routes_folder
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model, model_names
 from diffusers_helper.packing import plan_sections
-from diffusers_helper.planning.profiles import detect, profile_for
 from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
-    profile = profile_for(detect(os.environ), os.environ)
+    profile = this_profile(os.environ)
     dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
     torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
     lengths = {

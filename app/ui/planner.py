@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from app.machine import this_profile
 from app.ui.pictures import Pictures
 from app.ui.text import MEMORY_STAGES, cap_gb, gb
 from diffusers_helper.buckets import nearest_bucket
@@ -37,7 +38,7 @@ from diffusers_helper.planning.job import (
     plan_video,
     weights_speed,
 )
-from diffusers_helper.planning.profiles import Profile, detect, profile_for
+from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.request import GenerationRequest
 
 MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
@@ -60,10 +61,6 @@ class Refusal:
     is_preserved: bool
 
 
-def _this_profile() -> Profile:
-    return profile_for(detect(os.environ), os.environ)
-
-
 @dataclass(frozen=True)
 class Planner:
     """Plans for one machine. Safe from any thread.
@@ -75,7 +72,7 @@ class Planner:
         pictures: sizes of those that were handed in; a video's shape follows from its picture's.
     """
 
-    profile: Profile = field(default_factory=_this_profile)
+    profile: Profile = field(default_factory=lambda: this_profile(os.environ))
     calibration: Calibration = field(default_factory=Calibration)
     local: Local = field(default_factory=Local)
     pictures: Pictures = field(default_factory=Pictures)
@@ -120,6 +117,7 @@ class Planner:
             LongtakeError: if a local model's files cannot be read.
         """
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
+        # `doctor` may have looked since the page was opened.
         profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
         demands = self._known_demands(request, info, profile, height, width)
         try:

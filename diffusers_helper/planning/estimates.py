@@ -38,20 +38,26 @@ _PATCH = 2
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Measured over estimated working sets on one machine, by stage; 1 where nothing was measured."""
+    """Ratios of measured to estimated working sets on one machine, by stage; 1 where nothing was measured."""
 
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def apply(self, stage: str, num_bytes: int) -> int:
+        """Return an estimate corrected by the ratio of its stage."""
         return math.ceil(num_bytes * self.factors.get(stage, 1.0))
 
     @classmethod
-    def read(cls, file: Path, device: str) -> Calibration:
-        """Of this device ("cpu", "gfx1100"), from what `benchmarks/calibrate_memory.py` wrote; empty without.
+    def read(cls, file: Path | None, device: str) -> Calibration:
+        """Return the ratios of a device ("cpu", "gfx1100") that `benchmarks/calibrate_memory.py` wrote.
+
+        Args:
+            file: none are known without a file.
 
         Raises:
-            InputError: if the file is there and of no use.
+            InputError: if the file cannot be used.
         """
+        if file is None:
+            return cls()
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
             factors = {name: float(value) for name, value in data.get(device, {}).items()}
@@ -64,7 +70,7 @@ class Calibration:
         return cls(factors)
 
     def write(self, file: Path, device: str) -> None:
-        """Keeps the factors of other devices that the file has."""
+        """Write the ratios of a device and keep those of other devices that the file has."""
         known = (
             cast(dict[str, object], json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
         )

@@ -133,7 +133,7 @@ def test_smaller_tiles_need_less() -> None:
 
 
 def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "memory.json"
+    file = tmp_path / "cache" / "calibration.json"
     assert Calibration.read(file, "cpu") == Calibration()
     Calibration({"decode": 1.5}).write(file, "gfx1100")
     Calibration({"sample": 2.0}).write(file, "cpu")
@@ -149,7 +149,7 @@ def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
     "text", ["{", "[]", '{"cpu": {"sample": "x"}}', '{"cpu": {"sample": 0}}', '{"cpu": 5}']
 )
 def test_a_calibration_of_no_use_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "memory.json"
+    file = tmp_path / "calibration.json"
     file.write_text(text)
     with pytest.raises(InputError, match=r"memory\.json"):
         Calibration.read(file, "cpu")
