@@ -14,8 +14,8 @@ from platformdirs import user_cache_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT
-from diffusers_helper.planning.budget import gb_bytes
 from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, profile_in_force
+from diffusers_helper.units import gb_bytes
 
 _SECONDS = 10.0
 

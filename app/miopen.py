@@ -15,6 +15,7 @@ from typing import Any
 from platformdirs import user_cache_dir
 
 from app.jobs.patience import MIOPEN_FOLDERS
+from diffusers_helper.units import gb_text
 
 VARIABLE = "MIOPEN_FIND_MODE"
 FIND_MODES = {
@@ -84,7 +85,7 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
             files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
             size = sum(file.stat().st_size for file in files)
             shutil.rmtree(folder)
-            sys.stdout.write(f"Removed {folder}: {len(files)} files, {size / 1024**2:.1f} MB.\n")
+            sys.stdout.write(f"Removed {folder}: {len(files)} files, {gb_text(size)} GB.\n")
             count += 1
     for variable in _MOVED:
         if environ.get(variable):

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from diffusers_helper.events import STAGES
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -39,14 +40,6 @@ from diffusers_helper.vae.plan import Tiles
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_WORDS = {
-    "text": "encoding the prompt",
-    "text_2": "encoding the prompt",
-    "vae_encode": "encoding the picture",
-    "vision": "looking at the picture",
-    "sample": "sampling",
-    "decode": "decoding",
-}
 
 
 class _Parts:
@@ -232,7 +225,7 @@ class JobMemory:
         self._learned.write(self._ladder.level)
         self.store.follow(self.plan)
         self.warn(
-            f"The device's memory ran out while {_WORDS[self._stage]}; {change}. "
+            f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
             f"Trying again ({self._ladder.retries} of at most {MAX_STEPS})."
         )
 

@@ -220,7 +220,6 @@ class _Job:
         return found | {f"pooled_{n}": tensor for n, tensor in enumerate(pooled)}
 
     def _encode_picture(self, picture: Image.Image) -> dict[str, Tensor]:
-        self.report.stage("image")
         self.report.stage("vae_encode")
         noise = noise_for(self.request.seed, "start_latent", 0, self.shape(1))
         with self.on_device("vae_encode") as vae:

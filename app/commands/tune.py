@@ -24,7 +24,6 @@ from app.commands.arguments import (
     take_find_mode,
 )
 from app.commands.generate import Signals
-from app.jobs.pace import in_words
 from app.machine import this_profile
 from app.miopen import routes_folder
 from diffusers_helper.buckets import nearest_bucket
@@ -32,6 +31,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model, model_names
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION
+from diffusers_helper.units import about
 
 if TYPE_CHECKING:
     import torch
@@ -170,7 +170,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     seconds = {case: expected_seconds(case, rates) for case in waiting}
     if waiting:
         search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
-        _say(f"{len(waiting)} shapes to measure: {in_words(sum(seconds.values()))}{search}")
+        _say(f"{len(waiting)} shapes to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
         total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Mapping
@@ -12,23 +11,15 @@ from typing import Any
 
 from app.machine import this_profile
 from app.ui.pictures import Pictures
-from app.ui.text import MEMORY_STAGES, cap_gb, gb
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.events import STAGES
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import (
-    GB,
-    Budget,
-    Demand,
-    DoesNotFit,
-    JobPlan,
-    plan_job,
-    smallest_cap,
-)
+from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job, smallest_cap
 from diffusers_helper.planning.estimates import Calibration, largest_bucket
 from diffusers_helper.planning.job import (
     VideoPlan,
@@ -40,6 +31,7 @@ from diffusers_helper.planning.job import (
 )
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import gb_text
 
 MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
 _DEMANDS_KNOWN = 128
@@ -88,14 +80,14 @@ class Planner:
     def defaults(self) -> dict[str, float]:
         """Cap and preserved memory of this machine in GB, as the form shows them."""
         settings = (self.profile.cap_bytes, self.profile.preserved_bytes)
-        values = (_tenths(setting.value) for setting in settings)
+        values = (float(gb_text(setting.value)) for setting in settings)
         return dict(zip(MEMORY_SETTINGS, values, strict=True))
 
     @property
     def most_gb(self) -> float:
         """What the form's sliders go up to."""
         total = self.profile.machine.total_bytes
-        return _tenths(total) if total else 192.0
+        return float(gb_text(total)) if total else 192.0
 
     def own(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The form's memory settings as a request has them: None where they are this machine's."""
@@ -178,11 +170,6 @@ class Planner:
         return found if isinstance(found, Refusal) else None
 
 
-def _tenths(count: int) -> float:
-    scale = 10 if count >= GB else 1000
-    return math.floor(scale * count / GB) / scale
-
-
 # What a smaller picture makes smaller; the VAE works in pieces of one size.
 _BY_SIZE = ("sample",)
 
@@ -190,13 +177,13 @@ _BY_SIZE = ("sample",)
 def refusal(found: Refusal) -> InputError:
     """The sentence that the panel says, for the start."""
     cap, smallest = found.budget.cap_bytes, found.least.smallest_cap_bytes
-    least = gb(smallest, up=True)
+    least = gb_text(smallest, up=True)
     message = (
-        f"Does not fit: “{MEMORY_STAGES[found.stage]}” needs more than a cap of {cap_gb(cap)} GB leaves; "
+        f"Does not fit: “{STAGES[found.stage].network}” needs more than a cap of {gb_text(cap)} GB leaves; "
         f"the smallest cap that works is {least} GB"
     )
     too_large = smallest > found.budget.total_bytes
-    message += f", and this device has {cap_gb(found.budget.total_bytes)} GB." if too_large else "."
+    message += f", and this device has {gb_text(found.budget.total_bytes)} GB." if too_large else "."
     raised = "" if too_large else f"set VRAM Cap to {least} GB or more"
     lowered = "lower GPU Inference Preserved Memory" if found.is_preserved else ""
     heaviest = max(found.least.stages, key=lambda stage: stage.peak_bytes).stage

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from diffusers_helper.units import GB
+
 if TYPE_CHECKING:
     from diffusers_helper.memory.device import Device
 
 _log = logging.getLogger(__name__)
-_GB = 1024**3
 
 # The places of the memory document, in their order in a job.
 WORKER_START = "worker-start"
@@ -92,7 +93,7 @@ def flush_rocm_allocator(
         index = torch.cuda.current_device() if uses_gpu else 0
         if device is not None and device.torch_device.index is not None:
             index = device.torch_device.index
-        pool_bytes, trimmed = library.trim(stage, index, max(0, int(min_resident_gb * _GB)))
+        pool_bytes, trimmed = library.trim(stage, index, max(0, int(min_resident_gb * GB)))
     report = FlushReport(stage, max(0, gc_bytes), max(0, cache_bytes), pool_bytes, trimmed)
     _log.debug("[%s] gave back: %s", stage, report)
     return report

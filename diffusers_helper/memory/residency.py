@@ -16,7 +16,7 @@ from torch import nn
 
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, weights_of
-from diffusers_helper.planning.budget import GB
+from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import logging
 import torch
 
 from diffusers_helper.memory.device import CudaDevice, Device
+from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
-_GB = 1024**3
 
 MAX_VRAM_USAGE_GB: float = 20.0
 """The cap for cards of 20 to 24 GB, which leaves the driver room; in force where a device has none."""
@@ -27,7 +27,7 @@ def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) ->
         device: None for torch's current GPU.
     """
     found = _find(device)
-    return found.allocated_bytes() / _GB if found else 0.0
+    return found.allocated_bytes() / GB if found else 0.0
 
 
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
@@ -41,7 +41,7 @@ def check_vram_limit(device: Device | torch.device | None = None, limit_gb: floa
     if found is None:
         return True
     limit = _limit_gb(found) if limit_gb is None else limit_gb
-    allocated = found.allocated_bytes() / _GB
+    allocated = found.allocated_bytes() / GB
     if allocated < _NEAR * limit:
         return True
     _log.warning("[VRAM Limit] Warning: Current allocation %.2f GB near limit %.2f GB", allocated, limit)
@@ -74,16 +74,16 @@ def log_memory_status(device: Device | torch.device | None = None, prefix: str =
     found = _find(device)
     if found is None:
         return
-    allocated, limit = found.allocated_bytes() / _GB, _limit_gb(found)
+    allocated, limit = found.allocated_bytes() / GB, _limit_gb(found)
     share = 100 * allocated / limit if limit else 100.0
     _log.info(
         "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
         prefix,
-        _gb(found.free_bytes() / _GB),
+        _gb(found.free_bytes() / GB),
         _gb(allocated),
         share,
         _gb(limit),
-        _gb(found.reserved_bytes() / _GB),
+        _gb(found.reserved_bytes() / GB),
     )
 
 
@@ -95,7 +95,7 @@ def _find(device: Device | torch.device | None) -> Device | None:
 
 
 def _limit_gb(device: Device) -> float:
-    return MAX_VRAM_USAGE_GB if device.cap_bytes is None else device.cap_bytes / _GB
+    return MAX_VRAM_USAGE_GB if device.cap_bytes is None else device.cap_bytes / GB
 
 
 def _gb(value: float) -> str:

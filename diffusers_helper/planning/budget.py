@@ -7,14 +7,13 @@ slots that lies in the preserved memory and is part of the peak.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.units import GB, gb_text
 
-GB = 1024**3
 RING_BLOCKS = 2
 # What a default of preserved memory leaves for weights at least, as 18 of 20 GB do.
 LEFT_FOR_WEIGHTS = 2 * GB
@@ -180,18 +179,6 @@ class DoesNotFit(InputError):
         self.remedies = (by_cap, by_preserved, "Or choose a smaller --resolution, or --vae-tile auto.")
         super().__init__(message, " ".join(self.remedies))
         self.smallest_cap_bytes, self.stage = smallest_cap_bytes, stage.name
-
-
-def gb_text(count: int, *, up: bool = False) -> str:
-    """Bytes as GB (1024^3) for people: two decimals, four below 1 GB; `up` never shows less than there is."""
-    scale = 100 if count >= GB else 10_000
-    whole = -(-count * scale // GB) if up else round(count * scale / GB)
-    return f"{whole / scale:.2f}" if scale == 100 else f"{whole / scale:.4f}".rstrip("0").rstrip(".")
-
-
-def gb_bytes(count: float) -> int:
-    """GB (1024^3), as people give them, as bytes."""
-    return math.floor(count * GB)
 
 
 @lru_cache(maxsize=64)

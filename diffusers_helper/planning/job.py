@@ -11,13 +11,14 @@ from diffusers_helper.machine.facts import Facts
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
-from diffusers_helper.planning.budget import GB, Demand, JobPlan, gb_text
+from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, largest_bucket, tile_steps
 from diffusers_helper.planning.estimates import demands as demands_of
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.profiles import YOU, Profile
 from diffusers_helper.planning.recovery import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, about, gb_text
 
 _PER_SECTION = ("sample", "decode")
 # What a person types so that plans are as large again as the card's memory lets them be.
@@ -228,7 +229,7 @@ def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str, card: str) ->
 
 
 def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
-    how_long = f"about {seconds:.0f} s a step for that" if seconds else "the disk's speed is not known yet"
+    how_long = f"{about(seconds)} a step for that" if seconds else "the disk's speed is not known yet"
     return (
         f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
         f"memory, so that each step reads them from the disk again: {how_long}. Weights in 8 bit would "

@@ -17,8 +17,9 @@ from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
 from diffusers_helper.planning.backend import ROCM, Attention, Backend
-from diffusers_helper.planning.budget import GB, Budget, gb_bytes
+from diffusers_helper.planning.budget import Budget
 from diffusers_helper.request import RANGES
+from diffusers_helper.units import GB, gb_bytes
 
 Kind = Literal["rocm", "cuda", "cpu"]
 VaeDtype = Literal["stored", "fp32", "bf16", "fp16"]

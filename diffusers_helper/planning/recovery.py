@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diffusers_helper.machine.facts import Facts
-from diffusers_helper.planning.budget import (
-    Budget,
-    Demand,
-    JobPlan,
-    StagePlan,
-    gb_text,
-    least_resident,
-    plan_job,
-)
+from diffusers_helper.planning.budget import Budget, Demand, JobPlan, StagePlan, least_resident, plan_job
+from diffusers_helper.units import gb_text
 
 MAX_STEPS = 3
 _VAE_STAGES = ("vae_encode", "decode")

@@ -21,12 +21,12 @@ from app.ui.live import words
 from app.ui.live.job import Cell, LiveJob
 from app.ui.live.memory_record import memory_of
 from app.ui.live.watch import Scene
-from app.ui.text import gb
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import FPS
+from diffusers_helper.units import duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
@@ -187,17 +187,17 @@ def _span(cell: Cell) -> str:
 def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
-    facts = [("Took", words.duration(elapsed))] if live.job.started else []
+    facts = [("Took", duration(elapsed))] if live.job.started else []
     if memory is not None:
         facts += memory["facts"]
     if live.timing.step is not None:
-        facts.append(("A step", words.duration(live.timing.step)))
+        facts.append(("A step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
-        facts.append(("Most RAM of the engine since its start", f"{gb(live.end.peak_host_bytes)} GB"))
+        facts.append(("Most RAM of the engine since its start", f"{gb_text(live.end.peak_host_bytes)} GB"))
     return {
         "facts": facts,
         "stages": [
-            {"name": name, "text": words.duration(seconds), "share": round(seconds / longest, 4)}
+            {"name": name, "text": duration(seconds), "share": round(seconds / longest, 4)}
             for name, seconds in stages
         ],
     }

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
+from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
 
-# Decoding and writing one frame, in steps, while none has been measured. Only the bar's evenness hangs on it.
-_STEPS_PER_FRAME = 0.05
 _SHORTEST = 0.001  # seconds: times come from a clock that is set now and then
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
@@ -53,14 +52,14 @@ class Timing:
         nothing is measured."""
         step = self.step
         if step is None:
-            return float(self.steps), _STEPS_PER_FRAME
+            return float(self.steps), STAGES["decode"].weight
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
         if len(self._lead_seconds) == 1:
             lead = min(lead, 2 * step)  # the very first step also warms up what later ones find warm
         sampling = lead + step * (self.steps - 1)
         if self._frame_seconds:
             return sampling, median(self._frame_seconds[-_RECENT_SECTIONS:])
-        return sampling, step * _STEPS_PER_FRAME
+        return sampling, step * STAGES["decode"].weight
 
     def frames(self, sections: slice) -> int:
         """Frames that are decoded for these sections, counted from 0 in order of making."""

@@ -5,31 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.ui.live.job import LiveJob
-from app.ui.text import duration
-from diffusers_helper.events import Stage
+from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import FPS
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import duration
 
-_BEFORE_SECTIONS: dict[Stage, str] = {
-    "load": "Loading the model",
-    "text": "Encoding the prompt",
-    "image": "Preparing the picture",
-    "vae_encode": "Encoding the picture",
-    "vision": "Looking at the picture",
-}
 _OVER = {"finished": "Finished", "cancelled": "Ended", "failed": "Failed"}
-_STAGES: dict[Stage | None, str] = {
-    None: "Starting the engine",
-    "load": "Loading the model",
-    "text": "Encoding the prompt",
-    "image": "Encoding the picture",
-    "vae_encode": "Encoding the picture",
-    "vision": "Encoding the picture",
-    "sample": "Denoising steps",
-    "decode": "Decoding",
-    "write": "Writing the video",
-}
 _ORDERS = {"inverted": "End first", "forward": "Forward"}
 
 
@@ -40,10 +22,8 @@ def headline(live: LiveJob, jobs_first: int) -> str:
     if live.job.state == "queued":
         jobs = "1 job first" if jobs_first == 1 else f"{jobs_first} jobs first"
         return f"Waiting for its turn ({jobs})" if jobs_first else "Waiting for its turn"
-    if live.stage in _BEFORE_SECTIONS and not live.section:
-        return _BEFORE_SECTIONS[live.stage]
     if not live.section:
-        return "Starting the engine"
+        return _title(live.stage)
     section = f"ection {live.section} of {live.sections}"
     if live.section == live.sections_done:
         return f"S{section} is finished"
@@ -106,10 +86,11 @@ def usual(live: LiveJob) -> tuple[str, float]:
 
 def stage_seconds(live: LiveJob) -> list[tuple[str, float]]:
     """Durations by kind of work, in the order in which they came; what took no time is left out."""
-    totals: dict[str, float] = {}
-    for stage, seconds in live.stages.items():
-        totals[_STAGES[stage]] = totals.get(_STAGES[stage], 0.0) + seconds
-    return [(name, seconds) for name, seconds in totals.items() if seconds >= 0.05]
+    return [(_title(stage), seconds) for stage, seconds in live.stages.items() if seconds >= 0.05]
+
+
+def _title(stage: Stage | None) -> str:
+    return STAGES[stage].title if stage else "Starting the engine"
 
 
 def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[str, str]]:

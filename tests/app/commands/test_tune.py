@@ -150,12 +150,12 @@ def test_how_long_it_takes_is_told_before_it_starts(
     said = capsys.readouterr().err.splitlines()
     first = next(n for n, line in enumerate(said) if line.startswith("shape"))
     assert said[first - 2 : first] == [
-        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 minutes",
+        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 min",
     ]  # fmt: skip
     assert run(tiny_model, "--again") == 0
     said = capsys.readouterr().err
     assert "A few shapes first" not in said
-    assert "6 shapes to measure: about 5 minutes" in said
+    assert "6 shapes to measure: about 5 min" in said
 
 
 def test_the_estimate_follows_what_was_measured(case: ConvCase) -> None:

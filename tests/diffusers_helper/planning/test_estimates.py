@@ -15,7 +15,6 @@ from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.backend import ROCM, Backend
-from diffusers_helper.planning.budget import GB
 from diffusers_helper.planning.estimates import (
     Calibration,
     demands,
@@ -26,6 +25,7 @@ from diffusers_helper.planning.estimates import (
     transformer_bytes,
 )
 from diffusers_helper.planning.networks import networks, safetensors_header
+from diffusers_helper.units import GB
 
 DEMO = networks(find_model("demo"), on_cpu=True)
 FULL = networks(find_model("framepack-i2v"), on_cpu=False)
