@@ -43,7 +43,7 @@ from diffusers_helper.packing import WINDOW, Section, plan_sections
 from diffusers_helper.picture import fit_picture, load_picture
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import StepInfo, flow_sigmas, sample_euler, sample_unipc, shift_of
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling.seeds import noise_for
 from diffusers_helper.vae.codec import decode_latents, encode_picture
 from diffusers_helper.vae.passes import Pieces
 from diffusers_helper.vae.sections import SectionDecoder
