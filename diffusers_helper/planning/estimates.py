@@ -1,9 +1,9 @@
-"""What each stage needs besides weights: inputs, activations and outputs, by shape, type, tile and backend.
+"""The memory that each stage needs besides weights: inputs, activations and outputs.
 
 Each formula counts tensors of one size that live at the network's fullest moment. The factors were fitted
 to peaks of live tensors that `benchmarks/calibrate_memory.py` measures, on the grids named at each. They hold
 for kernels that keep nothing large between operations, as on a CPU. What GPU kernels add was not measured on
-hardware: it is named (`Backend`), and a local calibration file takes the place of all guesses.
+hardware: `Backend` names it, and a local calibration file replaces all estimates.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Calibration:
 
 
 def latent_tokens(height: int, width: int) -> int:
-    """Tokens of the noisy window and of the history, for pixels as `packing` lays them out (F = 1, 2, 4)."""
+    """Return the tokens of noisy window and history, for pixels as `packing` lays them out (F = 1, 2, 4)."""
     h, w = height // _SHRINK, width // _SHRINK
 
     def patches(frames: int, factor: int) -> int:
@@ -90,14 +90,14 @@ def latent_tokens(height: int, width: int) -> int:
 
 
 def vision_tokens(encoder: Network) -> int:
-    """Patches of SigLIP's picture."""
+    """Return the number of patches of SigLIP's picture."""
     return (encoder.config["image_size"] // encoder.config["patch_size"]) ** 2
 
 
 def transformer_bytes(
     network: Network, height: int, width: int, *, text: int, vision: int, backend: Backend
 ) -> int:
-    """One forward pass with the sampler's state.
+    """Estimate one forward pass with the sampler's state.
 
     The fullest moment is the rotation of a block's keys, or its feed-forward part where the text is longer
     than the picture. Grid: 4 to 24 heads of 32 to 128, 96x176 to 960x416 pixels, 16 to 985 tokens of text and
@@ -119,7 +119,7 @@ def transformer_bytes(
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
-    """All hidden states, and the fullest moment of a layer.
+    """Estimate Llama: all hidden states, and the fullest moment of a layer.
 
     Grid: 3 and 6 layers of 64 to 256, 108 and 351 tokens, fp32 and bf16.
     """
@@ -129,7 +129,7 @@ def llama_bytes(network: Network, tokens: int) -> int:
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
-    """CLIP's text encoder: the fullest moment of a layer.
+    """Estimate CLIP's text encoder: the fullest moment of a layer.
 
     Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
     """
@@ -138,7 +138,7 @@ def encoder_bytes(network: Network, tokens: int) -> int:
 
 
 def vision_bytes(network: Network) -> int:
-    """SigLIP: its picture, or the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
+    """Estimate SigLIP: its picture, or the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     pixels = 3 * network.config["image_size"] ** 2
     values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
@@ -156,11 +156,11 @@ def stages(
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> tuple[Stage, ...]:
-    """A job's stages in the order of the memory document, with what each needs.
+    """Return a job's stages in the order of the memory document, with the needs of each.
 
     Args:
-        text: tokens that the transformer reads of the longest prompt.
-        texts: prompts; 2 with real guidance.
+        text: tokens of the longest prompt that the transformer reads.
+        texts: number of prompts; 2 with real guidance.
     """
     vision = vision_tokens(networks["image_encoder"])
     vae, piece = networks["vae"], (min(tile, height), min(tile, width))
@@ -207,18 +207,18 @@ def demands(
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> tuple[Demand, ...]:
-    """What a job needs with each size of tiles, in the order given; `tile_steps` gives the usual ones."""
+    """Return a job's needs with each size of tiles, in their order; `tile_steps` gives the usual sizes."""
     given: dict[str, Any] = {"text": text, "texts": texts, "backend": backend, "calibration": calibration}
     return tuple(Demand(tile, stages(networks, height, width, tile, **given)) for tile in tiles)
 
 
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
-    """The sizes of tiles to try: only the one that is wanted, or `first` and all below."""
+    """Return the sizes of tiles to try: only `wanted` where it is given, or `first` and all smaller ones."""
     if wanted is not None:
         return (wanted,)
     return (first, *(tile for tile in TILES if tile < first))
 
 
 def largest_bucket(side: int, multiple: int) -> tuple[int, int]:
-    """Of the shapes of one resolution, the one whose sampling needs most, for a picture that is not known."""
+    """Return the shape of a resolution whose sampling needs most memory, for an unknown picture."""
     return max(buckets(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))
