@@ -46,7 +46,7 @@ class HostMemory:
 
 
 def gfx_name(target_version: int) -> str:
-    """Return the name of KFD's `gfx_target_version`: 110000 is gfx1100, 90010 (hexadecimal stepping) gfx90a."""
+    """Return the name of KFD's `gfx_target_version`: 110000 is gfx1100, and 90010 is gfx90a (hexadecimal)."""
     major, minor, stepping = target_version // 10000, target_version // 100 % 100, target_version % 100
     return f"gfx{major}{minor:x}{stepping:x}"
 

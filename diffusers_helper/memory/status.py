@@ -1,6 +1,6 @@
 """Lines on the console that say how full the device is, in the words people know from FramePack on AMD.
 
-Nothing here sets a limit: plans and `Device.limit` do.
+Nothing here sets a limit; plans and `Device.limit` do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEAR = 0.9
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
-    """GB (1024^3 bytes) of live tensors on a device; 0 without one.
+    """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one.
 
     Args:
         device: None for torch's current GPU.
@@ -31,7 +31,7 @@ def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) ->
 
 
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
-    """Whether less than 90 % of the limit is allocated; warns if not.
+    """Return whether less than 90 % of the limit is allocated, and warn if not.
 
     Args:
         device: None for torch's current GPU.
@@ -49,12 +49,13 @@ def check_vram_limit(device: Device | torch.device | None = None, limit_gb: floa
 
 
 def clear_cache_near_limit(device: Device | torch.device | None, model_name: str) -> bool:
-    """Empties the allocator's cache where `check_vram_limit` warns. Returns whether it did.
+    """Empty the allocator's cache where `check_vram_limit` warns, and return whether it did.
 
-    For the border between two stages: within a load the allocator is left alone.
+    It is called between two stages; during a load the allocator is left alone.
 
     Args:
-        model_name: what is about to be loaded.
+        device: None for torch's current GPU.
+        model_name: the model that is about to be loaded.
     """
     found = _find(device)
     if found is None or check_vram_limit(found):
@@ -65,11 +66,11 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
 
 
 def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
-    """One line with what is free, allocated and reserved; none without a device.
+    """Log one line with what is free, allocated and reserved; none without a device.
 
     Args:
         device: None for torch's current GPU.
-        prefix: put before the line as it is, such as "[Before VAE Load] ".
+        prefix: text before the line, such as "[Before VAE Load] ".
     """
     found = _find(device)
     if found is None:

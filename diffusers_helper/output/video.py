@@ -63,7 +63,7 @@ _VERSION = re.compile(r"video-(\d+)\.mp4")
 
 
 def effective_crf(crf: int) -> int:
-    """The constant rate factor that is used for a wished one.
+    """Return the constant rate factor that is used for a requested one.
 
     Below 1 x264 turns to the lossless profile High 4:4:4 Predictive, which no browser plays.
 
@@ -76,28 +76,29 @@ def effective_crf(crf: int) -> int:
 
 
 class GrowingVideo:
-    """Writes one job's video, section by section, and picks up where a writer before it ended.
+    """The writer of one job's video, section by section, which continues where an earlier writer ended.
 
     Files in `folder`: `segments/0001.mp4` and on, one per section in order of making (empty for a section
     without final frames), `video-0001.mp4` and on, the playable versions by the section they were made
     after, of which the last two are kept, and `video.mp4` after `finish()`. Each appears whole or not at all.
-    `segments/sums.json` has their SHA-256 sums: a file that is not as it was written is made again. One
+    `segments/sums.json` has their SHA-256 sums: a file that has changed since is made again. There may be one
     writer per folder at a time.
 
     Attributes:
-        latest: the newest playable version, None before the first section.
+        latest: the newest playable version; None before the first section.
         frames: its length, provisional frames included.
-        sections: sections whose frames are safe in the folder. After a restart the next call of
+        sections: number of sections whose frames are safe in the folder. After a restart the next call of
             `add_section` is for section `sections + 1`; what a dead writer left of that one is replaced.
-        doubt: a sentence for a person about files that are not as they were written; "" if there are none.
+        doubt: a sentence for a person about files that have changed since they were written; "" if none has.
     """
 
     def __init__(
         self, folder: Path, *, width: int, height: int, mode: Mode, crf: int, fps: int = FPS
     ) -> None:
-        """Takes a folder as it stands: new, or with the sections of a writer before.
+        """Open a folder, new or with the sections of an earlier writer.
 
         Args:
+            folder: the job's folder.
             width, height: frame size in pixels, multiples of 16.
             mode: the order in which sections come.
             crf: constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
@@ -144,7 +145,7 @@ class GrowingVideo:
             )
 
     def add_section(self, final: np.ndarray | None, pending: np.ndarray | None) -> Path:
-        """Encodes one section's frames and joins a new playable version.
+        """Encode one section's frames and join a new playable version.
 
         Args:
             final: frames that no later section changes, uint8 RGB (T, H, W, 3) in order of time; None or
@@ -180,7 +181,7 @@ class GrowingVideo:
         return version
 
     def finish(self) -> Path:
-        """Gives the latest version its lasting name, `video.mp4`; provisional frames stay in it.
+        """Give the latest version its lasting name, `video.mp4`; provisional frames stay in it.
 
         Raises:
             ValueError: if there is no section yet.
@@ -206,11 +207,11 @@ class GrowingVideo:
         return {int(match[1]) for match in matches if match}
 
     def _is_whole(self, path: Path) -> bool:
-        """Whether a file is, to the byte, what was written."""
+        """Return whether a file is, to the byte, what was written."""
         return path.is_file() and self._sums.get(path.name) == file_sum(path)
 
     def _note(self, number: int) -> None:
-        """From here on section `number` counts as made."""
+        """Record that section `number` is made."""
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
         sums = {name: value for name, value in self._sums.items() if name in kept}
         sums |= {path.name: file_sum(path) for path in (self._segment(number), self._version(number))}
@@ -229,7 +230,7 @@ class GrowingVideo:
         return frames
 
     def _encode(self, path: Path, frames: np.ndarray, x264: str) -> None:
-        """Writes `frames`, (T, H, W, 3), as one segment of its own; no frame gives an empty file."""
+        """Write `frames`, (T, H, W, 3), as a segment; no frame gives an empty file."""
         with replacing(path) as temporary:
             if not len(frames):
                 temporary.touch()
@@ -255,7 +256,7 @@ class GrowingVideo:
         return stream
 
     def _convert(self, frames: np.ndarray) -> Iterator[av.VideoFrame]:
-        """RGB to yuv420p with the matrix and range that the stream is tagged with, one frame at a time."""
+        """Convert RGB to yuv420p with the stream's matrix and range, one frame at a time."""
         reformatter = VideoReformatter()
         for index, pixels in enumerate(frames):
             frame = reformatter.reformat(
@@ -270,11 +271,11 @@ class GrowingVideo:
             yield frame
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
-        """Copies the packets of `segments`, in order of time, into one file; returns its frames.
+        """Copy the packets of `segments`, in order of time, into one file, and return its number of frames.
 
-        Time stamps count frames: a packet is decoded `_REORDER_DELAY` frames before the place it has in the
-        file, and shown at its own time in the segment after the frames of all segments before. So decoding
-        times rise by one frame a packet, and showing times have no gap at a join.
+        Time stamps count frames: a packet is decoded `_REORDER_DELAY` frames before its place in the file,
+        and shown at its own time in the segment after the frames of all segments before. So decoding times
+        rise by one frame a packet, and showing times have no gap at a join.
         """
         tick = Fraction(1, self._fps)
         position = 0
@@ -302,7 +303,7 @@ class GrowingVideo:
 
 
 def _read_sums(file: Path) -> dict[str, str]:
-    """By the names of files; empty if there are none, or none that can be read."""
+    """Return the sums by the names of files; none if there is no file that can be read."""
     try:
         sums: Any = json.loads(file.read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a job's memory.json says of its memory, as plain data for the page's plot."""
+"""The content of a job's memory.json as plain data for the page's plot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One use of one network, as `store.StageRecord` has it."""
+    """One use of one network, as in `store.StageRecord`."""
 
     stage: str
     begin: float
@@ -32,7 +32,7 @@ class _Use:
 
 
 def memory_of(file: Path) -> Shown | None:
-    """What the page shows of the file; None where there is none, or none that can be read."""
+    """Return what the page shows of the file, or None where there is none that can be read."""
     try:
         facts = file.stat()
     except OSError:
@@ -42,7 +42,7 @@ def memory_of(file: Path) -> Shown | None:
 
 @lru_cache(maxsize=32)
 def _read(file: Path, changed: int, size: int) -> Shown | None:
-    """`changed` is for the cache alone."""
+    """Read the file; `changed` is for the cache alone."""
     if size > _MAX_BYTES:
         return None
     try:

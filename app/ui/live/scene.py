@@ -1,4 +1,4 @@
-"""From a watched job to the plain data of the page's live view. The browser puts it in as text only."""
+"""The plain data of the page's live view, made from a watched job. The browser inserts it as text only."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Shown = dict[str, Any]
 
 
 def file_url(job: Job, name: str) -> str:
-    """Address, relative to the page, of one of the files that a job's folder shows."""
+    """Return the address, relative to the page, of a file that a job's folder shows."""
     return f"jobs/{quote(job.id, safe='')}/{quote(name)}"
 
 
 def download_name(prompt: str, job_id: str) -> str:
-    """`longtake-the-red-ball-moves-right-3f9a.mp4`: plain letters, whatever the prompt holds."""
+    """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt."""
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")
     if len(slug) > _MAX_SLUG:
@@ -57,12 +57,13 @@ def show(
     find_model: Callable[[str], ModelInfo | None],
     report: Callable[[str], str],
 ) -> Shown:
-    """What the live view shows of a scene.
+    """Return what the live view shows of a scene.
 
     Args:
+        scene: the state of the jobs.
         now: seconds since the epoch.
-        find_model: facts of a model by its name in a request.
-        report: text of the problem report of a job that has failed, by its id.
+        find_model: returns the facts of a model by its name in a request.
+        report: returns the text of the problem report of a failed job, by its id.
     """
     live = scene.live
     if live is None:
@@ -109,7 +110,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _warnings(live: LiveJob) -> list[str]:
-    """Each once, in the order in which they first came."""
+    """Return each warning once, in the order in which they first came."""
     times = Counter(without_paths(warning, live.job.folder.parent) for warning in live.warnings)
     return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
@@ -125,7 +126,7 @@ def _pulse(live: LiveJob, elapsed: float) -> Shown:
 
 
 def _ratio(live: LiveJob, model: ModelInfo | None) -> float | None:
-    """Width by height of the video, also before its first event."""
+    """Return width by height of the video, also before its first event."""
     if live.height:
         return round(live.width / live.height, 4)
     if model is None:

@@ -1,4 +1,4 @@
-"""What a watched job is called in words: what happens now, what is waited for, what was set."""
+"""The words for a watched job: what happens now, what is waited for, what was set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ORDERS = {"inverted": "End first", "forward": "Forward"}
 
 
 def headline(live: LiveJob, jobs_first: int) -> str:
-    """What happens now, or how it ended. `jobs_first` come before a job that waits."""
+    """Return what happens now, or how it ended. `jobs_first` come before a waiting job."""
     if live.job.is_over:
         return _OVER[live.job.state]
     if live.job.state == "queued":
@@ -36,7 +36,7 @@ def headline(live: LiveJob, jobs_first: int) -> str:
 
 
 def ending(live: LiveJob) -> str:
-    """After a cancel: what is waited for."""
+    """Return what is waited for after a cancel."""
     if live.stage == "decode":
         return "Ending: the part being decoded is finished first"
     if live.stage == "write":
@@ -47,7 +47,7 @@ def ending(live: LiveJob) -> str:
 
 
 def remark(live: LiveJob) -> str:
-    """A few words beside the headline."""
+    """Return a few words for beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
     if live.job.is_over:
@@ -69,7 +69,7 @@ def _outcome(live: LiveJob) -> str:
 
 
 def usual(live: LiveJob) -> tuple[str, float]:
-    """What the engine is doing and how long it usually goes without a word, in words and in seconds."""
+    """Return what the engine is doing, and how long it is usually silent, in words and in seconds."""
     if live.in_tail:
         _, frame = live.timing.costs()
         tail = frame * live.plan[live.section - 1].decoded_frames
@@ -85,7 +85,7 @@ def usual(live: LiveJob) -> tuple[str, float]:
 
 
 def stage_seconds(live: LiveJob) -> list[tuple[str, float]]:
-    """Durations by kind of work, in the order in which they came; what took no time is left out."""
+    """Return the durations of the stages in the order in which they came, without those that took no time."""
     return [(_title(stage), seconds) for stage, seconds in live.stages.items() if seconds >= 0.05]
 
 
@@ -94,7 +94,7 @@ def _title(stage: Stage | None) -> str:
 
 
 def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[str, str]]:
-    """All that was asked for, in words."""
+    """Return all settings of a request in words."""
     resolution = request.resolution or (info.side if info else None)
     rows = [
         ("Prompt", request.prompt or "none"),
