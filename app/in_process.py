@@ -68,7 +68,7 @@ class InProcessEngine:
         self, job: Job, resume: bool, token: CancelToken, events: queue.SimpleQueue[Event | None]
     ) -> None:
         try:
-            # torch: seconds, and only where this engine is chosen
+            # Importing torch takes seconds, and only this engine needs it here.
             from diffusers_helper.miopen_fallback import initialize_miopen_fallback
             from diffusers_helper.runner import Runner
         except Exception as error:  # noqa: BLE001 - the end of this thread: the job gets to hear why

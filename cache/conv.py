@@ -210,7 +210,7 @@ class ConvLadder:
             _log.warning("rung %s is forced but cannot do %s: %s", self._forced, case, reason)
         route = self._routes.get(case)
         alive = [rung for rung in able if rung.name not in route.deadly]
-        # Where everything has failed once, trying again beats giving up.
+        # If every rung has failed once, they are tried again rather than given up.
         working = [rung for rung in alive if rung.name not in route.failed]
         chosen = [rung for rung in working if rung.name == route.rung]
         return chosen + [rung for rung in working if rung not in chosen] or alive or able
@@ -234,7 +234,7 @@ class ConvLadder:
 
     def _settle(self, key: Any, case: ConvCase, rung: Rung, needs_little: bool) -> None:
         if needs_little and rung.name == "cpu":
-            return  # minutes per call: the next one tries again
+            return  # it takes minutes, so the next call tries the others again
         self._settled[key] = rung
         if self._forced is not None or self._routes.get(case).rung == rung.name:
             return

@@ -24,8 +24,8 @@ GAIN = 1.1
 # Root mean square of the error over that of the result. Kernels that transform their input (Winograd) or
 # multiply in TF32 are this far off and still of use; a wrong result is off by about 1.
 MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-# What making numbers and comparing results takes: once per case, and as a factor. Fitted to the demo model's
-# VAE on two cores.
+# The time to make numbers and to compare results: seconds per case, and a factor. They were fitted to the
+# demo model's VAE on two cores.
 _OVERHEAD_SECONDS, _CHECKING = 0.02, 1.2
 _WINDOW = 8  # pixels: height and width of the parts that are compared with the CPU's result
 

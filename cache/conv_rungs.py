@@ -118,7 +118,7 @@ def tiles(x: Tensor, conv: Convolution) -> Tensor:
 
 def cpu(x: Tensor, conv: Convolution) -> Tensor:
     """Compute on the CPU, in fp32 where the dtype is half, and return the result on the device of `x`."""
-    # Before the long work: without room for the result on the device it would be in vain.
+    # This comes before the long work, which would be in vain without room for the result on the device.
     result = conv.empty_result(x)
     dtype = torch.float32 if x.dtype in _HALVES else x.dtype
     bias = None if conv.bias is None else conv.bias.to("cpu", dtype)
@@ -177,7 +177,7 @@ def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int
     pixel_bytes = math.prod(weight[1:]) * frames * item_bytes
     rows = columns = 1
     while True:
-        # Squares see the least border twice.
+        # Squares compute the least border twice.
         if height / rows >= width / columns:
             rows *= 2
         else:

@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 AUTO, OFF = "auto", "off"
 CHOICES = (AUTO, *RUNGS, OFF)
 
-# Looked for in this order in the lower-case text of an error. Most were reported by people with Radeon cards;
-# the others are what the same fault is called by cuDNN, oneDNN and the CPU's allocator.
+# These are searched in this order in the lower-case text of an error. Most were reported by people with
+# Radeon cards; the others are the names of the same faults in cuDNN, oneDNN and the CPU's allocator.
 _TEXTS: tuple[tuple[ErrorKind, tuple[str, ...]], ...] = (
     (
         ErrorKind.MEMORY,

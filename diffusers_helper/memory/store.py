@@ -19,8 +19,8 @@ from diffusers_helper.memory.streaming import Trace
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
 
-# Where the memory document flushes: when all else has left and a stage's model is about to load, and after a
-# stage's models have left.
+# The places where the memory document flushes: before a stage's model loads, when all others have left, and
+# after a stage's models have left.
 _FLUSH_BEFORE = {"text": flush.POST_UNLOAD_TEXT_ENC, "sample": flush.POST_UNLOAD_TRANSFORMER}
 _FLUSH_AFTER = {
     "text_2": flush.POST_TEXT_ENCODING,
@@ -216,7 +216,7 @@ class Store:
 
     def _leave(self, plan: StagePlan, *, failed: bool) -> None:
         if failed:
-            # What state it is in is not known. The flush comes when the exception's tensors are gone too.
+            # Its state is unknown. The flush follows when the exception's tensors are gone too.
             self._unload(plan.model)
         elif not self.plan.keep_all_resident:
             self._unload(plan.model)

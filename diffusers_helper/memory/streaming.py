@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from diffusers_helper.memory.weights import Layout, Weight
 
 Event = Literal["copy", "copied", "wait", "run", "ran"]
-# Told what happens next, with the block's index; called in the thread that does it.
+# A function that is told what happens next, with the block's index, in the thread that does it.
 Trace = Callable[[Event, int], None]
 
 
@@ -213,7 +213,7 @@ class Streamer:
         if self._stream is None or slot.pinned is None:
             layout.fill(slot.storage)
         else:
-            slot.copied.synchronize()  # what was in the pinned buffer before has left it
+            slot.copied.synchronize()  # the former content of the pinned buffer has left it
             layout.fill(slot.pinned)
             with torch.cuda.stream(self._stream):
                 self._stream.wait_event(slot.released)

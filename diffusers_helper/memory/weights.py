@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# What the allocators of CPU and GPU align to at least, as far as any kernel asks.
+# The alignment that the allocators of CPU and GPU give at least, and that no kernel exceeds.
 _ALIGNMENT = {"cpu": 64}
 _ALIGNMENT_GPU = 256
 
@@ -106,7 +106,7 @@ class Layout:
         alignment = _ALIGNMENT.get(device.type, _ALIGNMENT_GPU)
         places: list[tuple[Weight, int]] = []
         end = 0
-        # Those of odd sizes come last: less is lost to alignment.
+        # Tensors of odd sizes come last, which loses less to alignment.
         for weight in sorted(weights, key=lambda weight: weight.num_bytes % alignment != 0):
             begin = -(-end // alignment) * alignment
             places.append((weight, begin))

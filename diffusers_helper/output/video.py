@@ -42,10 +42,10 @@ _PRESET = "medium"
 _THREADS = 4
 # `stitchable` keeps headers independent of content and CRF, `cpu-independent` the choices of x264 from
 # depending on the instruction set; a join needs the first, equal bytes on all machines the second.
-# `mbtree` gives fewer bits to frames that nothing refers to, which the last of a segment always are: with it
-# they lie up to 3 dB below the mean, a seam at every join; without it, about 1 dB.
+# `mbtree` gives fewer bits to frames that nothing refers to, as to the last frames of each segment: they lie
+# up to 3 dB below the mean, a seam at every join. Without it they lie about 1 dB below.
 _X264 = "stitchable=1:cpu-independent=1:open-gop=0:mbtree=0"
-# A provisional segment is thrown away by the next section: a third of the work for about half a dB less.
+# The next section replaces a provisional segment, so these take a third of the work for half a dB less.
 # x264 lowers this chroma offset by itself at higher subme only; given here, the headers stay the same.
 _X264_PROVISIONAL = f"{_X264}:subme=1:me=dia:trellis=0:chroma-qp-offset=-2"
 # Frames by which x264 lets decoding run ahead of showing, with its default pyramid of B-frames.
@@ -54,7 +54,7 @@ _BT709 = 1  # the code of bt709 for primaries, transfer and matrix alike, ITU-T 
 # x264 writes its version and options into an SEI unit (NAL type 6).
 _STRIP_SEI = "filter_units=remove_types=6"
 _BITEXACT = {"fflags": "+bitexact"}
-# Opening a file decodes its first picture, unless told not to: 15 ms a segment that a join has no use for.
+# Opening a file decodes its first picture by default, which takes 15 ms a segment and helps no join.
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
 _CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 

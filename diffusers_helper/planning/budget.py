@@ -15,7 +15,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB, gb_text
 
 RING_BLOCKS = 2
-# What a default of preserved memory leaves for weights at least, as 18 of 20 GB do.
+# The least that a default of preserved memory leaves for weights, as 18 of 20 GB do.
 LEFT_FOR_WEIGHTS = 2 * GB
 
 
@@ -318,7 +318,7 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
     keep = all(_fits(budget, whole, stage.working_bytes) for stage in demand.stages)
     plans: list[StagePlan] = []
     for place, stage in enumerate(demand.stages):
-        # What the stages before have brought onto the device is still there.
+        # The weights of the earlier stages are still on the device.
         beside = {other.model.name: other.model for other in demand.stages[:place]} if keep else {}
         plans.append(plan_stage(budget, stage, tuple(beside.values())))
     peak = max(plan.peak_bytes for plan in plans)
@@ -335,7 +335,7 @@ def _smallest_cap(budget: Budget, stage: Stage) -> int:
         working = split.resident_bytes + split.ring_bytes + stage.working_bytes + budget.reserve_bytes
         kept = split.resident_bytes + budget.preserved_bytes
         if budget.is_default and split.resident_bytes <= LEFT_FOR_WEIGHTS:
-            # The default gives way until LEFT_FOR_WEIGHTS are left, and to nothing below that.
+            # The default is lowered until LEFT_FOR_WEIGHTS are left, and no further.
             kept = split.resident_bytes
         return max(working, kept)
 

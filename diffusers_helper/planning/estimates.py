@@ -23,16 +23,16 @@ from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
-# The sizes of the VAE's pieces in pixels that `auto` steps down through.
+# The sizes of the VAE's tiles in pixels that `auto` tries, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
-# What the template puts before a prompt (`prompts`), and the most tokens that may come after.
+# The tokens of the template before a prompt (`prompts`), and the most tokens that may follow.
 _HEAD_TOKENS, _MAX_TOKENS = 95, 256
 # Latent frames in one of the VAE's windows of time: they give 17 frames.
 _WINDOW_LATENTS = 5
 _SHRINK, _CHANNELS = 8, 16
-# So that the fits' scatter does not become a shortage, and buffers and other small things have a place.
+# A margin for the scatter of the fits, for buffers and other small tensors.
 _MARGIN, _SMALL = 1.02, 8 * 1024
-# Two tokens a side of the transformer's patch; history is packed 2 and 4 times more.
+# The transformer's patch has 2 latents a side; history is packed 2 and 4 times as densely.
 _PATCH = 2
 
 
@@ -110,7 +110,7 @@ def transformer_bytes(
     whole, rotated, forward, tables = (3.5, 14.9, 17.3, 3.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
     streams = max(whole * tokens + rotated * image, forward * tokens) * heads * head_dim * size
     streams += tables * image * head_dim * 4
-    # Picture, history and noise in fp32 and as the transformer takes them, and what the solver remembers.
+    # Picture, history and noise in fp32 and in the transformer's type, and the solver's memory.
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
@@ -182,7 +182,7 @@ def stages(
         ),
         "decode": ("vae", decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
     }
-    # The sampler puts what the encoders have made onto the device for as long as it works.
+    # The encoders' results are on the device as long as the sampler works.
     llama, encoder = networks["text_encoder"], networks["image_encoder"]
     size = networks["transformer"].dtype_bytes
     kept = (texts * text * llama.config["hidden_size"] + vision * encoder.config["hidden_size"]) * size

@@ -21,7 +21,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, about, gb_text
 
 _PER_SECTION = ("sample", "decode")
-# What a person types so that plans are as large again as the card's memory lets them be.
+# The command that forgets the smaller plans of earlier shortages.
 FORGET = "python -m app doctor --forget-smaller-plans"
 
 
@@ -151,7 +151,7 @@ def learned_levels(
     if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
-    # A level is a place among the tiles that such a job may use.
+    # A level counts among the tiles that such a job may use.
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
     return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
 

@@ -41,8 +41,8 @@ class Network:
     file_bytes: int
 
 
-# The published weights, whose revisions are pinned: parameters in all, in each of the streamed blocks, and
-# what of the configuration matters here. All are stored in 2 bytes.
+# The published weights, whose revisions are pinned: all parameters, those of each streamed block, and the
+# entries of the configuration that matter here. All are stored in 2 bytes.
 _TRANSFORMER = {"num_attention_heads": 24, "attention_head_dim": 128}
 _PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "transformer": (12_874_314_816, (339_831_296,) * 20 + (141_591_808,) * 40, _TRANSFORMER),

@@ -139,7 +139,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
     gpu = _visible(amd_gpus(root), environ)
     if gpu is not None:
         memory = host_memory(root)
-        # An APU's own share is small; what it may use of main memory counts, as far as there is any.
+        # An APU's own share is small; the main memory that it may use is added, as far as it is available.
         shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
         arch = _overridden(gpu.arch, environ)
         return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu)

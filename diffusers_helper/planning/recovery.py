@@ -15,7 +15,7 @@ from diffusers_helper.units import gb_text
 
 MAX_STEPS = 3
 _VAE_STAGES = ("vae_encode", "decode")
-# Of what weights may take beyond the least there is no way around.
+# The shares that weights may take of the room beyond what they need at least.
 _SHARES = (1.0, 0.5, 0.25, 0.0)
 
 
@@ -100,7 +100,7 @@ class Ladder:
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         preserved = max(self._budget.preserved_in_force, self._budget.cap_bytes - room)
         plan = plan_job(replace(self._budget, preserved_bytes=preserved, is_default=False), demands)
-        # What is preserved beyond the budget's own gives way where the cap asks for it.
+        # The memory preserved beyond the budget's own is lowered where the cap demands it.
         return replace(plan, smallest_cap_bytes=self.first.smallest_cap_bytes)
 
 

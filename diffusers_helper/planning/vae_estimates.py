@@ -81,7 +81,7 @@ def _stream_decode(network: Network, area: int, latents: int) -> float:
         values = (17.6 + 1.82 * layers) * channels + 12.5
     else:
         values = ((38.2 if wide else 36.4) + 7.25 * layers) * channels + (22 if wide else 15)
-    # The first latent frame gives one frame, and finds nothing remembered.
+    # The first latent frame gives one frame, before anything is remembered.
     share = 0.37 if latents == 1 else 1.0
     return (share * values + 0.5 * latents) * area
 

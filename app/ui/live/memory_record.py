@@ -13,7 +13,7 @@ from diffusers_helper.events import STAGES
 from diffusers_helper.units import duration, gb_text
 
 Shown = dict[str, Any]
-# A cap this many times as high as the peak would press the plot flat: then it is said and not drawn.
+# A cap this many times as high as the peak would flatten the plot; it is then given in words alone.
 _CAP_DRAWN = 4.0
 _HEADROOM = 1.06
 _MAX_BYTES = 4_000_000

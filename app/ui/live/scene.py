@@ -30,7 +30,7 @@ from diffusers_helper.units import duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
-# Silence is worth a word after three times what is usual, and never before this many seconds.
+# Silence is mentioned after three times the usual duration, and never before this many seconds.
 _CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
 
 Shown = dict[str, Any]
@@ -155,7 +155,7 @@ def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
     }
     if live.video is not None:
         # Each version has an address of its own, also where a later one gets the same name.
-        # The events name files by where they lay then; the outputs folder may have been moved since.
+        # The events have the paths of that time; the outputs folder may have been moved since.
         url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
         shown["video"] = {
             "url": url,

@@ -8,7 +8,7 @@ from statistics import median
 from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
 
-_SHORTEST = 0.001  # seconds: times come from a clock that is set now and then
+_SHORTEST = 0.001  # seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 
@@ -54,7 +54,7 @@ class Timing:
             return float(self.steps), STAGES["decode"].weight
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
         if len(self._lead_seconds) == 1:
-            lead = min(lead, 2 * step)  # the very first step also warms up what later ones find warm
+            lead = min(lead, 2 * step)  # the very first step also loads caches for the later ones
         sampling = lead + step * (self.steps - 1)
         if self._frame_seconds:
             return sampling, median(self._frame_seconds[-_RECENT_SECTIONS:])
