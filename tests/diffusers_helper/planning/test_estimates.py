@@ -151,7 +151,7 @@ def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
 def test_a_calibration_of_no_use_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "calibration.json"
     file.write_text(text)
-    with pytest.raises(InputError, match=r"memory\.json"):
+    with pytest.raises(InputError, match=r"calibration\.json"):
         Calibration.read(file, "cpu")
 
 
