@@ -15,6 +15,7 @@ from diffusers_helper.picture import load_picture
 from diffusers_helper.request import RANGES, GenerationRequest
 from diffusers_helper.units import gb_text
 from tests.support.clips import read
+from tests.support.jobs import PATIENCE
 from tests.support.pages import (
     FIRST,
     VIDEO,
@@ -136,6 +137,7 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
 @pytest.mark.parametrize("width", [390, 1024, 1440, 3840])
 def test_nothing_is_wider_than_the_window(browser: Any, stand: Stand, width: int, theme: str) -> None:
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=theme)
+    page.set_default_timeout(PATIENCE * 1000)
     visit(page, stand)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("button", name="Start Generation").wait_for()
@@ -150,10 +152,10 @@ def test_the_whole_product_from_a_click_to_a_video(
 ) -> None:
     program = PageProgram(tmp_path, "--model", str(tiny_model))
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
     try:
         page.goto(program.wait_until_up())
         start(page, photo, seconds=1, steps=2)
-        page.set_default_timeout(120_000)
         finished = status(page, state="finished", frames=37)
         assert page.evaluate(VIDEO)["duration"] == pytest.approx(37 / 30, abs=0.02)
         video = program.outputs / finished.get_attribute("data-job") / "video.mp4"
