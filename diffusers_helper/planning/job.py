@@ -18,7 +18,7 @@ from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.profiles import YOU, Profile
 from diffusers_helper.planning.recovery import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import GB, about, gb_text
+from diffusers_helper.units import GB, duration, gb_text
 
 _PER_SECTION = ("sample", "decode")
 # The command that forgets the smaller plans of earlier shortages.
@@ -231,7 +231,9 @@ def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str, card: str) ->
 
 
 def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
-    how_long = f"{about(seconds)} a step for that" if seconds else "the disk's speed is not known yet"
+    how_long = (
+        f"about {duration(seconds)} a step for that" if seconds else "the disk's speed is not known yet"
+    )
     return (
         f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
         f"memory, so that each step reads them from the disk again: {how_long}. Weights in 8 bit would "
