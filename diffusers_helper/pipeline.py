@@ -33,7 +33,7 @@ from diffusers_helper.output.frames import FrameBlender, write_thumbnail
 from diffusers_helper.output.previews import LatentColours, Preview
 from diffusers_helper.packing import WINDOW, Section
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import SAMPLERS, StepInfo, flow_sigmas, shift_of
+from diffusers_helper.sampling import StepInfo, flow_sigmas, sampler, shift_of
 from diffusers_helper.seeds import noise_for
 from diffusers_helper.vae.codec import decode_latents, encode_picture
 from diffusers_helper.vae.engine import Part
@@ -173,7 +173,7 @@ def denoise(job: Job, section: Section, condition: Condition, context: Context, 
     def sample(transformer: Any) -> Tensor:
         denoiser = GuidedDenoiser(transformer, condition, context)
         noisy = noise.to(job.models.device)
-        return to_host(SAMPLERS[request.sampler](denoiser, noisy, sigmas, on_step=on_step))
+        return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=on_step))
 
     latents = job.memory.run("sample", sample, section.number)
     if not bool(latents.isfinite().all()):

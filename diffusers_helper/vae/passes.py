@@ -24,11 +24,13 @@ Progress = Callable[[int, int], None]
 
 
 class NotFinite(LongtakeError):
-    """A piece has values that are not finite, as fp16 gives where it overflows.
+    """A piece that has values that are not finite, as fp16 gives where it overflows.
 
     Attributes:
         dtype: The type that was computed in.
     """
+
+    code = "not_finite"
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(

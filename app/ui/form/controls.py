@@ -1,21 +1,23 @@
-"""Left: the controls for what a person asks for, and what each of them calls."""
+"""The left side of the page: the controls for what a person asks for, and what each of them calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from app.ui.catalogue import Catalogue
+from app.ui.errors import page_words
 from app.ui.form import markup as view
 from app.ui.form.actions import AROUND, Actions, mode_choices
 from app.ui.form.describe import Describer
 from app.ui.form.examples import samples_of
-from app.ui.form.settings import DEFAULT_SEED, MAX_PAGE_SEED, defaults
-from app.ui.planner import Planner
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, MAX_RESOLUTION, MIN_RESOLUTION, RANGES
+from app.ui.form.settings import PAGE_SEED, PAGE_SETTINGS, defaults
+from app.ui.planner import MEMORY_SETTINGS, Planner
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
 
 _HERE = Path(__file__).parent
 _DICE = "() => Math.floor(Math.random() * 2 ** 31)"
@@ -32,11 +34,16 @@ _EXAMPLES_JS = """element.addEventListener('click', (event) => {
 
 
 def script(*names: str) -> str:
+    """Return these scripts of the form as one."""
     return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)
 
 
 class RequestForm:
-    """Left: what a person asks for. `controls` are those that become the job's settings, by their names."""
+    """The left side of the page: what a person asks for.
+
+    Attributes:
+        controls: those that become the job's settings, by their names.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
@@ -56,7 +63,7 @@ class RequestForm:
         with gr.Accordion("Look", open=False, elem_id="fold-look"):
             self._add_look()
         with gr.Accordion("Size and output", open=False, elem_id="fold-output"):
-            self._add_output()
+            self._add_others("Size and output")
         with gr.Accordion("Memory", open=False, elem_id="fold-memory"):
             self._add_memory(catalogue.planner)
         self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
@@ -71,11 +78,10 @@ class RequestForm:
 
     def _add_prompt(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
-        self.prompt = gr.Textbox(
-            "", label="Prompt", lines=3, max_lines=8, max_length=MAX_PROMPT_CHARACTERS,
-            placeholder="What should happen?", elem_id="set-prompt",
-        )  # fmt: skip
-        self.controls |= {"image": self.image, "prompt": self.prompt}
+        self.controls["image"] = self.image
+        self.prompt = self._add(
+            "prompt", info=None, lines=3, max_lines=8, placeholder=SETTINGS["prompt"].help
+        )
         # Filled by the form's script with what this browser has started before.
         self.history = gr.HTML('<div id="lt-history"></div>', apply_default_css=False, js_on_load=None)
         self.examples = gr.Dataset(
@@ -85,64 +91,39 @@ class RequestForm:
 
     def _add_shape(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
-        self.mode = gr.Radio(
-            mode_choices(info.modes), value=info.modes[0], label="Order", info="what is made first",
-            elem_classes="lt-segments", elem_id="set-mode",
-        )  # fmt: skip
-        self.controls["mode"] = self.mode
-        self._slider("seconds")
+        self.mode = self._add("mode", choices=mode_choices(info.modes), elem_classes="lt-segments")
+        self._add("seconds", info=None)
         self.length = gr.HTML(
             elem_classes="lt-hint", elem_id="length", apply_default_css=False, js_on_load=None
         )
         self.model = gr.Dropdown(
             [(catalogue.info(name).title, name) for name in catalogue.names],
-            value=catalogue.preselected, label="Model", filterable=False,
-            info="sets steps, guidance and size", elem_classes="lt-model", elem_id="set-model",
+            value=catalogue.preselected, filterable=False, elem_classes="lt-model", **_about("model"),
         )  # fmt: skip
         self.controls["model"] = self.model
+        self._add_others("What to make")
 
     def _add_look(self) -> None:
         with gr.Row(equal_height=True):
             self.seed = gr.Number(
-                DEFAULT_SEED, label="Seed", precision=0, minimum=0, maximum=MAX_PAGE_SEED, scale=3,
-                min_width=120, elem_id="set-seed", buttons=[],
+                PAGE_SEED.default, label=PAGE_SEED.label, precision=0, minimum=0, maximum=PAGE_SEED.high,
+                scale=3, min_width=120, elem_id="set-seed", buttons=[],
             )  # fmt: skip
             self.dice = gr.Button("New seed", scale=1, min_width=110, elem_classes="lt-dice")
         self.controls["seed"] = self.seed
-        gr.HTML('<p class="lt-hint">The same seed and settings give the same video.</p>', js_on_load=None)
-        self._slider(
-            "steps", info="Of each section. The time grows with them; the model's own number suits it."
-        )
-        self._slider("guidance", info="How closely to follow the prompt. Costs nothing; best left alone.")
-        self.controls["negative"] = gr.Textbox(
-            "", label="Negative Prompt", lines=2, max_length=MAX_PROMPT_CHARACTERS, elem_id="set-negative",
-            info="What should not happen. Used only where CFG Scale is above 1.",
-        )  # fmt: skip
-        self._slider("cfg", info="Above 1 the negative prompt counts, and each step takes twice as long.")
-        self._slider("cfg_rescale", info="Keeps a strong CFG Scale from burning the colours. Costs nothing.")
+        gr.HTML(f'<p class="lt-hint">{escape(PAGE_SEED.help)}</p>', js_on_load=None)
+        self._add("steps")
+        self._add("guidance")
+        self._add_others("Look")
         gr.Checkbox(
             False, label="Use TeaCache", interactive=False,
-            info="Not in this version yet: every step is computed in full.",
+            info="This version does not have it yet: it computes every step in full.",
         )  # fmt: skip
-
-    def _add_output(self) -> None:
-        self.controls["resolution"] = gr.Slider(
-            MIN_RESOLUTION, MAX_RESOLUTION, self._start_values["resolution"], step=16, label="Resolution",
-            buttons=[], elem_id="set-resolution",
-            info="Side of a square of the same area, in pixels. The model's own suits it best; "
-            "time and memory grow with the area.",
-        )  # fmt: skip
-        self._slider("crf", info="Lower is better and larger. Below 1 is written as 1.")
 
     def _add_memory(self, planner: Planner) -> None:
-        for name, remark, info in (
-            ("vram_cap_gb", "", "The most that a video may take. What does not fit is refused at the start."),
-            ("preserved_gb", " (larger means slower)", "What weights leave free: the rest is streamed."),
-        ):
-            self.controls[name] = gr.Slider(
-                0, planner.most_gb, self._start_values[name], step=0.1, label=RANGES[name].label + remark,
-                info=info, buttons=[], elem_id=f"set-{name}",
-            )  # fmt: skip
+        for name in MEMORY_SETTINGS:
+            self._add(name, minimum=0, maximum=planner.most_gb)
+        self._add_others("Memory")
         self.memory = gr.HTML(
             elem_id="memory-plan", apply_default_css=False, js_on_load=script("memory_plan.js")
         )
@@ -160,15 +141,41 @@ class RequestForm:
                 )
             self.remove = gr.Button("Remove Last from Queue", visible=False, size="sm")
 
-    def _slider(self, name: str, *, label: str = "", info: str | None = None) -> None:
-        bounds = RANGES[name]
-        self.controls[name] = gr.Slider(
-            bounds.low, bounds.high, self._start_values[name], step=bounds.step,
-            label=label or bounds.label, info=info, buttons=[], elem_id=f"set-{name}",
-        )  # fmt: skip
+    def _add_others(self, section: Section) -> None:
+        """Add the controls of a section that have no place of their own."""
+        for name, setting in PAGE_SETTINGS.items():
+            if setting.section == section and name not in self.controls:
+                self._add(name)
+
+    def _add(self, name: str, **options: Any) -> Any:
+        """Add the control that suits a setting's kind, and return it.
+
+        Args:
+            name: the setting.
+            options: what differs from what the setting says of itself.
+        """
+        setting = PAGE_SETTINGS[name]
+        about = _about(name) | {"value": self._start_values.get(name, setting.default)}
+        kind: Callable[..., Any] = gr.Textbox
+        if setting.choices:
+            kind, about["choices"] = gr.Radio, [(words, one) for one, words in setting.choices.items()]
+        elif setting.is_number:
+            kind = gr.Slider
+            about |= {"minimum": setting.low, "maximum": setting.high, "step": setting.step, "buttons": []}
+        else:
+            about |= {"lines": 2, "max_length": MAX_PROMPT_CHARACTERS}
+        self.controls[name] = control = kind(**(about | options))
+        return control
+
+
+def _about(name: str) -> dict[str, Any]:
+    """Return what every control takes from its setting."""
+    setting = PAGE_SETTINGS[name]
+    return {"label": setting.label, "info": page_words(setting.help), "elem_id": f"set-{name}"}
 
 
 def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, describer: Describer) -> None:
+    """Connect the form's controls with what they call."""
     names, controls = list(form.controls), list(form.controls.values())
     around = [form.examples, form.banner]
 
