@@ -1,4 +1,4 @@
-"""The event stream: its names and fields are an interface, and it survives JSON."""
+"""Tests of the event stream, whose names and fields are an interface and which survives JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from diffusers_helper.events import (
 )
 
 COMMON = {"job": "20261121-081530-3f9a", "time": 1.25}
-# Each event with the JSON that pages, scripts and stores read.
+# Each event, with the JSON that pages, scripts and stores read
 STREAM: list[tuple[Event, dict[str, object]]] = [
     (
         JobStarted(**COMMON, sections=4, frames=145, width=640, height=608),

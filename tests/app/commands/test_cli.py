@@ -259,7 +259,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(program: Program) -> None:
     with (
         contextlib.suppress(OSError),
         open(near, "rb", buffering=0) as terminal,
-    ):  # the job ends with an error
+    ):
         while part := terminal.read(4096):
             shown += part
     assert process.wait(PATIENCE) == 0

@@ -1,4 +1,4 @@
-"""Forward passes that were seen before are not watched again, and the figures stay what they were."""
+"""Tests that known forward passes are not watched again, and that the figures stay the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KB = 1024
 
 
 class Counting(Account):
-    """Counts how many operations it has seen."""
+    """A mode that counts how many operations it has seen."""
 
     seen = 0
 
@@ -27,7 +27,7 @@ class Counting(Account):
 
 
 class Grows(nn.Module):
-    """Takes four times its input for a while and returns twice of it; may keep a copy."""
+    """A module that takes four times its input for a while and returns twice of it; it may keep a copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def test_the_third_pass_is_not_watched_and_counts_the_same(account: Counting, ne
             watched = account.seen > before
             figures.append((account.peak_bytes, account.allocated_bytes, watched))
             del result
-    # scale is a float: uint8 becomes fp32, four bytes each
+    # The scale is a float, so that uint8 becomes fp32, four bytes each.
     peak, after = (10 + 40 + 40 + 10) * KB, (10 + 40 + 10) * KB
     assert figures == [(peak, after, True)] * 2 + [(peak, after, False)] * 2
     del x
@@ -100,7 +100,7 @@ def test_a_spared_pass_that_would_pass_the_cap_is_refused_before_it_runs(
         account.cap_bytes = 100 * KB
         network(x)
         other = kilobytes(1)
-        network.fails = True  # it does not come to this
+        network.fails = True  # is never reached
         with pytest.raises(AccountedOutOfMemory, match=r"Tried to allocate 90.00 KiB"):
             network(x)
         assert account.allocated_bytes == 11 * KB
@@ -146,7 +146,7 @@ def test_a_hook_that_fails_before_the_pass_confuses_nothing(account: Counting, n
 def test_a_network_that_keeps_something_from_some_passes_is_watched(
     account: Counting, network: Grows
 ) -> None:
-    """As a cache between steps does: what such a pass keeps would not be seen."""
+    """Keep watching, as with a cache between steps: what such a pass keeps would otherwise be missed."""
     network.keeps = True
     with account, Repeats(account).of(network):
         x = kilobytes(10)
