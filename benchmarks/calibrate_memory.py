@@ -1,11 +1,11 @@
-"""Measured against estimated working sets: what the factors of `memory/estimates.py` are fitted to.
+"""Measured against estimated working sets, to which the factors of `planning/estimates.py` are fitted.
 
     python benchmarks/calibrate_memory.py                      # random networks over the grid, on the CPU
     python benchmarks/calibrate_memory.py --model demo --save  # a real job; this machine's own factors
 
 The grid counts live tensors with the accounting device, so it needs no GPU and gives the same figures
-everywhere. With --model one job of one section and four steps runs on whatever the engine would use; --save
-writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
+everywhere. With --model, one job of one section and four steps runs on the device that the engine would use;
+--save writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from transformers import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from app.machine import calibration_file, this_machine  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
@@ -80,7 +80,7 @@ class Result:
 
 
 def measure(module: nn.Module, work: Callable[[], Any]) -> int:
-    """The most that lives on the device while `work` runs, besides the module's weights."""
+    """Return the most that lives on the device while `work` runs, without the module's weights."""
     device = AccountingDevice()
     device.adopt(module)
     with torch.inference_mode(), device:
@@ -121,7 +121,7 @@ def transformer(
 
 
 class _Tokens(dict[str, Tensor]):
-    """Stands in for what a tokenizer gives."""
+    """A stand-in for the result of a tokenizer."""
 
     __getattr__ = dict.__getitem__
 
@@ -161,7 +161,7 @@ def siglip(width: int, inner: int, side: int, patch: int, dtype: torch.dtype) ->
         image_size=side, patch_size=patch,
     )  # fmt: skip
     module = SiglipVisionModel(config).to(dtype).eval()
-    pixels = torch.randn(1, 3, side, side)  # the host's
+    pixels = torch.randn(1, 3, side, side)  # stays on the host
     measured = measure(module, lambda: module(pixels.to(dtype)).last_hidden_state)
     known = network(module, config.to_dict(), dtype)
     estimated = estimates.vision_bytes(known)
@@ -189,7 +189,7 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
 
 
 def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch.dtype) -> Iterator[Result]:
-    """A video in one pass, or as a stream where the VAE has one."""
+    """Measure a video in one pass, or as a stream where the VAE has one."""
     module = nn.Module.to(module, dtype).eval()
     family, known = family_of(module), network(module, cast(Any, module).config, dtype)
     case = f"{type(module).__name__} {latents}x{height}x{width} {dtype}"
@@ -198,7 +198,7 @@ def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch
     decoded = measure(module, lambda: [to_host(part) for part in family.decode(source)])
     estimated = decode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
     yield Result("decode", case, estimated, decoded)
-    # In fp64, so that they are copied as they would be to a GPU.
+    # These are in fp64, so that they are copied, as a transfer to a GPU would copy them.
     frames = torch.randn(1, 3, 4 * latents - 3, height, width, dtype=torch.float64)
     encoded = measure(module, lambda: to_host(family.encode(frames)))
     estimated = encode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
@@ -206,7 +206,7 @@ def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch
 
 
 def videos(*dtypes: torch.dtype) -> Iterator[Result]:
-    """Attention's mask is what is largest in the first."""
+    """Measure videos of several shapes; attention's mask is the largest tensor of the first."""
     for dtype in dtypes:
         for width, latents, side in ((8, 9, 192), (16, 2, 96)):
             channels = (width, 2 * width, 4 * width, 4 * width)
@@ -250,7 +250,7 @@ def grid() -> Iterator[Result]:
 
 
 def calibrate(model: str, prompt: str) -> dict[str, float]:
-    """Measured over estimated working sets of a real job's stages, with a twentieth for other prompts."""
+    """Return measured over estimated working sets of a job's stages, plus a twentieth for other prompts."""
     info = find_model(model, allow_folder=True)
     factors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:

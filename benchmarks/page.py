@@ -1,15 +1,15 @@
-"""What the page costs and how soon it shows what is new. Needs Chromium.
+"""The costs of the page, and the delay until it shows what is new. Needs Chromium.
 
     python benchmarks/page.py [--jobs 0 20 100] [--json]
     python benchmarks/page.py --first-frame [--seconds 7] [--repeat 2] [--json]
 
-The first: load time and memory of the page, and the figures of the web process, after 0, 20 and 100 jobs. The
-jobs are made by an engine without a model, so what is measured is the page alone. One tab stays open all the
-time; for each row further ones are opened, timed and closed again.
+The first command measures load time and memory of the page, and the web process, after 0, 20 and 100 jobs. An
+engine without a model makes the jobs, so that the page alone is measured. One tab stays open all the time;
+for each row further tabs are opened, timed and closed again.
 
-The second: the product as it is started, with the demo model, and one tab that watches whole jobs in both
-modes. Of each section: the time from its event in the job's log until the tab has heard of it, and until a
-decoded frame of the new video is on the screen.
+The second command starts the product with the demo model, and one tab that watches whole jobs in both modes.
+For each section it measures the time from its event in the job's log until the tab has heard of it, and until
+a decoded frame of the new video is on the screen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
@@ -40,9 +40,9 @@ from diffusers_helper.packing import MODES, Mode  # noqa: E402
 from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402
 
 LOADS = 5
-EVENTS = 20  # more than a job of one section has
-PATIENCE = 120_000  # milliseconds; only a fault takes as long
-# Milliseconds from the navigation until the form can be used and the state of the jobs stands beside it.
+EVENTS = 20  # more events than a job of one section has
+PATIENCE = 120_000  # in milliseconds; only a fault takes as long
+# Returns the milliseconds from the navigation until the form is usable and the state of the jobs is shown.
 INTERACTIVE = """() => new Promise(done => {
     const ready = () => document.querySelector('#set-prompt textarea, .lt-request textarea')
         && document.querySelector('.lt-status') && document.querySelector('input[type=file]');
@@ -50,9 +50,9 @@ INTERACTIVE = """() => new Promise(done => {
     look();
 })"""
 
-# Notes, in milliseconds since the epoch, when the tab is told of a version of the video, which job and number
-# of frames name, and when the first of its frames is on the screen. A paused video has no further frame to
-# wait for: there it is the second picture that the browser draws after the swap.
+# Notes, in milliseconds since the epoch, when the tab learns of a version of the video, identified by job and
+# number of frames, and when the first of its frames is on the screen. A paused video has no further frame to
+# wait for; in that case the second picture that the browser draws after the swap counts.
 NOTE_FRAMES = """() => {
     const stage = document.querySelector('.lt-stage'), card = document.querySelector('.lt-status');
     window.told = {};
@@ -74,7 +74,7 @@ NOTE_FRAMES = """() => {
 
 @dataclass(frozen=True)
 class Delay:
-    """Of one section, in milliseconds from its event: until the tab is told, and until it shows a frame."""
+    """Milliseconds from a section's event until the tab is told, and until it shows a frame."""
 
     mode: Mode
     section: int
@@ -84,7 +84,7 @@ class Delay:
 
 @dataclass(frozen=True)
 class Row:
-    """Figures after a number of jobs. Times are medians in milliseconds, sizes bytes."""
+    """Figures after a number of jobs. Times are medians in milliseconds, sizes are bytes."""
 
     jobs: int
     load_ms: float
@@ -129,7 +129,7 @@ class Server:
 
 
 def make_job(page: Any, server: Server, number: int) -> None:
-    """One whole job by the page's own button."""
+    """Make one whole job with the page's own button."""
     before = page.locator(".lt-status").get_attribute("data-job")
     page.get_by_label("Prompt", exact=True).fill(f"the red ball moves right, number {number}")
     page.get_by_role("button", name="Start Generation").click()
@@ -197,7 +197,7 @@ def run(counts: list[int]) -> list[Row]:
 
 
 def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
-    """One job by the page's own button, in the mode that is chosen there, to its end."""
+    """Start one job with the page's own button, in the mode chosen there, and watch it to its end."""
     before = page.locator(".lt-status").get_attribute("data-job") or ""
     page.get_by_role("radio", name=MODE_LABELS[mode]).check(force=True)
     page.get_by_role("button", name="Start Generation").click()
@@ -215,10 +215,10 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     told, shown = page.evaluate("[window.told, window.shown]")
     delays: list[Delay] = []
     for event in sections:
-        # The worker takes an event's time the moment before it writes it.
+        # The worker takes an event's time just before it writes the event.
         written = 1000 * ((job.started or 0.0) + event.time)
         name = f"{job.id} {event.frames}"
-        if name in shown:  # a version that the next one overtook is never shown
+        if name in shown:  # a version that the next one overtakes is never shown
             delays.append(
                 Delay(mode, event.section, round(told[name] - written), round(shown[name] - written))
             )
@@ -253,7 +253,7 @@ def first_frames(seconds: float, repeat: int) -> list[Delay]:
 
 
 def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
-    """By mode: count, least, median and most of both delays in milliseconds."""
+    """Return, by mode, count, least, median and most of both delays in milliseconds."""
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:
         some = [delay for delay in delays if delay.mode == mode]
