@@ -124,7 +124,7 @@ class Caps:
         """Return the plan under a cap.
 
         Raises:
-            DoesNotFit: The cap is too small.
+            DoesNotFit: if the cap is too small.
         """
         return JobMemory(self._under(cap, tile), self._models, *self._shape, Local()).plan
 
