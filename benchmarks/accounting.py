@@ -86,6 +86,7 @@ def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Pa
 
 
 def main() -> int:
+    """Print the figures; return 1 if the cost is above the goal."""
     arguments = read_arguments(__doc__, seconds=2.0, steps=8, repeat=7)
     models = load_whole(arguments.model, device="cpu")
     with tempfile.TemporaryDirectory() as scratch:

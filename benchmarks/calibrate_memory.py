@@ -91,6 +91,7 @@ def measure(module: nn.Module, work: Callable[[], Any]) -> int:
 
 
 def network(module: nn.Module, config: Mapping[str, Any], dtype: torch.dtype) -> Network:
+    """Return a network of random weights as the estimates see it."""
     total = sum(tensor.nbytes for tensor in module.parameters())
     return Network(Weights("", total), config, dtype.itemsize, total)
 
@@ -98,6 +99,7 @@ def network(module: nn.Module, config: Mapping[str, Any], dtype: torch.dtype) ->
 def transformer(
     heads: int, head_dim: int, height: int, width: int, *, dtype: torch.dtype, text: int, vision: int
 ) -> Result:
+    """Measure one forward pass of a transformer with one block of each kind."""
     module = HunyuanVideoFramepackTransformer3DModel(
         num_attention_heads=heads, attention_head_dim=head_dim, rope_axes_dim=_AXES[head_dim], num_layers=1,
         num_single_layers=1, num_refiner_layers=1, text_embed_dim=64, pooled_projection_dim=64,
@@ -130,6 +132,7 @@ class _Tokens(dict[str, Tensor]):
 
 
 def llama(layers: int, width: int, inner: int, tokens: int, dtype: torch.dtype) -> Result:
+    """Measure an encoding by the large text encoder."""
     config = LlamaConfig(
         vocab_size=32, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
         num_attention_heads=4, num_key_value_heads=4 if layers == 3 else 2, max_position_embeddings=512,
@@ -146,6 +149,7 @@ def llama(layers: int, width: int, inner: int, tokens: int, dtype: torch.dtype) 
 
 
 def clip(width: int, inner: int, dtype: torch.dtype) -> Result:
+    """Measure an encoding by the small text encoder."""
     config = CLIPTextConfig(
         vocab_size=32, hidden_size=width, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4
     )
@@ -156,6 +160,7 @@ def clip(width: int, inner: int, dtype: torch.dtype) -> Result:
 
 
 def siglip(width: int, inner: int, side: int, patch: int, dtype: torch.dtype) -> Result:
+    """Measure an encoding by the image encoder."""
     config = SiglipVisionConfig(
         hidden_size=width, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4,
         image_size=side, patch_size=patch,
@@ -169,6 +174,7 @@ def siglip(width: int, inner: int, side: int, patch: int, dtype: torch.dtype) ->
 
 
 def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch.dtype) -> Iterator[Result]:
+    """Measure a decode in one window of time and the encoding of a picture, both in tiles."""
     channels = (width, 2 * width, 4 * width, 4 * width)
     module = AutoencoderKLHunyuanVideo(
         block_out_channels=channels, layers_per_block=layers, norm_num_groups=8
@@ -189,7 +195,7 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
 
 
 def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch.dtype) -> Iterator[Result]:
-    """Measure a video in one pass, or as a stream where the VAE has one."""
+    """Measure the decode of a video in one pass, or as a stream where the VAE has one."""
     module = nn.Module.to(module, dtype).eval()
     family, known = family_of(module), network(module, cast(Any, module).config, dtype)
     case = f"{type(module).__name__} {latents}x{height}x{width} {dtype}"
@@ -224,6 +230,7 @@ def videos(*dtypes: torch.dtype) -> Iterator[Result]:
 
 
 def grid() -> Iterator[Result]:
+    """Yield the results of all networks of random weights."""
     for heads, head_dim, height, width in (
         (4, 44, 128, 128), (4, 44, 96, 176), (4, 64, 128, 128), (8, 64, 192, 192), (8, 32, 176, 96),
         (4, 128, 128, 128),
@@ -270,13 +277,14 @@ def calibrate(model: str, prompt: str) -> dict[str, float]:
 
 
 def main() -> None:
+    """Print a line for each case, of the grid or of a real job."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", metavar="NAME|DIR", help="run a job of this model instead of the grid")
-    parser.add_argument("--prompt", default="the red ball moves right", help="of that job")
+    parser.add_argument("--prompt", default="the red ball moves right", help="prompt of that job")
     parser.add_argument("--save", action="store_true", help="keep the factors for the plans on this machine")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     arguments = parser.parse_args()
     diffusers_logging.set_verbosity_error()
     if arguments.model:

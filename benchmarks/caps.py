@@ -242,14 +242,15 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> int:
+    """Print the table and the faults; return 1 if there are faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="mid", help="mid, or a model's name or folder")
+    parser.add_argument("--model", default="mid", help="mid, or the name or folder of a model")
     parser.add_argument("--resolution", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--count", type=int, default=9, help="caps that work")
+    parser.add_argument("--count", type=int, default=9, help="number of caps that work")
     parser.add_argument("--prompt", default="the red ball moves right")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model

@@ -132,6 +132,7 @@ def random_call(case: ConvCase, dtype: torch.dtype, device: torch.device) -> tup
 
 
 def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> int:
+    """Print a line for each row, or all rows as JSON; return the exit status."""
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
@@ -144,9 +145,10 @@ def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> int:
 
 
 def main() -> int:
+    """Print the figures; return 1 if the ladder costs more than the goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="demo")
-    parser.add_argument("--size", type=int, default=128, help="pixels a side")
+    parser.add_argument("--size", type=int, default=128, help="side of the video in pixels")
     parser.add_argument("--latents", type=int, default=5, help="latent frames")
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

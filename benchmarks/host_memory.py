@@ -224,6 +224,7 @@ def measure(folder: Path, scale: float, jobs: int, cap_gb: float) -> dict[str, A
 
 
 def say(name: str, found: dict[str, Any]) -> None:
+    """Print the figures of one process."""
     sizes = {key: found[key] / MB for key in ("private", "host", "files", "device", "before", "streamed")}
     weights = f"{found['weights'] / MB:.0f} MB of weights, " if "weights" in found else ""
     row = " ".join(f"{after / MB:.0f}" for after in found["after_jobs"])
@@ -235,13 +236,18 @@ def say(name: str, found: dict[str, Any]) -> None:
 
 
 def main() -> int:
+    """Print the figures of all processes; return 1 if one needs more memory than the goal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--folder", type=Path, help="where there is room; the folder for temporary files if not given"
+        "--folder", type=Path, help="where to write the models (default: the folder for temporary files)"
     )
-    parser.add_argument("--scale", type=float, default=1.0, help="of the large model's number of blocks")
-    parser.add_argument("--jobs", type=int, default=10, help="videos in a row")
-    parser.add_argument("--cap-gb", type=float, default=1.5, help="of the device, for the two large models")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor for the large model's number of blocks"
+    )
+    parser.add_argument("--jobs", type=int, default=10, help="number of videos in a row")
+    parser.add_argument(
+        "--cap-gb", type=float, default=1.5, help="cap of the device for the two written models"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -97,6 +97,7 @@ def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Pa
 
 
 def line(result: dict[str, Any]) -> str:
+    """Return the figures of one mode as a line of text."""
     ours, theirs = result["median"]["longtake"], result["median"]["diffusers"]
     return (
         f"{result['mode']:>8}: {result['frames']} frames, {result['steps']} steps: longtake {ours:.2f} s, "
@@ -106,6 +107,7 @@ def line(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
+    """Print the figures of each mode; return 1 if diffusers is faster in one of them."""
     arguments = read_arguments(__doc__, seconds=5.0, steps=10, repeat=5)
     models = load_whole(arguments.model)
     results = []

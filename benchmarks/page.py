@@ -144,6 +144,7 @@ def make_job(page: Any, server: Server, number: int) -> None:
 
 
 def measure(browser: Any, page: Any, server: Server, jobs: int) -> Row:
+    """Return the figures of the page and the web process after this number of jobs."""
     times = []
     for _ in range(LOADS):
         tab = browser.new_page()
@@ -170,6 +171,7 @@ def measure(browser: Any, page: Any, server: Server, jobs: int) -> Row:
 
 
 def run(counts: list[int]) -> list[Row]:
+    """Return a row for each number of jobs."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = Server(Path(folder))
@@ -226,6 +228,7 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
 
 
 def first_frames(seconds: float, repeat: int) -> list[Delay]:
+    """Run whole jobs in both modes, and return the delays of their sections."""
     delays: list[Delay] = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         program = PageProgram(Path(folder))
@@ -269,6 +272,7 @@ def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
 
 
 def line(mode: str, facts: dict[str, float]) -> str:
+    """Return the delays of one mode as a line of text."""
     least, middle, most = (facts[f"shown_ms_{name}"] / 1000 for name in ("min", "median", "max"))
     return (
         f"first frame of a new section on screen, {mode}: {least:.2f} / {middle:.2f} / {most:.2f} s "
@@ -278,6 +282,7 @@ def line(mode: str, facts: dict[str, float]) -> str:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of the table of rows."""
     yield "jobs  load ms (slowest)  tab heap MB  nodes  listeners  server MB  threads  files"
     for row in rows:
         yield (
@@ -288,14 +293,17 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def main() -> None:
+    """Print the figures of the page, or those of first frames."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, nargs="+", default=[0, 20, 100])
-    parser.add_argument("--first-frame", action="store_true", help="how soon a new section is on screen")
+    parser.add_argument(
+        "--first-frame", action="store_true", help="measure the delay until a new section is on screen"
+    )
     parser.add_argument("--seconds", type=float, default=7.0, help="length of each video (default: 7)")
-    parser.add_argument("--repeat", type=int, default=2, help="videos per mode (default: 2)")
-    parser.add_argument("--json", action="store_true", help="only JSON")
+    parser.add_argument("--repeat", type=int, default=2, help="number of videos per mode (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print JSON only")
     arguments = parser.parse_args()
     about: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -141,6 +141,7 @@ class Timeline:
 
 
 def total(spans: Sequence[Span]) -> float:
+    """Return the seconds of all spans together."""
     return sum(end - begin for begin, end in spans)
 
 
@@ -225,6 +226,7 @@ def measure_others(
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the figures of the resident step, of streamed steps, and of the other methods."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = make_network(arguments, folder)
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
@@ -267,6 +269,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
+    """Return the figures as lines of text."""
     lines = [
         f"{result['blocks']} blocks, {result['weights_bytes'] / 2**20:.0f} MiB: "
         f"resident {min(result['resident']['seconds']):.3f} s a step, "
@@ -289,8 +292,9 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
+    """Print the figures; return 1 if a result or a count of bytes is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--heads", type=int, default=8, help="of 128 values each")
+    parser.add_argument("--heads", type=int, default=8, help="number of attention heads, of 128 values each")
     parser.add_argument("--double", type=int, default=4)
     parser.add_argument("--single", type=int, default=8)
     parser.add_argument("--latent", type=int, default=32, help="side of the latents; a multiple of 16")

@@ -248,21 +248,27 @@ def _db(row: Row) -> str:
 
 
 def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="two small cases")
-    parser.add_argument("--model", default="demo", metavar="NAME|DIR", help="whose VAE (default: demo)")
+    parser.add_argument("--quick", action="store_true", help="run two small cases only")
+    parser.add_argument(
+        "--model", default="demo", metavar="NAME|DIR", help="model whose VAE decodes (default: demo)"
+    )
     parser.add_argument("--kinds", default="hunyuan,wan", help="hunyuan, wan or both (default)")
     parser.add_argument(
         "--cap-gb", type=float, metavar="GB", help="most memory to use (default: what is free)"
     )
-    parser.add_argument("--cases", metavar="NAMES", help="some of one frame, short, medium, large, stress")
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where the files go")
+    parser.add_argument(
+        "--cases", metavar="NAMES", help="cases to run: some of one frame, short, medium, large, stress"
+    )
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder for the two files")
     return parser.parse_args()
 
 
 def main() -> None:
+    """Print a line for each row, and write the table and the chart."""
     arguments = parse()
     diffusers_logging.set_verbosity_error()
     device = open_device()

@@ -227,13 +227,16 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Print the figures of all methods, or run the one method that a child process is asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--sections", type=int, default=10, help="sections of 36 frames (%(default)s)")
-    parser.add_argument("--width", type=int, default=640, help="pixels, a multiple of 16 (%(default)s)")
-    parser.add_argument("--height", type=int, default=608, help="pixels, a multiple of 16 (%(default)s)")
+    parser.add_argument(
+        "--sections", type=int, default=10, help="number of sections of 36 frames (%(default)s)"
+    )
+    parser.add_argument("--width", type=int, default=640, help="in pixels, a multiple of 16 (%(default)s)")
+    parser.add_argument("--height", type=int, default=608, help="in pixels, a multiple of 16 (%(default)s)")
     parser.add_argument("--crf", type=int, default=16, help="constant rate factor (%(default)s)")
     for name, kind in (("--method", str), ("--mode", str), ("--frames", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)

@@ -32,7 +32,7 @@ def read_arguments(doc: str | None, *, seconds: float, steps: int, repeat: int) 
     parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--repeat", type=int, default=repeat)
-    parser.add_argument("--threads", type=int, help="of torch; its own choice if not given")
+    parser.add_argument("--threads", type=int, help="number of torch's threads (default: torch's own choice)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
     if arguments.threads:
