@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the mo
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
-from diffusers_helper.job_memory import JobMemory  # noqa: E402
+from diffusers_helper.job_memory import MemoryPlans  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
 from diffusers_helper.models.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
@@ -126,7 +126,7 @@ class Caps:
         Raises:
             DoesNotFit: if the cap is too small.
         """
-        return JobMemory(self._under(cap, tile), self._models, *self._shape, Local()).plan
+        return MemoryPlans(self._under(cap, tile), self._models, *self._shape, Local()).plan
 
     def ladder(self, count: int) -> list[int]:
         """Return `count` caps that work, at least 3.

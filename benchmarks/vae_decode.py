@@ -49,6 +49,7 @@ from diffusers_helper.planning.budget import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.planning.profiles import Profile, profile_for  # noqa: E402
 from diffusers_helper.vae.engine import VaeEngine  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
+from diffusers_helper.vae.guest import Guest  # noqa: E402
 from diffusers_helper.vae.plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 
 # Takes latents; returns frames and the plan in words.
@@ -190,12 +191,12 @@ class Bench:
         return decode
 
     def _engine(self, settings: VaeSettings) -> Decode:
-        engine = VaeEngine(self.vae, self.device, settings, self.profile.backend)
+        engine = VaeEngine(Guest(self.vae, self.device, settings, self.profile.backend))
         shrink = family_of(self.vae).shrink
 
         def decode(latents: Tensor) -> tuple[Tensor, str]:
             video = Video(latents.shape[2], latents.shape[3] * shrink, latents.shape[4] * shrink)
-            plan = engine.plans("decode", video)[0].reason
+            plan = engine.owner.plans("decode", video)[0].reason
             return engine.decode(latents), plan
 
         return decode

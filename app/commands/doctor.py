@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from app.commands.arguments import EXIT_FAILED, given_find_mode
+from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
 from app.machine import output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.errors import LongtakeError
@@ -301,7 +301,7 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
         )  # fmt: skip
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
-        report.add("job", error.message, "problem", error.remedy)
+        report.add("job", command_words(error.message), "problem", command_words(error.remedy))
         return
     report.add(
         "job",

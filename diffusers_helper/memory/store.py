@@ -170,8 +170,7 @@ class Store:
             self.device.reset_peak()
             with self.device:
                 self._load(plan, network)
-                with self.device.computing(network):
-                    yield network
+                yield network
 
     def _weights_of(self, name: str, network: nn.Module) -> Weights:
         """As the network really has them; what was known before it was loaded may be of another revision."""

@@ -75,7 +75,7 @@ def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_p
         ]
         for n, windows in ((1, 3), (2, 6))
     ]
-    head = ["JobStarted", "load", "text", "image", "vae_encode", "vision"]
+    head = ["JobStarted", "load", "text", "vae_encode", "vision"]
     assert outline(events) == [*head, *sections[0], *sections[1], "Finished"]
     assert {event.job for event in events} == {"job"}
     times = [event.time for event in events]

@@ -16,6 +16,7 @@ from app.ui.form import markup as view
 from app.ui.form.controls import RequestForm
 from app.ui.live import scene
 from app.ui.live.watch import watch
+from app.ui.scripts import on_load
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.registry import find_model as find_registered
@@ -74,7 +75,6 @@ def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
 
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("player.js", "strip.js", "timeline.js", "live.js")
 
 
 class Result:
@@ -88,7 +88,7 @@ class Result:
         self.view = gr.HTML(
             {"job": "", "state": "idle", "beat": 0},
             html_template=(_HERE / "live.html").read_text(encoding="utf-8"),
-            js_on_load="\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+            js_on_load=on_load("live/live.js"),
             apply_default_css=False,
             elem_classes="lt-live",
         )

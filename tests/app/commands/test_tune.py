@@ -28,10 +28,9 @@ from cache.conv_probe import (
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Rung
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
-from diffusers_helper.vae.codec import decode_latents
-from diffusers_helper.vae.passes import Pieces
-from diffusers_helper.vae.plan import Tiles
-from diffusers_helper.vae.sections import SectionDecoder
+from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.passes import Pieces, decode_pass, window_sizes
+from diffusers_helper.vae.plan import OWN_CHUNK, Tiles
 from tests.support.drivers import NO_ALGORITHM, ONE, ladder, some_call
 from tests.support.making import load_tiny
 
@@ -100,8 +99,9 @@ def test_what_a_decode_asks_for_is_measured_and_used(
     )
     with torch.inference_mode(), handler.install(vae):
         vae.encode(torch.zeros(1, 3, 1, 64, 64))
-        decode_latents(vae, torch.zeros(1, 16, 10, 8, 8), 0, SectionDecoder(), Tiles(), Pieces())
-    assert asked == {}  # every case has been shown to work
+        for size in window_sizes(10, OWN_CHUNK).values():
+            decode_pass(family_of(vae), torch.zeros(1, 16, size, 8, 8), Tiles(), Pieces())
+    assert asked == {}  # every case is known to work
     assert handler.ladder is not None
     used = {rung for rung, count in handler.ladder.successes.items() if count}
     assert used <= {route.rung for route in stored.values()}

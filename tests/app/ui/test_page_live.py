@@ -255,7 +255,7 @@ def test_reload_and_a_second_tab_find_the_running_job(page: Any, stand: Stand, p
     status(page, state="running", frames=33, job=job)
     page.reload()
     again = status(page, state="running", frames=33, job=job)
-    assert "Steps per section9" in (again.locator(".lt-settings").text_content() or "")
+    assert "Steps9" in (again.locator(".lt-settings").text_content() or "")
     second = page.context.new_page()
     visit(second, stand)
     status(second, state="running", frames=33, job=job)

@@ -13,6 +13,7 @@ import torch
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
+from diffusers_helper.job_memory import JobMemory
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -30,6 +31,7 @@ from diffusers_helper.planning.job import plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels, Level
 from diffusers_helper.runner import Runner
+from diffusers_helper.vae import engine
 from tests.support.making import make, tiny_request, write_scene
 
 NUMBERS = (
@@ -85,11 +87,11 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "first"),
     [
-        (CUDA, "shortage", "smaller resolution"),
+        (CUDA, "shortage", "smaller `resolution`"),
         (PIECES, "fragmentation", "Start Longtake anew"),
         (HIP, "driver", "GTT"),
         (HSA, "driver", "GTT"),
-        ("CUDA error: out of memory", "shortage", "smaller resolution"),
+        ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
     ],
 )
 def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
@@ -181,18 +183,19 @@ def undisturbed(deep_models: Models, small_scene: Path, tmp_path_factory: pytest
 
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str | None]], None]:
-    """Let a function of the pipeline raise these texts in turn, and work for None and after the last."""
+    """Let a function raise these texts in turn, and work for None and after the last."""
 
     def install(name: str, texts: list[str | None]) -> None:
-        real, left = getattr(pipeline, name), iter(texts)
+        module = pipeline if hasattr(pipeline, name) else engine
+        real, left = getattr(module, name), iter(texts)
 
-        def double(*given: Any) -> Any:
+        def double(*given: Any, **named: Any) -> Any:
             text = next(left, None)
             if text is not None:
                 raise RuntimeError(text)
-            return real(*given)
+            return real(*given, **named)
 
-        monkeypatch.setattr(pipeline, name, double)
+        monkeypatch.setattr(module, name, double)
 
     return install
 
@@ -246,7 +249,7 @@ def test_decoding_goes_on_in_smaller_tiles(
     deep_models: Models, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
     picture = write_scene(tmp_path / "large.png", 128, 128)
-    fail("decode_latents", [PIECES])
+    fail("decode_pass", [PIECES])
     request = tiny_request(picture, resolution=128, steps=1)
     _, events = make(request, deep_models, tmp_path / "job")
     finished = events[-1]
@@ -264,24 +267,24 @@ def test_a_retry_begins_when_what_failed_is_gone(
     """Flush only after the exception's frames, which held tensors, are gone."""
     alive: list[int] = []
     kept: list[Any] = []
-    real = pipeline.decode_latents
+    real = engine.decode_pass
 
-    def double(vae: Any, *given: Any) -> Any:
+    def double(family: Any, *given: Any, **named: Any) -> Any:
         if not kept:
-            held = torch.empty(1000) + vae.decoder.conv_out.conv.bias.sum()
+            held = torch.empty(1000) + family._vae.decoder.conv_out.conv.bias.sum()
             kept.append(True)
             raise torch.OutOfMemoryError(f"{CUDA} {held.shape}")
-        return real(vae, *given)
+        return real(family, *given, **named)
 
-    monkeypatch.setattr(pipeline, "decode_latents", double)
-    real_flush = pipeline.JobMemory._shrink
+    monkeypatch.setattr(engine, "decode_pass", double)
+    real_step = JobMemory.step_down
 
     def look(memory: Any, shortage: Any) -> None:
         memory.store.clear()
-        alive.append(memory.store.device.allocated_bytes())
-        real_flush(memory, shortage)
+        alive.append(memory.device.allocated_bytes())
+        real_step(memory, shortage)
 
-    monkeypatch.setattr(pipeline.JobMemory, "_shrink", look)
+    monkeypatch.setattr(JobMemory, "step_down", look)
     make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert alive == [0]
 
@@ -298,14 +301,14 @@ def test_after_three_steps_the_person_is_told_what_to_do(
 def test_a_runner_passes_the_advice_on(
     deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
-    fail("encode_picture", [HSA] * 9)
+    fail("encode_pass", [HSA] * 9)
     events: list[Event] = []
     Runner().run(
         tiny_request(small_scene, model=str(deep_model)), tmp_path / "job", events.append, CancelToken()
     )
     failed = events[-1]
     assert isinstance(failed, Failed)
-    assert failed.code == "error"
+    assert failed.code == "out_of_memory"
     assert "BlockAllocator::alloc failed" in failed.message
     assert failed.remedy.startswith("1. Look at what limits the driver")
     assert failed.remedy.count("\n") >= 6
