@@ -39,7 +39,7 @@ from transformers import (
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
-from app.machine import calibration_file, this_machine  # noqa: E402
+from app.machine import this_local, this_machine  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
@@ -289,7 +289,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(factors) + "\n")
         if arguments.save:
             machine = this_machine(os.environ)
-            Calibration(factors).write(calibration_file(), machine.arch or machine.kind)
+            Calibration(factors).write(this_local(os.environ).calibration, machine.card)
         return
     for result in grid():
         if arguments.json:

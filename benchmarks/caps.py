@@ -36,8 +36,9 @@ from diffusers_helper.models.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.picture import load_picture  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.planning.budget import GB, DoesNotFit, JobPlan  # noqa: E402
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.units import GB  # noqa: E402
 
 MB = 1024**2
 TOLERANCE = 0.1

@@ -45,8 +45,8 @@ from diffusers_helper.memory.device import Device, open_device  # noqa: E402
 from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
 from diffusers_helper.models.loaders import load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
-from diffusers_helper.planning.budget import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.planning.profiles import Profile, profile_for  # noqa: E402
+from diffusers_helper.units import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.vae.engine import VaeEngine  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
 from diffusers_helper.vae.guest import Guest  # noqa: E402

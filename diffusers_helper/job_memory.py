@@ -17,8 +17,8 @@ from torch import nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.cancel_hooks import cancellable
+from diffusers_helper.events import STAGES
 from diffusers_helper.files import write_atomic
-from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
@@ -36,7 +36,7 @@ from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import demands_for, learned_levels
-from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_for
+from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import Part
@@ -45,14 +45,6 @@ from diffusers_helper.vae.plan import OWN_CHUNK, Task, Tiles, VaePlan, Video
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_WORDS = {
-    "text": "encoding the prompt",
-    "text_2": "encoding the prompt",
-    "vae_encode": "encoding the picture",
-    "vision": "looking at the picture",
-    "sample": "sampling",
-    "decode": "decoding",
-}
 _VAE_STAGES: dict[Task, str] = {"encode": "vae_encode", "decode": "decode"}
 
 
@@ -104,11 +96,8 @@ class MemoryPlans:
         """
         self.device = open_device(torch_device=models.device)
         machine = machine_of(self.device, local.environ)
-        profile = profile_for(machine, local.environ)
-        profile = profile.with_kernel(seen_kernel(local.kernels, machine.card))
-        calibration = None
-        if local.calibration is not None:
-            calibration = Calibration.read(local.calibration, machine.card)
+        profile = profile_in_force(machine, local)
+        calibration = Calibration.read(local.calibration, machine.card)
 
         def needs(profile: Profile) -> tuple[tuple[Demand, ...], LearnedLevels]:
             return (
@@ -311,7 +300,7 @@ class JobMemory:
             raise OutOfDeviceMemory(shortage)
         self.store.follow(self._plans.plan)
         self._warn(
-            f"The device's memory ran out while {_WORDS[self._stage]}; {change}. "
+            f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
             f"Trying again ({self._plans.retries} of at most {MAX_STEPS})."
         )
 

@@ -34,7 +34,7 @@ from diffusers_helper.output.previews import LatentColours, Preview
 from diffusers_helper.packing import WINDOW, Section
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import StepInfo, flow_sigmas, sampler, shift_of
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling.seeds import noise_for
 from diffusers_helper.vae.codec import decode_latents, encode_picture
 from diffusers_helper.vae.engine import Part
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.memory.accounting import Account
-from diffusers_helper.memory.flush import FlushReport, flush_rocm_allocator
 
 
 class Device(ABC):
@@ -85,10 +84,6 @@ class Device(ABC):
         with self:
             copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.torch_device)
             return copy.copy_(tensor)
-
-    def flush(self, stage: str, min_resident_gb: float = 0.0) -> FlushReport:
-        """Flush the allocator, as `flush_rocm_allocator` does."""
-        return flush_rocm_allocator(stage, min_resident_gb, device=self)
 
 
 class CudaDevice(Device):

@@ -6,11 +6,11 @@ are all the state that the next section needs.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import logging
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 
 from PIL import Image
@@ -20,7 +20,7 @@ from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
@@ -39,7 +39,7 @@ def origin_of(request: GenerationRequest, picture: Image.Image, **others: str) -
     """
     names = (*_PIXELS, "negative") if request.cfg > 1 else _PIXELS
     origin = {name: str(getattr(request, name)) for name in names}
-    pixels = hashlib.sha256(f"{picture.mode} {picture.size} ".encode() + picture.tobytes()).hexdigest()
+    pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
     return origin | {"picture": pixels} | others
 
 
@@ -166,10 +166,8 @@ def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _checksum(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name in sorted(tensors):
-        digest.update(tensors[name].flatten().view(uint8).numpy().tobytes())
-    return digest.hexdigest()
+    whole = (tensors[name].flatten().view(uint8).numpy().tobytes() for name in sorted(tensors))
+    return sha256_of(chain([json.dumps(facts, sort_keys=True).encode()], whole))
 
 
 def _versions() -> dict[str, str]:

@@ -20,11 +20,11 @@ from typing import Literal, get_args
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.budget import gb_text
 from diffusers_helper.planning.estimates import TILES
 from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
+from diffusers_helper.units import gb_text
 
 Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]

@@ -20,9 +20,10 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.store import Move, Store
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.planning.budget import GB, DoesNotFit, JobPlan
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
+from diffusers_helper.units import GB
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.support.moves import DOCUMENT, SECTION, moves
 

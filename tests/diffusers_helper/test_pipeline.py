@@ -31,7 +31,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling.seeds import noise_for
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
 

@@ -1,4 +1,4 @@
-"""Keeps one open page up to date."""
+"""The connection that keeps an open page up to date."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from diffusers_helper.models.registry import find_model as find_registered
 
 
 def connect_updates(page: gr.Blocks, service: JobService, result: Result, request: RequestForm) -> None:
-    """Every open page gets a subscription of its own, and another one when it asks for it."""
+    """Give every open page a subscription of its own, and another one when it asks for it."""
 
     def updates() -> Iterator[tuple[Any, ...]]:
         yield from subscribe(service)
@@ -39,9 +39,10 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
 
 
 def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
-    """Keeps one page up to date; sends only what has changed, and that it still sends.
+    """Keep one page up to date: send what has changed, and a beat when nothing has.
 
-    Yields: live view, start button, end button, remove button.
+    Yields:
+        Live view, start button, end button, remove button.
     """
 
     @cache
@@ -80,7 +81,7 @@ _HERE = Path(__file__).parent
 class Result:
     """Video, preview, sections, progress and figures, as one component.
 
-    Its value is what `scene.show` makes. The markup never changes: scripts put the values into it, so that
+    Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so that
     focus, scrolling and layout stay where they are.
     """
 

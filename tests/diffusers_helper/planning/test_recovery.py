@@ -26,11 +26,12 @@ from diffusers_helper.memory.shortage import (
 )
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import Result
-from diffusers_helper.planning.budget import GB, Budget, Demand, Stage, Weights
+from diffusers_helper.planning.budget import Budget, Demand, Stage, Weights
 from diffusers_helper.planning.job import plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels, Level
 from diffusers_helper.runner import Runner
+from diffusers_helper.units import GB
 from diffusers_helper.vae import engine
 from tests.support.making import make, tiny_request, write_scene
 
@@ -110,9 +111,9 @@ def test_the_numbers_are_read() -> None:
     outside = shortage.outside
     assert outside is not None
     assert outside / GB == pytest.approx(107.87 - 53.28 - 36.65 - 0.16, abs=0.01)
-    assert any("17.78 GB are held outside" in step for step in advice(shortage))
+    assert any("17.8 GB are held outside" in step for step in advice(shortage))
     error = OutOfDeviceMemory(shortage)
-    assert "the driver refused 8.00 GB although 53.28 GB were free" in error.message
+    assert "the driver refused 8 GB although 53.3 GB were free" in error.message
     assert error.remedy.startswith("1. ")
 
 
@@ -220,7 +221,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert finished.retries == 2
     assert finished.bytes_streamed > 0
     assert [message.partition(";")[0] for message in messages(events)] == [
-        "The device's memory ran out while sampling"
+        "The device's memory ran out while denoising"
     ] * 2
     assert "Trying again (2 of at most 3)" in messages(events)[1]
     stages = [event.stage for event in events if isinstance(event, StageStarted)]

@@ -15,8 +15,8 @@ from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.memory.shortage import OutOfDeviceMemory
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-from diffusers_helper.planning.budget import GB
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.units import GB
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.guest import Guest
 from diffusers_helper.vae.plan import VaePlan, VaeSettings, Video, settings_for
