@@ -34,9 +34,9 @@ sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the mo
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from app.jobs.service import JobService  # noqa: E402
-from app.ui.form.actions import MODE_LABELS  # noqa: E402
 from diffusers_helper.events import SectionFinished  # noqa: E402
 from diffusers_helper.packing import MODES, Mode  # noqa: E402
+from diffusers_helper.request import SETTINGS  # noqa: E402
 from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402
 
 LOADS = 5
@@ -201,7 +201,7 @@ def run(counts: list[int]) -> list[Row]:
 def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     """Start one job with the page's own button, in the mode chosen there, and watch it to its end."""
     before = page.locator(".lt-status").get_attribute("data-job") or ""
-    page.get_by_role("radio", name=MODE_LABELS[mode]).check(force=True)
+    page.get_by_role("radio", name=SETTINGS["mode"].choices[mode]).check(force=True)
     page.get_by_role("button", name="Start Generation").click()
     page.wait_for_function(
         """before => {

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.events import STAGES
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.local import Local

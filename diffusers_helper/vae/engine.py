@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.retry import retry

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Cancelled, Event, StageStarted, StepDone
 from diffusers_helper.models.loaders import Models
