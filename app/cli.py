@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The process's exit code.
     """
     open_closed_streams()
-    logging.raiseExceptions = False  # a closed stderr is no reason for a traceback
+    logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     try:
         arguments = _parser().parse_args(argv)
         level = logging.INFO if arguments.verbose else logging.WARNING
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
     except BrokenPipeError:
-        # Whoever read our output has left. What is still buffered has nowhere to go.
+        # The reader of our output has left, so that nothing can receive what is still buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_CANCELLED
 

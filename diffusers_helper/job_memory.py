@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.events import STAGES
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
 from diffusers_helper.memory.retry import retry

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.errors import InputError
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.retry import retry
 from diffusers_helper.memory.shortage import Shortage, is_out_of_memory, read_shortage

@@ -106,7 +106,7 @@ class Guest:
 
 def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return the same VAE in another type, without an intermediate copy in its present type."""
-    # The memo of `deepcopy` gets tensors in the other type.
+    # `deepcopy` takes these tensors for copies that it has made already.
     memo: dict[int, Any] = {
         id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
     }
