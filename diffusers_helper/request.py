@@ -145,7 +145,7 @@ class SettingInfo:
                 setting=self.name,
                 found="contains a NUL character",
                 expected="plain text",
-                remedy="Type it anew.",
+                remedy="Type it again.",
             )
         try:
             value.encode("utf-8")
@@ -154,7 +154,7 @@ class SettingInfo:
                 setting=self.name,
                 found=f"is not valid Unicode (character {error.start + 1})",
                 expected="plain text",
-                remedy="Type it anew, or rename the file if it is a file's name.",
+                remedy="Type it again, or rename the file if it is a file's name.",
             ) from error
         return value
 
@@ -298,10 +298,10 @@ class GenerationRequest:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise InputError(f"The request is not JSON ({error}).", "Write it anew.") from error
+            raise InputError(f"The request is not JSON ({error}).", "Write it again.") from error
         if not isinstance(data, dict):
             raise InputError(
-                f"The request is {short_repr(data)}; expected a JSON object of settings.", "Write it anew."
+                f"The request is {short_repr(data)}; expected a JSON object of settings.", "Write it again."
             )
         return cls.from_dict(cast(dict[str, Any], data))
 

@@ -205,7 +205,7 @@ def _torch(
 ) -> None:
     if not facts:
         report.add(
-            "torch", "does not start, or not within its time", "problem",
+            "torch", "does not start, or takes too long", "problem",
             "Run `python -m app.probe` to see why; set the environment up again with webui.sh.",
         )  # fmt: skip
         return

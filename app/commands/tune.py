@@ -63,8 +63,8 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     add_setting(parser, "model")
     add_setting(parser, "resolution")
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
-    parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
-    parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
+    parser.add_argument("--again", action="store_true", help="measure again what has been measured before")
+    parser.add_argument("--json", action="store_true", help="print only one JSON object")
     add_find_mode(parser)
 
 
@@ -154,14 +154,18 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
     if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
-        _say("A few shapes first, to see how long all of them will take")
+        _say("Measuring a few shapes first, to estimate the time for all")
         for case in _sample(sorted(waiting, key=multiplications)):
             measure(case, device, routes, classify)
             waiting.remove(case)
     rates = rates_of(routes.routes(cases[0].arch), cases[0])
     seconds = {case: expected_seconds(case, rates) for case in waiting}
     if waiting:
-        search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
+        search = (
+            ""
+            if cases[0].rocm == "none"
+            else ", plus the time that MIOpen needs to find and compile its kernels"
+        )
         _say(f"{len(waiting)} shapes to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
         total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
@@ -213,7 +217,7 @@ def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any])
     lines = [f"{len(results)} shapes: {shares}"]
     if chosen:
         lines.append(
-            f"One call of each that the plain way can do: {chosen:.0f} ms instead of {plain:.0f} ms "
+            f"One call of each shape that the plain way supports: {chosen:.0f} ms instead of {plain:.0f} ms "
             f"({plain / chosen:.2f} times as fast)"
         )
     sys.stdout.write("\n".join([*lines, f"Kept in {routes_folder()}", ""]))
@@ -245,7 +249,7 @@ def _only_one(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                "Another tune is running; expected to be alone.", "Wait until it has ended."
+                "Another `tune` is running; only one can run at a time.", "Wait until it has ended."
             ) from error
         yield
 

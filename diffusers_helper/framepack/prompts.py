@@ -82,7 +82,7 @@ def _tokenizer(file: Path, changed: int, size: int) -> Any:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the package raises plain Exceptions
         raise InputError(
-            f"{file} cannot be read ({error}); expected a tokenizer.", "Get the model's files anew."
+            f"{file} cannot be read ({error}); expected a tokenizer.", "Download the model's files again."
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

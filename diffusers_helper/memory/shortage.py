@@ -80,7 +80,7 @@ _FIRST: dict[Kind, tuple[str, ...]] = {
         "Raise `preserved_gb` by 1 or 2, so that less of the weights stays on the device.",
     ),
     "fragmentation": (
-        "Start Longtake anew: a fresh process has its memory in one piece.",
+        "Restart Longtake: the memory of a new process is not fragmented.",
         "Keep the allocator's setting garbage_collection_threshold:0.8,max_split_size_mb:64.",
         "Raise `preserved_gb` by 1 or 2.",
     ),
@@ -94,7 +94,7 @@ _FIRST: dict[Kind, tuple[str, ...]] = {
 }
 _TAIL = (
     _CLOSE,
-    "Start Longtake anew, so that nothing is left in its memory.",
+    "Restart Longtake, so that nothing is left in its memory.",
     "Raise `preserved_gb` to 19 or 20 on a card of 24 GB.",
     "Check PYTORCH_HIP_ALLOC_CONF: `doctor` tells what it should be.",
     "Look in the log whether each model is unloaded before the next one is loaded.",
@@ -138,7 +138,7 @@ def _sentence(shortage: Shortage) -> str:
     tried, free, idle = (gb_text(count) for count in (shortage.tried, shortage.free, shortage.idle or 0))
     found = {
         "shortage": f"it needed {tried} GB more where {free} GB were free",
-        "fragmentation": f"it needed {tried} GB in one piece; {idle} GB lay unused, but in pieces",
+        "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused, but fragmented",
         "driver": f"the driver refused {tried} GB although {free} GB were free",
     }[shortage.kind]
     return f"The device's memory ran out, and smaller plans did not help: {found}."

@@ -52,7 +52,7 @@ class Streamer:
     """The feeder of a network's streamed blocks: each comes to the device before the forward pass needs it.
 
     It works by hooks on the blocks, which are called in ascending order; blocks may be left out, as a step
-    cache does, or begun anew. The results are those of resident weights, to the bit.
+    cache does, or begun again. The results are those of resident weights, to the bit.
 
     Attributes:
         bytes_copied: in all.

@@ -107,7 +107,7 @@ class Checkpoints:
             tensors, metadata = _read(earlier.encodings)
             is_ours = json.loads(metadata["origin"]) == self._origin
         except (OSError, SafetensorError, ValueError, KeyError) as error:
-            _log.warning("%s: %s; it is made anew", earlier.encodings, error)
+            _log.warning("%s: %s; it is made again", earlier.encodings, error)
             return
         if is_ours and json.loads(metadata["versions"]) == _versions():
             self._encodings = tensors

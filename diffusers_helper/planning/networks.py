@@ -104,7 +104,7 @@ def _read(name: str, folder: Path, on_cpu: bool) -> Network:
         headers = [safetensors_header(file) for file in sorted(folder.glob("*.safetensors"))]
     except (OSError, ValueError, struct.error) as error:
         raise LongtakeError(
-            f"{name} in {folder} cannot be read ({error}).", "Get the model's files anew."
+            f"{name} in {folder} cannot be read ({error}).", "Download the model's files again."
         ) from error
     tensors = {key: value for header in headers for key, value in header.items()}
     prefixes = BLOCKS.get(name, ())

@@ -20,7 +20,7 @@ from diffusers_helper.vae.tiles import Grid, Mosaic
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Progress = Callable[[int, int], None]
-"""It is told how many pieces of how many are done, from 1 again where the work had to begin anew."""
+"""It is called with the numbers of finished and of all pieces, and begins again at 1 when the work does."""
 
 
 class NotFinite(LongtakeError):
@@ -35,7 +35,7 @@ class NotFinite(LongtakeError):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(
             "The VAE gives values that are not finite numbers.",
-            "In fp32 that means latents or weights that are damaged: get the model's files anew.",
+            "In fp32 this means that latents or weights are damaged: download the model's files again.",
         )
         self.dtype = dtype
 

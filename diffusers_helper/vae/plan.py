@@ -221,7 +221,7 @@ def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
     if not costs:
         return f"{how}: exact."
     if not is_measured:
-        return f"{how}: not quite that of one pass; by how much was not measured."
+        return f"{how}. The result differs slightly from that of one pass; the difference was not measured."
     return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."
 
 

@@ -104,7 +104,7 @@ class Describer:
         work = Work(len(plan), max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
         estimate = self._paces.estimate(self._catalogue.key(str(settings.get("model"))), work)
         if estimate is None:
-            return "No time estimate yet: the first video on this machine will tell."
+            return "There is no time estimate before the first video on this machine."
         jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
         words = about(estimate.seconds)
         return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."

@@ -33,7 +33,7 @@ def tell(
 ) -> Told:
     """Return the account of the plan for a video of this height and width, or None for an unknown picture."""
     if not planner.knows_the_size and request.vram_cap_gb is None:
-        text = "Only the card's driver knows its size, so the plan is made when the video is."
+        text = "Only the driver knows the card's size, so the plan is made together with the video."
         return Told("planned at the start", f'<p class="lt-plan-say">{text}</p>')
     try:
         found = planner.plan(request, info, shape)
@@ -60,7 +60,7 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
         )
         if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
             kept = gb_text(budget.preserved_in_force)
-            said.append(f"Preserved memory gives way to {kept} GB under this cap.")
+            said.append(f"Preserved memory is lowered to {kept} GB under this cap.")
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
     return " ".join([*said, *plan.notes])

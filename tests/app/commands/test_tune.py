@@ -150,7 +150,7 @@ def test_how_long_it_takes_is_told_before_it_starts(
     said = capsys.readouterr().err.splitlines()
     first = next(n for n, line in enumerate(said) if line.startswith("shape"))
     assert said[first - 2 : first] == [
-        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 min",
+        "Measuring a few shapes first, to estimate the time for all", "5 shapes to measure: about 4 min",
     ]  # fmt: skip
     assert run(tiny_model, "--again") == 0
     said = capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_less_preserved_means_less_streamed_and_more_taken() -> None:
 
 
 def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
-    assert "Preserved memory gives way to 8 GB under this cap." in told(RADEON, vram_cap_gb=10)[1]
+    assert "Preserved memory is lowered to 8 GB under this cap." in told(RADEON, vram_cap_gb=10)[1]
     assert "gives way" not in told(RADEON, vram_cap_gb=10, preserved_gb=8)[1]
 
 

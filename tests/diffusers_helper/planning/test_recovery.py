@@ -89,7 +89,7 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
     ("text", "kind", "first"),
     [
         (CUDA, "shortage", "smaller `resolution`"),
-        (PIECES, "fragmentation", "Start Longtake anew"),
+        (PIECES, "fragmentation", "Restart Longtake"),
         (HIP, "driver", "GTT"),
         (HSA, "driver", "GTT"),
         ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
