@@ -30,7 +30,7 @@ def report_text(service: JobService, job_id: str) -> str:
     the machine, and texts that look like a password or a key, are removed. The environment is not read.
 
     Raises:
-        InputError: if there is no such job.
+        InputError: If there is no such job.
     """
     job = service.job(job_id)
     events = service.events(job_id)

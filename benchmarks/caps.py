@@ -63,8 +63,8 @@ class Row:
     """The figures of one cap.
 
     Attributes:
-        smallest: the cap that the refusal named; 0 where the job was not refused.
-        same_latents, same_video: whether they equal those of a job with room for everything at the same tile.
+        smallest: The cap that the refusal named; 0 where the job was not refused.
+        same_latents, same_video: Whether they equal those of a job with room for everything at the same tile.
     """
 
     cap: int
@@ -125,7 +125,7 @@ class Caps:
         """Return the plan under a cap.
 
         Raises:
-            DoesNotFit: if the cap is too small.
+            DoesNotFit: If the cap is too small.
         """
         return MemoryPlans(self._under(cap, tile), self._models, *self._shape, Local()).plan
 

@@ -94,17 +94,17 @@ class Section:
     """One section, in order of making.
 
     Attributes:
-        number: its place in order of making, from 1.
-        padding: the distance from the picture in windows (inverted), or 0 in forward mode.
-        is_last: whether no section is made after it.
-        indices: temporal positions of the packed sequence.
-        decode_latents: latent frames to decode, taken from the side of the history where this section lies.
-        decoded_frames: frames that this decode gives.
-        overlap_frames: how many of them are blended with earlier frames (0 for the first section).
-        final_frames: frames that cannot change after this section and were not final before it.
-        pending_frames: frames next to the following section, with which they will still be blended.
-        total_frames: length of the video so far, pending frames included.
-        video_position: place of this section in the video, from 0.
+        number: Its place in order of making, from 1.
+        padding: The distance from the picture in windows (inverted), or 0 in forward mode.
+        is_last: Whether no section is made after it.
+        indices: Temporal positions of the packed sequence.
+        decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
+        decoded_frames: Frames that this decode gives.
+        overlap_frames: How many of them are blended with earlier frames (0 for the first section).
+        final_frames: Frames that cannot change after this section and were not final before it.
+        pending_frames: Frames next to the following section, with which they will still be blended.
+        total_frames: Length of the video so far, pending frames included.
+        video_position: Place of this section in the video, from 0.
     """
 
     number: int
@@ -180,7 +180,7 @@ def plan_sections(seconds: float, window: int = WINDOW, mode: Mode = "inverted")
     """Return the sections that make a video of about `seconds`.
 
     Raises:
-        ValueError: if the length is below one second or not finite, the window below 1, or the mode unknown.
+        ValueError: If the length is below one second or not finite, the window below 1, or the mode unknown.
     """
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.")

@@ -35,8 +35,8 @@ def command_words(text: str, *, outputs: str = "--out") -> str:
     """Return the text of an error in the command line's words, with arguments for settings.
 
     Args:
-        text: the text of the error.
-        outputs: the argument that names the outputs folder.
+        text: The text of the error.
+        outputs: The argument that names the outputs folder.
     """
 
     def name(setting: str) -> str:
@@ -57,9 +57,9 @@ def add_settings(
     """Add an argument for each setting of a request, in its sections.
 
     Args:
-        parser: the parser to extend.
-        required: the settings that must be given.
-        left_out: the settings that the command does not use.
+        parser: The parser to extend.
+        required: The settings that must be given.
+        left_out: The settings that the command does not use.
     """
     for section in get_args(Section):
         group = parser.add_argument_group(section.lower())

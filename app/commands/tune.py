@@ -75,7 +75,7 @@ def tune(arguments: argparse.Namespace) -> int:
         The exit code.
 
     Raises:
-        InputError: for a model, resolution or shape that cannot be used, or while another `tune` runs.
+        InputError: For a model, resolution or shape that cannot be used, or while another `tune` runs.
     """
     info = find_model(arguments.model, allow_folder=True)
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side

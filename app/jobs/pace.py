@@ -26,8 +26,8 @@ class Work:
     """The amount of work that a request asks for.
 
     Attributes:
-        pixels: the pixels of one frame.
-        passes: runs of the model per step: 2 with classifier-free guidance, otherwise 1.
+        pixels: The pixels of one frame.
+        passes: Runs of the model per step: 2 with classifier-free guidance, otherwise 1.
     """
 
     sections: int

@@ -39,7 +39,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
     """Return what a silence depends on besides the work: the card, and the causes of a new kernel search.
 
     Raises:
-        InputError: for a value in the environment that cannot be used.
+        InputError: For a value in the environment that cannot be used.
     """
     profile = this_profile(environ)
     machine = profile.machine
@@ -58,10 +58,10 @@ class Patience:
     """The longest silences by card and kind of work, in seconds.
 
     Attributes:
-        file: the JSON file that keeps them; None to forget them.
-        card: the card that works; the times of another one do not apply to it.
-        shortest: the least limit.
-        first: the limit for work that was never seen, except loading.
+        file: The JSON file that keeps them; None to forget them.
+        card: The card that works; the times of another one do not apply to it.
+        shortest: The least limit.
+        first: The limit for work that was never seen, except loading.
     """
 
     file: Path | None = None

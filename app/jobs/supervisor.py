@@ -261,7 +261,7 @@ class _Run:
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:
-    """!!TOO LONG Return whether a convolution caused the death. A first kill from outside is no proof; a second one is."""
+    """Return whether a convolution caused the death; of kills from outside, only a second one counts."""
     death = deaths[index]
     again = index > 0 and deaths[index - 1].trial == death.trial
     return death.trial is not None and (not death.from_outside or again)

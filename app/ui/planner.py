@@ -43,10 +43,10 @@ class Planner:
     """A planner for one machine. Any thread may use it.
 
     Attributes:
-        profile: the profile of the machine that the engine computes on.
-        calibration: ratios of measured to estimated memory there.
-        local: the facts that `doctor` and jobs keep about the machine.
-        pictures: sizes of the pictures that were handed in; a video's shape follows from its picture's.
+        profile: The profile of the machine that the engine computes on.
+        calibration: Ratios of measured to estimated memory there.
+        local: The facts that `doctor` and jobs keep about the machine.
+        pictures: Sizes of the pictures that were handed in; a video's shape follows from its picture's.
     """
 
     profile: Profile = field(default_factory=lambda: this_profile(os.environ))
@@ -86,13 +86,13 @@ class Planner:
         """Return the plan of a request.
 
         Args:
-            request: the settings of the video.
-            info: the facts of its model.
-            shape: height and width of the video; None for an unknown picture.
+            request: The settings of the video.
+            info: The facts of its model.
+            shape: Height and width of the video; None for an unknown picture.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
-            LongtakeError: if a local model's files cannot be read.
+            DoesNotFit: If no plan keeps within the cap.
+            LongtakeError: If a local model's files cannot be read.
         """
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
         # `doctor` may have looked since the page was opened.
@@ -133,7 +133,7 @@ class Planner:
         """Refuse a request that does not fit. The engine judges what cannot be planned here.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         size = self.pictures.judge(request.image)
         if isinstance(size, InputError) or not (self.knows_the_size or request.vram_cap_gb is not None):

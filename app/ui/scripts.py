@@ -20,9 +20,9 @@ def call(module: str, function: str, *leading: object) -> str:
     """Return the `js` of an event whose values go to an exported function of a module.
 
     Args:
-        module: the path of the module, relative to the folder of this one.
-        function: the name of the function.
-        leading: arguments before the values.
+        module: The path of the module, relative to the folder of this one.
+        function: The name of the function.
+        leading: Arguments before the values.
     """
     given = "".join(f"{json.dumps(argument)}, " for argument in leading)
     return f"(...values) => {_imported(module)}.then((module) => module.{function}({given}...values))"

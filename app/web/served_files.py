@@ -35,7 +35,7 @@ class ServedFiles:
     files that are not served.
 
     Attributes:
-        outputs: the folder of the jobs, absolute.
+        outputs: The folder of the jobs, absolute.
         uploads: gradio's folder for uploads and for the pictures of examples, absolute.
     """
 
@@ -99,8 +99,8 @@ class UploadRoom:
     """The limits of the folder of uploads.
 
     Attributes:
-        max_bytes: the limit of one upload.
-        max_total_bytes, max_files: the limits of all uploads.
+        max_bytes: The limit of one upload.
+        max_total_bytes, max_files: The limits of all uploads.
     """
 
     folder: Path

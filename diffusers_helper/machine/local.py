@@ -14,8 +14,8 @@ class Local:
     """The settings of a machine, as opposed to those of a job.
 
     Attributes:
-        environ: environment variables; `profiles` defines which are read.
-        folder: where measurements of this machine and plans that were too large are kept; None for nowhere.
+        environ: Environment variables; `profiles` defines which are read.
+        folder: Where measurements of this machine and plans that were too large are kept; None for nowhere.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])

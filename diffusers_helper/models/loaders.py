@@ -53,8 +53,8 @@ class Models:
     """The parts of one model. Each part is loaded when it is first asked for, and stays loaded.
 
     Attributes:
-        info: the registered facts about the model.
-        device: the device that computes. The parts stay in main memory, in their stored type.
+        info: The registered facts about the model.
+        device: The device that computes. The parts stay in main memory, in their stored type.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Models:
         """Load the parts that are not loaded yet.
 
         Raises:
-            GenerationCancelled: if the cancel comes between two parts or during a download.
-            LongtakeError: if a part is not available, lacks a file, or does not fit the others.
+            GenerationCancelled: If the cancel comes between two parts or during a download.
+            LongtakeError: If a part is not available, lacks a file, or does not fit the others.
         """
         for name in PARTS:
             self.part(name, cancel)
@@ -100,8 +100,8 @@ class Models:
         """Return one of `registry.PARTS` as it lies in main memory.
 
         Raises:
-            GenerationCancelled: if the cancel comes before the part is loaded.
-            LongtakeError: if the part is not available or lacks a file.
+            GenerationCancelled: If the cancel comes before the part is loaded.
+            LongtakeError: If the part is not available or lacks a file.
         """
         if name not in self._parts:
             cancel = cancel or CancelToken()
@@ -136,10 +136,10 @@ def load_models(
     """Return the parts of a model. None is loaded yet; `Models.load` or the first use does that.
 
     Args:
-        info: the registered facts about the model.
-        device: the device that computes; None for the first GPU, or the CPU where there is none.
-        cancel: raises before anything is done if it is already set.
-        convolutions: the fallback for failing Conv3d modules; None for one that forgets what it learns.
+        info: The registered facts about the model.
+        device: The device that computes; None for the first GPU, or the CPU where there is none.
+        cancel: Raises before anything is done if it is already set.
+        convolutions: The fallback for failing Conv3d modules; None for one that forgets what it learns.
     """
     if cancel is not None:
         cancel.check()

@@ -33,8 +33,8 @@ def find_part(source: PartSource, cancel: CancelToken) -> Path:
     """Return the folder with one part's files, and download those of a hub repository that are missing.
 
     Raises:
-        GenerationCancelled: if the cancel comes during a download.
-        LongtakeError: if the folder does not exist, or the files cannot be downloaded.
+        GenerationCancelled: If the cancel comes during a download.
+        LongtakeError: If the folder does not exist, or the files cannot be downloaded.
     """
     location = Path(source.location)
     if location.is_absolute() or location.is_dir():
@@ -82,8 +82,8 @@ def stored_dtype(folder: Path) -> torch.dtype:
     """Return the floating-point type in which most of a part's weights are stored.
 
     Raises:
-        FileNotFoundError: if the folder has no safetensors file.
-        ValueError: if the weights are not floating-point numbers.
+        FileNotFoundError: If the folder has no safetensors file.
+        ValueError: If the weights are not floating-point numbers.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:

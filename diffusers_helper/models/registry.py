@@ -34,11 +34,11 @@ class ModelInfo:
     """The facts about a model that are known before any of it is loaded.
 
     Attributes:
-        side, multiple: the picture shapes (`buckets.buckets`) that it was made for.
-        modes: the orders of sections that it supports; the first is its default.
-        steps, guidance: the values that suit it best; the page starts with them.
-        vocabulary: the words that it knows, by group; empty for a model that reads free text.
-        examples: prompts that work.
+        side, multiple: The picture shapes (`buckets.buckets`) that it was made for.
+        modes: The orders of sections that it supports; the first is its default.
+        steps, guidance: The values that suit it best; the page starts with them.
+        vocabulary: The words that it knows, by group; empty for a model that reads free text.
+        examples: Prompts that work.
     """
 
     name: str
@@ -167,7 +167,7 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
     """Return the facts of a registered model, or of a local folder where `allow_folder` says so.
 
     Raises:
-        InputError: if there is no such model, or a folder lacks one of the parts.
+        InputError: If there is no such model, or a folder lacks one of the parts.
     """
     if name == DEFAULT_MODEL:
         return _from_folder(name, _DEMO_FOLDER)

@@ -51,10 +51,10 @@ class Calibration:
         """Return the ratios of a device ("cpu", "gfx1100") that `benchmarks/calibrate_memory.py` wrote.
 
         Args:
-            file: none are known without a file.
+            file: None are known without a file.
 
         Raises:
-            InputError: if the file cannot be used.
+            InputError: If the file cannot be used.
         """
         if file is None:
             return cls()
@@ -161,8 +161,8 @@ def stages(
     """Return a job's stages in the order of the memory document, with the needs of each.
 
     Args:
-        text: tokens of the longest prompt that the transformer reads.
-        texts: number of prompts; 2 with real guidance.
+        text: Tokens of the longest prompt that the transformer reads.
+        texts: Number of prompts; 2 with real guidance.
     """
     vision = vision_tokens(networks["image_encoder"])
     vae, piece = networks["vae"], (min(tile, height), min(tile, width))

@@ -38,17 +38,17 @@ class Ladder:
     """The plans of one job, each smaller than the one before.
 
     Attributes:
-        first: the plan before any shortage.
-        plan: the plan in force.
-        level: the level in force.
-        retries: the steps taken in this job.
+        first: The plan before any shortage.
+        plan: The plan in force.
+        level: The level in force.
+        retries: The steps taken in this job.
     """
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:
         """Begin at a level that is remembered from an earlier job, or at the top.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         self._budget, self._demands = budget, tuple(demands)
         self.first = self.plan = plan_job(budget, demands)
@@ -61,7 +61,7 @@ class Ladder:
         """Follow other demands from here on; the plans stay as small as they are.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         self._demands = tuple(demands)
         self.first = plan_job(self._budget, demands)

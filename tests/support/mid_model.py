@@ -24,10 +24,10 @@ class Size:
     """The size of a model.
 
     Attributes:
-        width: of transformer and Llama, a multiple of 64.
-        side_width: of CLIP and SigLIP.
-        dual, single, layers: number of blocks of the transformer, and of Llama.
-        channels: the VAE's first width.
+        width: Of transformer and Llama, a multiple of 64.
+        side_width: Of CLIP and SigLIP.
+        dual, single, layers: Number of blocks of the transformer, and of Llama.
+        channels: The VAE's first width.
     """
 
     width: int = 512

@@ -32,7 +32,7 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
     """Return the form's values as a request, with resolution and memory only where they were changed.
 
     Raises:
-        InputError: for a seed that a browser cannot hold exactly.
+        InputError: For a seed that a browser cannot hold exactly.
     """
     settings = settings | planner.own(settings)
     seed = settings.get("seed")

@@ -31,9 +31,9 @@ class Cell:
     """A section at its place in the video.
 
     Attributes:
-        number: in order of making, from 1.
-        begin, end: seconds in the finished video.
-        thumbnail: path of a small picture of it.
+        number: In order of making, from 1.
+        begin, end: Seconds in the finished video.
+        thumbnail: Path of a small picture of it.
     """
 
     number: int
@@ -48,16 +48,16 @@ class LiveJob:
     """One job as its events so far describe it. `apply` them in order, from the first.
 
     Attributes:
-        job: a snapshot from the store, which may be replaced by a newer one.
-        plan: the sections, known before the engine reports anything.
-        section: the section in the making, in order of making from 1; 0 before the first.
-        piece, pieces: how many pieces of the VAE's work are finished, of how many; 0 for a single one.
-        video: path of the newest version that can be watched.
-        seconds_in_front: seconds that were added before the first version's beginning.
-        preview: path of a small picture of the section in the making.
-        last_sign: time of the engine's last event, in seconds since the job began to run.
-        stages: seconds of each stage, in the order in which they first came.
-        end: the final event.
+        job: A snapshot from the store, which may be replaced by a newer one.
+        plan: The sections, known before the engine reports anything.
+        section: The section in the making, in order of making from 1; 0 before the first.
+        piece, pieces: How many pieces of the VAE's work are finished, of how many; 0 for a single one.
+        video: Path of the newest version that can be watched.
+        seconds_in_front: Seconds that were added before the first version's beginning.
+        preview: Path of a small picture of the section in the making.
+        last_sign: Time of the engine's last event, in seconds since the job began to run.
+        stages: Seconds of each stage, in the order in which they first came.
+        end: The final event.
     """
 
     job: Job

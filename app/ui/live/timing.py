@@ -68,10 +68,10 @@ class Timing:
         """Estimate the seconds to the end of the job; None while nothing is measured.
 
         Args:
-            section: the section in the making, from 1; all before it are finished.
-            step: the number of its finished steps.
-            since: seconds since the last step, or since its decode began.
-            in_tail: whether it is being decoded or written.
+            section: The section in the making, from 1; all before it are finished.
+            step: The number of its finished steps.
+            since: Seconds since the last step, or since its decode began.
+            in_tail: Whether it is being decoded or written.
         """
         if self.step is None:
             return None
