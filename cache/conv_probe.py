@@ -44,7 +44,7 @@ class Measurement:
 
     @property
     def rung(self) -> str:
-        """The rung to use; empty if none gave the right result."""
+        """Return the rung to use; empty if none gave the right result."""
         if not self.milliseconds:
             return ""
         fastest = min(self.milliseconds.values())
@@ -52,7 +52,7 @@ class Measurement:
 
     @property
     def reason(self) -> str:
-        """The reason for the choice, in words."""
+        """Return the reason for the choice, in words."""
         times = ", ".join(f"{name} {value:.3g} ms" for name, value in self.milliseconds.items())
         errors = "".join(f"; {name}: {text}" for name, text in self.failed.items())
         return f"measured {times or 'nothing'}{errors}"

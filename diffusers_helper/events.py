@@ -31,7 +31,7 @@ class StageFacts:
 
     @property
     def title(self) -> str:
-        """The same words at the beginning of a line."""
+        """Return the same words for the beginning of a line."""
         return self.running[0].upper() + self.running[1:]
 
 

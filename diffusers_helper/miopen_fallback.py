@@ -86,12 +86,12 @@ class MIOpenFallbackHandler:
 
     @property
     def cpu_attempts(self) -> int:
-        """The number of convolutions that were begun on the CPU as the last resort."""
+        """Return the number of convolutions that were begun on the CPU as the last resort."""
         return 0 if self.ladder is None else self.ladder.attempts["cpu"]
 
     @property
     def cpu_successes(self) -> int:
-        """The number of those that gave a result."""
+        """Return the number of those that gave a result."""
         return 0 if self.ladder is None else self.ladder.successes["cpu"]
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:

@@ -46,7 +46,7 @@ class Residency:
 
     @property
     def bytes_streamed(self) -> int:
-        """The bytes that were copied by streaming since the beginning."""
+        """Return the bytes that were copied by streaming since the beginning."""
         streamers = (placed.streamer for placed in self._placed.values())
         return self._bytes_streamed + sum(streamer.bytes_copied for streamer in streamers if streamer)
 

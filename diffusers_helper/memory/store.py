@@ -114,12 +114,12 @@ class Store:
 
     @property
     def bytes_streamed(self) -> int:
-        """The bytes that were copied in by streaming since the beginning."""
+        """Return the bytes that were copied in by streaming since the beginning."""
         return self._residency.bytes_streamed
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that tensors took on the device."""
+        """Return the most bytes that tensors took on the device."""
         return max((record.measured_bytes for record in self.records), default=0)
 
     def follow(self, plan: JobPlan) -> None:

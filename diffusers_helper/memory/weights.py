@@ -34,7 +34,7 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes on the device."""
+        """Return the bytes on the device."""
         return self.host.numel() * self.dtype.itemsize
 
     def to_device(self, device: torch.device) -> None:

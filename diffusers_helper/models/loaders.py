@@ -67,7 +67,7 @@ class Models:
 
     @property
     def fingerprint(self) -> str:
-        """Tells these weights from others. Complete only once all parts are loaded."""
+        """Return a text that identifies these weights, complete only once all parts are loaded."""
         return sha256_of([json.dumps(self._fingerprints, sort_keys=True).encode()])
 
     @property

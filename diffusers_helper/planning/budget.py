@@ -88,7 +88,7 @@ class Budget:
 
     @property
     def preserved_in_force(self) -> int:
-        """The preserved bytes; a default leaves LEFT_FOR_WEIGHTS, a person's own value is kept."""
+        """Return the preserved bytes: a default leaves LEFT_FOR_WEIGHTS, a person's own value is kept."""
         if not self.is_default:
             return self.preserved_bytes
         return max(0, min(self.preserved_bytes, self.cap_bytes - LEFT_FOR_WEIGHTS))

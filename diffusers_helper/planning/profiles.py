@@ -60,7 +60,7 @@ class Machine:
 
     @property
     def card(self) -> str:
-        """The name under which measurements are kept: "gfx1100", "cuda", "cpu"."""
+        """Return the name under which measurements are kept: "gfx1100", "cuda", "cpu"."""
         return self.arch or self.kind
 
 
@@ -89,13 +89,13 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        """The facts that the estimates need."""
+        """Return the facts that the estimates need."""
         base = ROCM if self.machine.kind == "rocm" else Backend()
         return replace(base, attention=self.attention.value)
 
     @property
     def vae_bytes(self) -> int | None:
-        """The bytes of one value that the VAE computes with; None for the stored type."""
+        """Return the bytes of one value that the VAE computes with; None for the stored type."""
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
     def with_kernel(self, kernel: str) -> Profile:

@@ -87,7 +87,7 @@ class Ladder:
 
     @property
     def reason(self) -> str:
-        """How the plan in force differs from the first, for a person; "" where it does not."""
+        """Return how the plan in force differs from the first, for a person; "" where it does not."""
         old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
         return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
 

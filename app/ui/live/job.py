@@ -146,7 +146,7 @@ class LiveJob:
 
     @property
     def state(self) -> str:
-        """The state in the store, which changes before the final event is read."""
+        """Return the state in the store, which changes before the final event is read."""
         return self.job.state
 
     @property
@@ -159,12 +159,12 @@ class LiveJob:
 
     @property
     def in_tail(self) -> bool:
-        """Whether a section is being decoded or written."""
+        """Return whether a section is being decoded or written."""
         return self.stage in _TAIL and self.section > self.sections_done
 
     @property
     def cells(self) -> list[Cell]:
-        """All sections in order of the video."""
+        """Return all sections in order of the video."""
         found: list[Cell] = []
         each = 4 * self.plan.window / FPS
         for section in sorted(self.plan, key=lambda section: section.video_position):
@@ -180,14 +180,14 @@ class LiveJob:
 
     @property
     def hidden_in_front(self) -> float:
-        """Seconds of the finished video that come before what can be watched now."""
+        """Return the seconds of the finished video before the part that can be watched now."""
         if self.job.request.mode == "forward" or not self.video_frames:
             return 0.0
         return (self.plan.total_frames - self.video_frames) / FPS
 
     @property
     def percent(self) -> float:
-        """Share of the whole work that is done, 0 to 100; it never falls while a job runs."""
+        """Return the share of the whole work that is done, 0 to 100; it never falls while a job runs."""
         return 100.0 if self.job.state == "finished" else self._percent
 
     def _share(self) -> float:

@@ -37,14 +37,14 @@ class Timing:
 
     @property
     def step(self) -> float | None:
-        """The usual seconds of a step."""
+        """Return the usual seconds of a step."""
         if self._step_seconds:
             return median(self._step_seconds[-_RECENT_STEPS:])
         return self._lead_seconds[-1] if self._lead_seconds else None
 
     @property
     def has_tail(self) -> bool:
-        """Whether a decode has been measured."""
+        """Return whether a decode has been measured."""
         return bool(self._frame_seconds)
 
     def costs(self) -> tuple[float, float]:
