@@ -1,4 +1,4 @@
-"""From an exception, or a dead engine, to the `Failed` event: what happened and what to do about it."""
+"""The way from an exception, or a dead engine, to the `Failed` event with an explanation and a remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diffusers_helper.errors import FailureCode, LongtakeError
 from diffusers_helper.events import Failed
 from diffusers_helper.foreign_errors import Trouble, trouble_of
 
-MAX_DETAIL = 8000  # characters: a deep traceback, still small enough for one line of the event log
+MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
 _NO_MEMORY: tuple[FailureCode, str, str] = (
     "out_of_memory",
     "There was not enough memory to go on.",
@@ -34,9 +34,12 @@ _KEPT = "What was finished until then is kept; start again."
 
 
 def failed_event(error: BaseException, job: str, time: float, video: str | None, frames: int) -> Failed:
-    """Return what a person should read about an exception that ended a job.
+    """Return the explanation of an exception that ended a job.
 
-    `video` and `frames` are what there was by then.
+    Args:
+        error: The exception.
+        job, time: The fields of the event.
+        video, frames: The video that existed by then.
     """
     known = error if isinstance(error, LongtakeError) else _explained(error)
     return Failed(
@@ -47,10 +50,10 @@ def failed_event(error: BaseException, job: str, time: float, video: str | None,
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """Return how the engine process ended, as it follows after its name.
+    """Return how the engine process ended, as it follows the process's name in a sentence.
 
     Args:
-        exit_code: as `Popen.returncode`.
+        exit_code: The value of `Popen.returncode`.
     """
     if exit_code is not None and exit_code < 0:
         return f"was ended by {_signal_name(-exit_code)}"
@@ -67,13 +70,13 @@ def engine_died_event(
     attempts: int = 1,
     lessons: str = "",
 ) -> Failed:
-    """Return what a person should read when the engine process is gone for good.
+    """Return the explanation of an engine process that cannot be kept alive.
 
     Args:
-        exit_code: as `Popen.returncode`.
-        job, time, video, frames: as in the event.
-        attempts: how many engines have died at the job.
-        lessons: what is known of their deaths, a line each.
+        exit_code: The value of `Popen.returncode`.
+        job, time, video, frames: The fields of the event.
+        attempts: The number of engines that have died at the job.
+        lessons: What is known about their deaths, a line each.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
@@ -88,7 +91,7 @@ def engine_died_event(
 
 
 def interrupted_event(job: str, time: float, video: str | None, frames: int) -> Failed:
-    """Return the end of a job whose whole program ended without a word, as by a power cut."""
+    """Return the end of a job whose whole program ended without notice, as in a power cut."""
     return Failed(
         job=job, time=time, message="Longtake was ended while it made this video.", remedy=_KEPT,
         code="engine_died", video=video, frames=frames,
@@ -96,7 +99,7 @@ def interrupted_event(job: str, time: float, video: str | None, frames: int) -> 
 
 
 def _explained(error: BaseException) -> LongtakeError:
-    """Return an error of someone else's code as one that can be read."""
+    """Return an error of another library as one with an explanation."""
     trouble, text = trouble_of(error), str(error).strip()
     if trouble in _TROUBLES:
         code, message, remedy = _TROUBLES[trouble]

@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Runner:
-    """The models of the last job, ready for the next one of the same model."""
+    """A runner that keeps the models of the last job for the next one."""
 
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        """Take the settings of this machine, and what makes its convolutions run."""
+        """Keep the settings of this machine, and the fallback for its convolutions."""
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
@@ -41,14 +41,14 @@ class Runner:
         *,
         resume: bool = False,
     ) -> None:
-        """Make the video in `folder`. Whatever happens ends in one final event; nothing is raised.
+        """Make the video in `folder`. Every outcome is reported as one final event; nothing is raised.
 
         Args:
-            request: From `submit`, which has decided whether its model may be a folder.
-            folder: Where the job's files go.
-            on_event: Told what happens, in this thread.
-            cancel: Ends the job.
-            resume: Whether to go on with what an earlier run has left in the folder.
+            request: A request from `submit`, which has decided whether its model may be a folder.
+            folder: The folder for the job's files.
+            on_event: Called in this thread with each event.
+            cancel: The token that ends the job.
+            resume: Whether to continue from the results of an earlier run in the folder.
         """
         said = _Said(on_event)
         started = time.monotonic()
@@ -63,10 +63,10 @@ class Runner:
             if not said.the_end:
                 elapsed = time.monotonic() - started
                 said(Cancelled(job=folder.name, time=elapsed, video=said.video, frames=said.frames))
-        except Exception as error:  # noqa: BLE001 - the end of the road for any error: it becomes the Failed event
+        except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
             _log.error("job %s failed", folder.name, exc_info=not isinstance(error, LongtakeError))
             if not isinstance(error, InputError):
-                self._drop()  # what an error left in memory or on the device must not reach the next job
+                self._drop()  # the next job must not find what an error left in memory or on the device
             elapsed = time.monotonic() - started
             said(failed_event(error, folder.name, elapsed, said.video, said.frames))
         self._convolutions.print_stats()
@@ -84,7 +84,7 @@ class Runner:
 
 
 class _Said:
-    """A forwarder of events, which remembers what the final one has to repeat."""
+    """A forwarder of events that remembers what the final one has to repeat."""
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
         self._on_event = on_event

@@ -49,7 +49,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     given = given_settings(arguments)
     given.setdefault("mode", find_model(arguments.model, allow_folder=True).modes[0])
     request = GenerationRequest.from_dict(given)
-    this_profile(os.environ)  # refuses here what the engine could not use
+    this_profile(os.environ)  # refuses at once what the engine could not use
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
@@ -78,7 +78,7 @@ def make_video(arguments: argparse.Namespace) -> int:
         _report(service, job)
     code = _exit_code(last)
     if arguments.in_process:
-        # The job's thread may be inside a native library yet, and an interpreter that ends around it aborts.
+        # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
         stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -90,7 +90,7 @@ def _report(service: JobService, job: Job) -> None:
     file = JobFolder(job.folder).report
     try:
         write_atomic(file, report_text(service, job.id).encode())
-    except OSError:  # as on a full disk, of which the failure itself has told
+    except OSError:  # as on a full disk, which the failure itself has reported
         return
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
 
@@ -116,7 +116,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 self._before[number] = signal.signal(number, self._handle)
         return self
 

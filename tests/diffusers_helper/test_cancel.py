@@ -1,4 +1,4 @@
-"""A cancel takes hold inside every stage, and leaves the video so far."""
+"""Tests that a cancel takes effect inside every stage, and leaves the video made so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import generate
 from tests.support.making import load_tiny, outline, seconds_for, tiny_request, write_scene
 
-# stage, part of the model that works in it, where in the part, a kind of its blocks there
+# the stage, the model's part that works in it, the place of the blocks in the part, and their class
 WORK = [
     ("text", "text_encoder", "", "LlamaDecoderLayer"),
     ("text", "text_encoder_2", "", "CLIPEncoderLayer"),
@@ -72,7 +72,7 @@ def test_a_cancel_in_the_middle_of_a_network_ends_it_there(
             block.register_forward_hook(in_block)
 
     events = cancelled(models, tmp_path / "job", cancel, on_event)
-    assert reached == [stage]  # the block that cancelled ran once, and no other tile after it
+    assert reached == [stage]  # The block that cancelled ran once, and no other tile ran after it.
     assert [line for line in outline(events) if not line.startswith(("step", "finished"))][-2] == stage
     assert hooks_left(models) == 0
 

@@ -1,4 +1,4 @@
-"""Whoever follows a job comes to an end, also where the job's own end cannot be written any more."""
+"""Tests that whoever follows a job reaches an end, even if the job's own end cannot be written any more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    """The index takes no final event while this list is empty; it has those that were refused."""
+    """Let the index refuse final events while this list is empty, and collect those that it refused."""
     refused: list[Event] = []
     index = JobStore._index
 
@@ -50,7 +50,7 @@ def test_an_end_that_the_index_refuses_is_told_all_the_same(studio: Studio, full
     assert "disk is full" in end.message
     assert studio.service.job(job.id).state == "failed"
     assert studio.service.open_jobs() == (None, ())
-    # The next job runs; then, with room again, what could not be written is.
+    # The next job runs. Then there is room again, and the lost end is written.
     assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
     assert len(full) == 2
     studio.service._store.recover(adopt=False)
@@ -69,7 +69,7 @@ def test_following_ends_after_a_stop_whose_end_cannot_be_written(
     if lost == "index":
         request.getfixturevalue("full")
     else:
-        # The last file that the stand-in writes before it waits: one more, and the folder would not be empty.
+        # The stand-in writes this file last before it waits; any later file would make the removal fail.
         wait_until((job.folder / "troubles").exists)
         shutil.rmtree(studio.outputs)
     studio.service.stop()
@@ -88,5 +88,5 @@ def test_following_what_nobody_makes_any_more_is_refused(studio: Studio) -> None
     studio.service.stop()
     with pytest.raises(LongtakeError, match=f"stopped before job {queued.id} came to its end"):
         list(items)
-    for _ in pages:  # ends too, without an error that a browser would be shown
+    for _ in pages:  # It ends too, without an error that a browser would show.
         assert studio.service._stopped

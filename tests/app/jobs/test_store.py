@@ -1,4 +1,4 @@
-"""What is left of jobs when programs end, and what is refused before there is a job."""
+"""Tests of what remains of jobs when programs end, and of requests that are refused before a job exists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from diffusers_helper.events import (
 )
 from tests.support.jobs import ROOT, STAND_IN, Studio, write_picture
 
-# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
+# A program that submits the jobs whose scripts it gets, prints their ids and runs them.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -255,7 +255,7 @@ def truncated_file(folder: Path) -> str:
     return str(folder / "truncated.png")
 
 
-# what is changed in a good request, and words that the refusal names
+# the change to a valid request, and words of the refusal
 REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no such model": ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
     "a file as model": ({"model": str(ROOT / "pyproject.toml")}, ("project.toml", "folder")),

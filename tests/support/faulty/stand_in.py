@@ -1,10 +1,11 @@
 """Loader and pipeline of the engine's fault tests: no models, and trouble on demand.
 
-The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: what happens after how many steps.
-With `times=2` the trouble comes on the first two occasions only. Faults are `wait` (until cancelled), `hang`
-(deaf), `gil` (deaf, and no other thread runs), `noise` (prints), `native` (a thread goes on in a native
-library beyond the end), `exit`, `memory`, `error`, `input`, and names of signals. Without one the job comes
-to its end. Each run of a job warns first with its process and how many models have been loaded.
+The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: it says what happens after how many
+steps. With `times=2` the trouble happens on the first two occasions only. Faults are `wait` (until
+cancelled), `hang` (reacts to nothing), `gil` (reacts to nothing and blocks all threads), `noise` (prints),
+`native` (a thread stays in a native library after the end), `exit`, `memory`, `error`, `input`, and names of
+signals. Without a fault the job finishes. Each run of a job first warns with its process and how many models
+have been loaded.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Models:
 
 class MIOpenFallbackHandler:
     def print_stats(self) -> None:
-        """No convolution, no statistics."""
+        """Print nothing, since there are no convolutions."""
 
 
 def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
@@ -55,7 +56,7 @@ def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
 
 _numbers = count(1)
 _gate = os.environ.get("STAND_IN_IMPORT_GATE")
-while _gate and not Path(_gate).exists():  # as slow as torch on a cold disk
+while _gate and not Path(_gate).exists():  # takes as long as importing torch from a cold disk
     time.sleep(0.01)
 
 
