@@ -24,8 +24,9 @@ from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION, RANGES, SAM
 
 _DEFAULTS = {field.name: field.default for field in fields(GenerationRequest)}
 _EXIT_CODES = """\
-exit codes: 0 done, 1 failed, 2 something in the command cannot be used, 130 cancelled.
-Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C quits at once.
+exit codes: 0 done, 1 failed, 2 something in the command cannot be used, 130 cancelled,
+129 or 143 interrupted by a signal: the job goes on with --resume.
+Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does not wait for the step.
 """
 
 
@@ -137,11 +138,17 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_content(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--image", required=True, metavar="FILE", help="picture to start from")
-    group.add_argument("--prompt", required=True, metavar="TEXT", help="what should happen")
+    group.add_argument("--image", metavar="FILE", help="picture to start from")
+    group.add_argument("--prompt", metavar="TEXT", help="what should happen")
     group.add_argument("--negative", metavar="TEXT", help="what should not; used only with --cfg above 1")
     _add_number(group, "seconds", "length of the video, rounded to whole sections of 1.2 s")
     _add_number(group, "seed", "source of all randomness: the same command gives the same bytes")
+    group.add_argument(
+        "--resume",
+        metavar="JOB",
+        help="instead go on with a job of --out that was interrupted, has failed or was cancelled; "
+        "it keeps its picture, prompt and settings",
+    )
 
 
 def _add_quality(group: argparse._ArgumentGroup) -> None:

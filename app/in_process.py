@@ -36,12 +36,10 @@ class InProcessEngine:
     def start(self) -> None:
         """Nothing to get ready: the libraries load with the first job."""
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
         token = self._tokens.setdefault(job.id, CancelToken())
-        arguments = (job, resume, token, events)
+        arguments = (job, token, events)
         threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
         while True:
             try:
@@ -64,9 +62,7 @@ class InProcessEngine:
     def close(self) -> None:
         """Nothing is left behind but the loaded model, which goes with the object."""
 
-    def _make(
-        self, job: Job, resume: bool, token: CancelToken, events: queue.SimpleQueue[Event | None]
-    ) -> None:
+    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
         try:
             # torch: seconds, and only where this engine is chosen
             from diffusers_helper.miopen_fallback import initialize_miopen_fallback
@@ -76,4 +72,4 @@ class InProcessEngine:
             return
         if self._runner is None:
             self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
-        self._runner.run(job.request, job.folder, events.put, token, resume=resume)
+        self._runner.run(job.request, job.folder, events.put, token)

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 Stage = Literal[
     "load", "text", "image", "vae_encode", "vision", "sample", "decode", "write"
 ]  # in the order of a first section; the last three repeat per section
-FailureCode = Literal["bad_input", "error", "engine_died"]
+# "storage": the disk was full, or what is on it could not be reached; it may well work later.
+FailureCode = Literal["bad_input", "error", "engine_died", "storage"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

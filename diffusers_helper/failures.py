@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import traceback
+from pathlib import Path
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Failed, FailureCode
+from diffusers_helper.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # characters: a deep traceback, still small enough for one line of the event log
 
@@ -19,18 +20,22 @@ _SHORTER = "Choose a smaller resolution, or close other programs that use memory
 _KEPT = "What was finished until then is kept; start again."
 
 
-def failed_event(error: BaseException, job: str, time: float, video: str | None, frames: int) -> Failed:
-    """What a person should read about an exception that ended a job.
+def failed_event(
+    error: BaseException, job: str, time: float, video: str | None, frames: int, folder: Path | None = None
+) -> Failed:
+    """Return what a person should read about an exception that ended a job.
 
-    `video` and `frames` are what there was by then. Errors of libraries are told apart by their names, so
-    that no library is imported for it.
+    `video` and `frames` are what there was by then, `folder` is the job's own. Errors of libraries are told
+    apart by their names, so that no library is imported for it.
     """
     code: FailureCode = "error"
     if isinstance(error, LongtakeError):
         message, remedy = error.message, error.remedy
         code = "bad_input" if isinstance(error, InputError) else "error"
     else:
-        message, remedy = _sentences(error)
+        is_storage = is_storage_trouble(error, folder)
+        message, remedy = storage_words(error) if is_storage else _sentences(error)
+        code = "storage" if is_storage else "error"
     detail = "".join(traceback.format_exception(error))[-MAX_DETAIL:]
     return Failed(
         job=job,
@@ -52,18 +57,25 @@ def cause_of_death(exit_code: int | None) -> str:
 
 
 def engine_died_event(
-    exit_code: int | None, job: str, time: float, video: str | None, frames: int, lessons: str = ""
+    exit_code: int | None,
+    job: str,
+    time: float,
+    video: str | None,
+    frames: int,
+    lessons: str = "",
+    attempts: int = 0,
 ) -> Failed:
-    """What a person should read when the engine process is gone for good.
+    """Return what a person should read when the engine process is gone for good.
 
     Args:
-        exit_code: as `Popen.returncode`.
-        lessons: what is known of all its deaths, a line each.
+        exit_code: As `Popen.returncode`.
+        lessons: What is known of all its deaths, a line each.
+        attempts: How often the work was tried; 0 where it was not tried again.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
         remedy = f"Often the system's memory was full. {_KEPT}"
-    tries = f" It was tried {lessons.count(chr(10)) + 1} times." if lessons else ""
+    tries = f" It was tried {attempts} times." if attempts else ""
     return Failed(
         job=job, time=time, remedy=remedy,
         message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
@@ -72,10 +84,11 @@ def engine_died_event(
     )  # fmt: skip
 
 
-def interrupted_event(job: str, time: float, video: str | None, frames: int) -> Failed:
-    """For a job that was running when its whole program ended without a word, as by a power cut."""
+def interrupted_event(job: str, time: float, video: str | None, frames: int, attempts: int) -> Failed:
+    """Return what a person should read when the whole program has ended `attempts` times at one point."""
     return Failed(
-        job=job, time=time, message="Longtake was ended while it made this video.", remedy=_KEPT,
+        job=job, time=time, remedy=_KEPT,
+        message=f"Longtake was ended {attempts} times at the same point of this video.",
         code="engine_died", video=video, frames=frames,
     )  # fmt: skip
 
@@ -84,8 +97,6 @@ def _sentences(error: BaseException) -> tuple[str, str]:
     name, text = type(error).__name__, str(error)
     if isinstance(error, MemoryError) or name == "OutOfMemoryError" or "out of memory" in text.lower():
         return "There was not enough memory to go on.", _SHORTER
-    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "disk is full" in text:
-        return "The disk is full; the video cannot be written.", "Free some space and start again."
     if any(kind.__name__ in _DOWNLOAD_ERRORS for kind in type(error).__mro__):
         return (
             "The model could not be downloaded from huggingface.co.",

@@ -38,12 +38,10 @@ class Runner:
         folder: Path,
         on_event: Callable[[Event], None],
         cancel: CancelToken,
-        *,
-        resume: bool = False,
     ) -> None:
-        """Makes the video in `folder`. Whatever happens ends in one final event; nothing is raised.
+        """Make the video in `folder`, beginning with what an earlier run has left there.
 
-        With `resume` it goes on with what an earlier run has left there.
+        Whatever happens ends in one final event; nothing is raised.
 
         The request comes from `submit`, which has decided whether its model may be a folder.
         """
@@ -51,21 +49,23 @@ class Runner:
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
-            source = folder if resume else None
             generate(
                 request, models, on_event=said, cancel=cancel,
-                folder=folder, resume_from=source, local=self._local,
+                folder=folder, resume_from=folder, local=self._local,
             )  # fmt: skip
         except GenerationCancelled:
             if not said.the_end:
                 elapsed = time.monotonic() - started
                 said(Cancelled(job=folder.name, time=elapsed, video=said.video, frames=said.frames))
         except Exception as error:  # noqa: BLE001 - the end of the road for any error: it becomes the Failed event
-            _log.error("job %s failed", folder.name, exc_info=not isinstance(error, LongtakeError))
+            end = failed_event(
+                error, folder.name, time.monotonic() - started, said.video, said.frames, folder
+            )
+            expected = isinstance(error, LongtakeError) or end.code == "storage"
+            _log.error("job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
                 self._drop()  # what an error left in memory or on the device must not reach the next job
-            elapsed = time.monotonic() - started
-            said(failed_event(error, folder.name, elapsed, said.video, said.frames))
+            said(end)
         self._convolutions.print_stats()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:

@@ -44,11 +44,14 @@ class EngineDied(Exception):
         exit_code: as `Popen.returncode`, None where there is none.
         trial: the convolution that it was computing in a way that was never tried for it before.
         lessons: what was learned from several deaths, a line each.
+        attempts: how often the work was tried, where it is not tried again.
     """
 
-    def __init__(self, exit_code: int | None = None, trial: Trial | None = None, lessons: str = "") -> None:
+    def __init__(
+        self, exit_code: int | None = None, trial: Trial | None = None, lessons: str = "", attempts: int = 0
+    ) -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.trial, self.lessons = exit_code, trial, lessons
+        self.exit_code, self.trial, self.lessons, self.attempts = exit_code, trial, lessons, attempts
 
     @property
     def cause(self) -> str:
@@ -73,13 +76,12 @@ class Engine(Protocol):
         """Gets ready in the background. Only to be called, like `run`, from the thread that runs the jobs."""
         ...
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
-        """Makes one video; ends after the job's final event. Yields None while nothing happens.
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+        """Make one video, beginning with what an earlier run has left in the job's folder.
+
+        Ends after the job's final event. Yields None while nothing happens.
 
         Args:
-            resume: go on with what an earlier run left in the job's folder.
             deadly: what ended an engine and must not be tried again, with the reason.
 
         Raises:
@@ -126,12 +128,9 @@ class EngineProcess:
         with self._lock:
             self._start()
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json(),
-            "resume": resume,
             "deadly": [{**asdict(trial), "reason": reason} for trial, reason in deadly.items()],
         }  # fmt: skip
         with self._lock:

@@ -106,7 +106,7 @@ class Supervisor:
         Args:
             asked_to_end: whether a person, or the end of the program, wants the job to end, or does so
                 within as many seconds as it is given.
-            before: what the job has said in an earlier process, if it goes on from there.
+            before: what the job has said before, if it goes on.
 
         Raises:
             EngineDied: if it cannot be made, or was asked to end and the engine died of that.
@@ -116,7 +116,7 @@ class Supervisor:
         deaths: list[Death] = []
         while True:
             try:
-                for event in run.attempt(resume=bool(before or deaths)):
+                for event in run.attempt():
                     if isinstance(event, Finished):  # any other end has no time to lose
                         self._patience.save()
                     yield event
@@ -130,7 +130,7 @@ class Supervisor:
                 deaths = [*deaths, death] if not run.advanced else [death]
                 run.charge(deaths)
                 if _is_hopeless(deaths):
-                    raise EngineDied(died.exit_code, lessons=_lessons(deaths)) from died
+                    raise EngineDied(died.exit_code, lessons=_lessons(deaths), attempts=len(deaths)) from died
                 yield run.warning(death)
             else:
                 return
@@ -158,30 +158,35 @@ class _Run:
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
         self.place = Place()
-        self.advanced = False  # whether the last attempt finished a section
+        self.advanced = False  # whether the last attempt left a result that is not computed again
 
     def recall(self, before: Sequence[Event]) -> None:
         """Takes note of what readers know already."""
         for event in before:
-            self._fresh(event, False)
+            self._fresh(event)
 
-    def attempt(self, *, resume: bool) -> Iterator[Event]:
+    def attempt(self) -> Iterator[Event]:
         """One engine's work on the job: what it says and others have not said."""
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
-        if resume:
-            JobFolder(self._job.folder).remove_leftovers()  # of the engine that died
+        folder = JobFolder(self._job.folder)
+        folder.remove_leftovers()  # of an engine that died
+        checkpoints = folder.checkpoints
         self._last = time.monotonic()
-        for event in self._engine.run(self._job, resume=resume, deadly=self._deadly):
-            now = time.monotonic()
-            if event is None:
-                yield from self._wait(now - self._last, now)
-                continue
-            self._learn(now - self._last)
-            self._last = now
-            self._move(event)
-            if (fresh := self._fresh(event, resume)) is not None:
-                yield fresh
+        try:
+            for event in self._engine.run(self._job, deadly=self._deadly):
+                now = time.monotonic()
+                if event is None:
+                    yield from self._wait(now - self._last, now)
+                    continue
+                self._learn(now - self._last)
+                self._last = now
+                self._move(event)
+                if (fresh := self._fresh(event)) is not None:
+                    yield fresh
+        except EngineDied:
+            self.advanced = self.advanced or folder.checkpoints > checkpoints
+            raise
 
     def _kind(self) -> str:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
@@ -218,7 +223,7 @@ class _Run:
         elif isinstance(event, StepDone):
             self.place = Place("sample", event.section, event.step)
 
-    def _fresh(self, event: Event, resumed: bool) -> Event | None:
+    def _fresh(self, event: Event) -> Event | None:
         """The event as a reader of the whole job should see it; None for what was said before."""
         if isinstance(event, JobStarted):
             first, self._started = self._started is None, event
@@ -233,7 +238,7 @@ class _Run:
                 return None
             self.advanced = True
             self._shown = event
-            if resumed and self._job.request.mode == "inverted":
+            if self._job.request.mode == "inverted":
                 # The new engine does not know what the one before it had shown.
                 return replace(event, added_in_front=event.frames - shown.frames if shown else 0)
         return event

@@ -63,9 +63,9 @@ class Checkpoints:
         self._folder, self._origin = folder, dict(origin)
 
     def save(self, number: int, window: Tensor) -> None:
-        """Keeps the latents of a section; on return they are on the disk, whole."""
+        """Keep the latents of a section; on return they are on the disk, whole."""
         self._folder.sections.mkdir(parents=True, exist_ok=True)
-        self._write(_file(self._folder.sections, number), {_KEY: window})
+        self._write(_file(self._folder.sections, number), {_KEY: window}, section=str(number))
 
     def save_encodings(self, tensors: Mapping[str, Tensor]) -> None:
         """Keeps what prompt and picture became, by names of the caller's."""
@@ -87,9 +87,9 @@ class Checkpoints:
             return {}
         return tensors if is_ours and json.loads(metadata["versions"]) == _versions() else {}
 
-    def _write(self, file: Path, tensors: Mapping[str, Tensor]) -> None:
+    def _write(self, file: Path, tensors: Mapping[str, Tensor], **others: str) -> None:
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        facts = {"origin": json.dumps(self._origin), "versions": json.dumps(_versions())}
+        facts = {"origin": json.dumps(self._origin), "versions": json.dumps(_versions()), **others}
         write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
 
     def load(self, source: Path, shape: tuple[int, ...]) -> Saved:
@@ -105,13 +105,15 @@ class Checkpoints:
         """
         sections: dict[int, Tensor] = {}
         others: set[str] = set()
-        while (file := _file(source, len(sections) + 1)).is_file():
+        while (file := _file(source, number := len(sections) + 1)).is_file():
             try:
                 tensors, metadata = _read(file)
                 window = tensors[_KEY]
+                # Version 0.1 did not note the number.
+                if metadata.get("section", str(number)) != str(number):
+                    raise ValueError(f"it is section {metadata['section']}")
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)
-                number = len(sections) + 1
                 doubt = f"The kept latents of section {number} are damaged; it is made again."
                 return Saved(sections, (doubt,))
             self._check_origin(file, json.loads(metadata["origin"]))
@@ -122,7 +124,7 @@ class Checkpoints:
                 )
             versions: dict[str, str] = json.loads(metadata["versions"])
             others |= {f"{name} {made}" for name, made in versions.items() if _versions().get(name) != made}
-            sections[len(sections) + 1] = window
+            sections[number] = window
         if not others:
             return Saved(sections)
         doubt = (
@@ -149,7 +151,7 @@ def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    facts = {name: metadata[name] for name in ("origin", "versions")}
+    facts = {name: value for name, value in metadata.items() if name != "checksum"}
     if metadata["checksum"] != _checksum(facts, tensors):
         raise ValueError("the checksum does not match")
     return tensors, metadata

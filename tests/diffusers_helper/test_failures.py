@@ -48,7 +48,7 @@ CASES = {
     ),
     "disk": (
         OSError(errno.ENOSPC, "No space left on device"),
-        "error",
+        "storage",
         "The disk is full",
         "Free some space",
     ),
@@ -102,8 +102,13 @@ def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str)
     assert ("memory" in event.remedy) == (exit_code == -signal.SIGKILL)
 
 
+def test_the_number_of_attempts_is_told() -> None:
+    event = engine_died_event(3, "a", 2.0, None, 0, "first\nsecond", attempts=7)
+    assert "tried 7 times" in event.message
+
+
 def test_an_interrupted_job_keeps_what_there_is() -> None:
-    event = interrupted_event("a", 2.0, "/video.mp4", 73)
+    event = interrupted_event("a", 2.0, "/video.mp4", 73, attempts=50)
     assert isinstance(event, Failed)
     assert (event.code, event.video, event.frames) == ("engine_died", "/video.mp4", 73)
-    assert "ended while" in event.message
+    assert "ended 50 times" in event.message

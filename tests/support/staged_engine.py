@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from app.jobs.engine_client import Trial
+from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
 from diffusers_helper.events import (
     Cancelled,
@@ -65,6 +65,7 @@ class StagedEngine:
         self._permits = 0
         self._cancelled: set[str] = set()
         self._holds_cancel = False
+        self._killed = False
 
     def hold_cancel(self) -> None:
         """From now on a cancelled job does not end before `release_cancel`, as in the middle of a step."""
@@ -85,7 +86,11 @@ class StagedEngine:
 
     def close(self) -> None: ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End the run at hand, as when the program ends."""
+        with self._changed:
+            self._killed = True
+            self._changed.notify_all()
 
     def cancel(self, job_id: str) -> None:
         with self._changed:
@@ -93,8 +98,9 @@ class StagedEngine:
             self._changed.notify_all()
 
     def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
+        self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})
     ) -> Iterator[Event]:
+        self._killed = False
         shown: SectionFinished | None = None
         for event in self._script(job):
             if not self._may_go_on(job.id):
@@ -106,7 +112,9 @@ class StagedEngine:
 
     def _may_go_on(self, job_id: str) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id))
+            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id) or self._killed)
+            if self._killed:
+                raise EngineDied
             if self._ends(job_id):
                 return False
             self._permits -= 1
