@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,22 @@ from diffusers_helper.request import GenerationRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = str(Path(__file__).with_name("faulty"))
+
+
+# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
+PROGRAM = """
+import sys
+from pathlib import Path
+from app.jobs.service import JobService
+from diffusers_helper.request import GenerationRequest
+outputs, picture, model, *scripts = sys.argv[1:]
+service = JobService(Path(outputs))
+service.start()
+for script in scripts:
+    request = GenerationRequest(image=picture, prompt=script, model=model)
+    print(service.submit(request, allow_folder=True).id, flush=True)
+sys.stdin.read()
+"""
 
 
 def write_blank_model(folder: Path) -> Path:
@@ -96,3 +115,19 @@ def wait_until(condition: Callable[[], object], seconds: float) -> float:
         assert time.monotonic() - start < seconds, f"not within {seconds} s"
         time.sleep(0.01)
     return time.monotonic() - start
+
+
+def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], list[str]]:
+    """A server of its own over the stand-in engine, and the ids of the jobs that it was given."""
+    arguments = [str(studio.outputs), str(studio.picture), str(studio.model), *scripts]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, [process.stdout.readline().strip() for _ in scripts]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.send_signal(signal.SIGKILL)

@@ -90,10 +90,11 @@ latentSize.addEventListener('click', () => {
 
 // A notification, for those who asked for it.
 const notify = find('.lt-notify');
+const OPEN = ['queued', 'running', 'waiting'];
 const canNotify = () => 'Notification' in window && window.isSecureContext;
 
 function showNotify() {
-  notify.hidden = !canNotify() || (scene.state !== 'running' && scene.state !== 'queued');
+  notify.hidden = !canNotify() || !OPEN.includes(scene.state);
   if (notify.hidden) return;
   const on = remembered('notify', 'no') === 'yes' && Notification.permission === 'granted';
   notify.setAttribute('aria-pressed', String(on));
@@ -110,7 +111,7 @@ notify.addEventListener('click', async () => {
 function announce(words) { text('.lt-say', words); }
 
 function ended() {
-  const words = { finished: 'The video is finished', cancelled: 'The video was ended', failed: 'The video has failed' }[scene.state];
+  const words = { finished: 'The video is finished', cancelled: 'The video was ended', interrupted: 'The video was interrupted', failed: 'The video has failed' }[scene.state];
   announce(scene.failure ? '' : `${words}.`); // a failure is an alert of its own
   if (canNotify() && Notification.permission === 'granted' && remembered('notify', 'no') === 'yes') {
     const note = new Notification(`Longtake: ${words.toLowerCase()}`, { body: scene.prompt.slice(0, 120), tag: scene.job });
@@ -120,7 +121,7 @@ function ended() {
 
 function follow() {
   const before = seen;
-  seen = { job: scene.job, beat: scene.beat, state: scene.state, section: scene.section, open: scene.state === 'running' || scene.state === 'queued' };
+  seen = { job: scene.job, beat: scene.beat, state: scene.state, section: scene.section, open: OPEN.includes(scene.state) };
   if (!before || before.job !== scene.job) {
     if (before && seen.open) announce(scene.headline);
     else if (before && before.beat && scene.job) { // over before an update came
@@ -136,8 +137,8 @@ function follow() {
 
 function titleOf() {
   if (scene.state === 'running') return `${Math.floor(scene.percent)} % · Longtake`;
-  if (scene.state === 'queued') return 'Waiting · Longtake';
-  const word = { finished: 'Done', cancelled: 'Ended', failed: 'Failed' }[scene.state];
+  if (scene.state === 'queued' || scene.state === 'waiting') return 'Waiting · Longtake';
+  const word = { finished: 'Done', cancelled: 'Ended', interrupted: 'Interrupted', failed: 'Failed' }[scene.state];
   return seen && seen.watched && word ? `${word} · Longtake` : 'Longtake';
 }
 

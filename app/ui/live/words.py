@@ -18,7 +18,10 @@ _BEFORE_SECTIONS: dict[Stage, str] = {
     "vae_encode": "Encoding the picture",
     "vision": "Looking at the picture",
 }
-_OVER = {"finished": "Finished", "cancelled": "Ended", "failed": "Failed"}
+_OVER = {
+    "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
+    "waiting": "Waiting for the disk or the folder",
+}  # fmt: skip
 _STAGES: dict[Stage | None, str] = {
     None: "Starting the engine",
     "load": "Loading the model",
@@ -35,7 +38,7 @@ _ORDERS = {"inverted": "End first", "forward": "Forward"}
 
 def headline(live: LiveJob, jobs_first: int) -> str:
     """What happens now, or how it ended. `jobs_first` come before a job that waits."""
-    if live.job.is_over:
+    if live.job.state in _OVER:
         return _OVER[live.job.state]
     if live.job.state == "queued":
         jobs = "1 job first" if jobs_first == 1 else f"{jobs_first} jobs first"
@@ -70,6 +73,8 @@ def remark(live: LiveJob) -> str:
     """A few words beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
+    if live.state in ("waiting", "interrupted"):
+        return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:
         return _outcome(live)
     if live.job.request.mode == "inverted" and live.sections > 1:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,8 @@ import pytest
 from PIL import Image
 
 from app.jobs.event_log import EventReader, append_event
-from app.jobs.service import JobService
 from app.jobs.recovery import TAKEN_OVER
-from app.jobs.store import JobStore
+from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
@@ -30,22 +26,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from tests.support.jobs import ROOT, STAND_IN, Studio, wait_until, write_picture
-
-# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
-PROGRAM = """
-import sys
-from pathlib import Path
-from app.jobs.service import JobService
-from diffusers_helper.request import GenerationRequest
-outputs, picture, model, *scripts = sys.argv[1:]
-service = JobService(Path(outputs))
-service.start()
-for script in scripts:
-    request = GenerationRequest(image=picture, prompt=script, model=model)
-    print(service.submit(request, allow_folder=True).id, flush=True)
-sys.stdin.read()
-"""
+from tests.support.jobs import ROOT, STAND_IN, Studio, kill, run_program, wait_until, write_picture
 
 
 @pytest.fixture
@@ -54,21 +35,6 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     studio = Studio(tmp_path)
     yield studio
     studio.service.stop()
-
-
-def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], list[str]]:
-    arguments = [str(studio.outputs), str(studio.picture), str(studio.model), *scripts]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    return process, [process.stdout.readline().strip() for _ in scripts]
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    with process:
-        process.send_signal(signal.SIGKILL)
 
 
 def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:

@@ -80,9 +80,7 @@ class Script:
     def kill(self) -> None:
         self.killed = True
 
-    def run(
-        self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         self.attempts += 1
         self.deadly = dict(deadly)
         self.killed = False
