@@ -69,6 +69,7 @@ def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float
     return {"vram_cap_gb": cap / GB, "preserved_gb": (cap - fixed) / GB}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
 def test_under_every_cap_the_bytes_are_the_same(
     kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, resident: Result, stores: list[Store]
@@ -154,6 +155,7 @@ def test_a_runner_calls_it_bad_input(deep_model: Path, small_scene: Path, tmp_pa
     assert "does not fit" in failed.message
 
 
+@pytest.mark.slow
 def test_auto_takes_smaller_tiles_where_the_cap_demands_it_and_says_so(
     deep_models: Models, tmp_path: Path, stores: list[Store]
 ) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.jobs import PATIENCE
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -39,7 +41,7 @@ def ask(
     given = list(headers.items()) if isinstance(headers, dict) else list(headers)
     if data is not None:
         body, given = json.dumps(data).encode(), [*given, ("Content-Type", "application/json")]
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
     try:
         has_host = any(name.lower() == "host" for name, _ in given)
         connection.putrequest(method, path, skip_host=has_host, skip_accept_encoding=True)

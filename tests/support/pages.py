@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw
 
 from app.jobs.service import JobService
 from diffusers_helper.request import RANGES
-from tests.support.jobs import ROOT
+from tests.support.jobs import PATIENCE, ROOT
 from tests.support.staged_engine import STEPS, StagedEngine
 
 # Events of a job until its first section can be watched, and of each further section.
@@ -117,7 +117,7 @@ class PageProgram:
 
     def result(self) -> tuple[int, str, str]:
         """Exit code, standard output, standard error of a program that ends by itself."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err
 
     def end(self) -> None:

@@ -84,14 +84,23 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
     info = catalogue.info(model)
     usable = {"model": model, "mode": kept.get("mode") if kept.get("mode") in info.modes else info.modes[0]}
     for name in _TEXTS:
-        if isinstance(kept.get(name), str):
+        if isinstance(kept.get(name), str) and _is_taken(name, kept[name][:MAX_PROMPT_CHARACTERS]):
             usable[name] = kept[name][:MAX_PROMPT_CHARACTERS]
     bounds = {name: (one.low, one.high) for name, one in RANGES.items()}
     bounds |= {"seed": (0, MAX_PAGE_SEED), "resolution": (MIN_RESOLUTION, MAX_RESOLUTION)}
     for name, (low, high) in bounds.items():
-        if _is_number(kept.get(name)) and low <= kept[name] <= high:
+        if _is_number(kept.get(name)) and low <= kept[name] <= high and _is_taken(name, kept[name]):
             usable[name] = kept[name]
     return usable
+
+
+def _is_taken(name: str, value: object) -> bool:
+    """Return whether a request takes this value of a setting."""
+    try:
+        GenerationRequest.from_dict({"image": "x", name: value})
+    except InputError:
+        return False
+    return True
 
 
 def _is_number(value: object) -> bool:

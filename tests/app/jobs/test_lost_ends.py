@@ -28,7 +28,6 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     studio.service.stop()
 
 
-@pytest.mark.timeout(60)
 def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +54,6 @@ def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
     assert JobStore(studio.outputs).job(job.id).state == "cancelled"
 
 
-@pytest.mark.timeout(60)
 def test_following_a_job_whose_folder_was_removed_ends(studio: Studio) -> None:
     job, other = studio.submit(WAITS), studio.submit("steps=1")
     studio.until(job, StepDone)
@@ -68,7 +66,6 @@ def test_following_a_job_whose_folder_was_removed_ends(studio: Studio) -> None:
     assert isinstance(studio.events(other)[-1], Finished)
 
 
-@pytest.mark.timeout(60)
 def test_following_what_nobody_makes_any_more_is_refused(studio: Studio) -> None:
     running, queued = studio.submit(WAITS), studio.submit("steps=1")
     studio.until(running, StepDone)

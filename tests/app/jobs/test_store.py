@@ -91,7 +91,7 @@ def test_a_program_that_dies_later_is_noticed_too(
     if adopt:
         assert isinstance(studio.events(studio.service.job(running))[-1], Finished)
         return
-    wait_until(lambda: studio.service.job(running).state == "interrupted", 10)
+    wait_until(lambda: studio.service.job(running).state == "interrupted")
     assert studio.service.job(running).message
 
 

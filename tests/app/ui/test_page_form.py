@@ -264,7 +264,7 @@ def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: A
     assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 8, None)
     stand.engine.go(FIRST + FURTHER + 1)
     status(page, state="finished", frames=73)
-    page.get_by_text("A few seconds on this machine, from its last job.").wait_for()
+    page.get_by_text(re.compile(r"\bon this machine, from its last job\.")).wait_for()
 
 
 def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> None:

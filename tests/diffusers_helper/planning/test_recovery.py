@@ -241,6 +241,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert "of weights stay on the device instead of" in note
 
 
+@pytest.mark.slow
 def test_decoding_goes_on_in_smaller_tiles(
     deep_models: Models, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
