@@ -41,6 +41,13 @@ class InProcessEngine:
         token = self._tokens.setdefault(job.id, CancelToken())
         arguments = (job, token, events)
         threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
+        try:
+            yield from self._follow(events)
+        finally:
+            self._tokens.pop(job.id, None)  # a job that goes on after a cancel needs a fresh one
+
+    @staticmethod
+    def _follow(events: queue.SimpleQueue[Event | None]) -> Iterator[Event | None]:
         while True:
             try:
                 event = events.get(timeout=_POLL_SECONDS)

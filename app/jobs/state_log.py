@@ -65,12 +65,15 @@ class StateLog:
         before = self.read()
         if state != before["state"] and state not in TRANSITIONS[before["state"]]:
             raise ValueError(f"job {self._folder.job} is {before['state']}; it cannot become {state}.")
+        after = {**before, "state": state, **facts}
+        if after == before and self.path.exists():  # said already, as by a try whose rest failed
+            return before
         line = {"state": state, "time": round(time.time(), 3), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size
         self._append({**before, **line} if is_new else line)
         if is_new:
             sync_folder(self.path.parent)
-        return {**before, "state": state, **facts}
+        return after
 
     def start(self, **facts: Any) -> None:
         """Write the first line of a job's log."""

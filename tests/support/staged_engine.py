@@ -99,6 +99,12 @@ class StagedEngine:
 
     def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event]:
         self._killed = False
+        try:
+            yield from self._run(job)
+        finally:
+            self._cancelled.discard(job.id)
+
+    def _run(self, job: Job) -> Iterator[Event]:
         shown: SectionFinished | None = None
         for event in self._script(job):
             if not self._may_go_on(job.id):

@@ -62,6 +62,13 @@ def sections(events: list[Any]) -> list[int]:
     return [event.section for event in events if isinstance(event, SectionFinished)]
 
 
+def test_what_is_said_twice_is_written_once(studio: Studio) -> None:
+    job = studio.submit()
+    for _ in range(3):
+        StateLog(JobFolder(job.folder)).enter("waiting", message="The disk is full.")
+    assert states(job.folder) == ["queued", "waiting"]
+
+
 def test_every_state_but_finished_can_be_left() -> None:
     assert [state for state, after in TRANSITIONS.items() if not after] == ["finished"]
 
