@@ -67,7 +67,7 @@ def test_a_job_that_waits_to_go_on_can_be_cancelled_and_keeps_its_video(studio: 
     job = studio.service.job(job_id)
     assert (job.state, job.frames) == ("cancelled", 37)
     assert job.video == job.folder / "video.mp4"
-    assert job.video.read_bytes() == b"video of 37 frames"
+    assert (job.folder / "video.mp4").read_bytes() == b"video of 37 frames"
 
 
 def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio: Studio) -> None:
