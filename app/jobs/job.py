@@ -14,7 +14,7 @@ JobState = Literal["queued", "running", "waiting", "interrupted", "finished", "f
 # an interrupted one has lost the program that was making it. Both go on by themselves, `failed` and
 # `cancelled` when a person wants it.
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
-    "queued": ("running", "waiting", "cancelled", "failed"),
+    "queued": ("running", "cancelled", "failed"),
     "running": ("waiting", "interrupted", "finished", "failed", "cancelled"),
     "waiting": ("running", "interrupted", "finished", "failed", "cancelled"),
     "interrupted": ("queued", "failed", "cancelled"),

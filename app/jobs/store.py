@@ -18,7 +18,7 @@ from typing import Any
 from app.jobs.event_log import EventReader, append_event, last_event
 from app.jobs.index import job_from_row, open_index, put
 from app.jobs.job import BEGUN, Job, JobState
-from app.jobs.owner import Lock, Owner
+from app.jobs.owner import Lock, Owner, living_owners
 from app.jobs.recovery import recover, salvage, sweep
 from app.jobs.state_log import StateLog, change_by
 from app.jobs.trouble import TROUBLE, unwritable
@@ -63,7 +63,7 @@ class JobStore:
         self._file.parent.mkdir(exist_ok=True)
         self._database = open_index(self._file)
         with self._reading:
-            self._reader = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False)
+            self._reader = sqlite3.connect(self._file, check_same_thread=False)
             self._reader.row_factory = sqlite3.Row
         self._identity = _identity(self._file)
         if self._owner is not None:  # its file went with the index that was removed
@@ -189,13 +189,14 @@ class JobStore:
         self.recover(adopt=False)
         with self._transaction() as database:
             job = self.job(job_id)
-            if not job.is_resumable:
-                if job.state != "finished" and job.owner != self._mine():
-                    raise InputError(
-                        f"job {job_id} is {job.state} in another program; expected one that is over.",
-                        "Follow it there.",
-                    )
-                return job
+            is_abandoned = job.state == "queued" and job.owner not in living_owners(self._owners)
+            if not (job.is_resumable or is_abandoned):
+                if job.state == "finished" or job.owner == self._mine():
+                    return job
+                raise InputError(
+                    f"job {job_id} is {job.state} in another program; expected one that is over.",
+                    "Follow it there.",
+                )
             folder = self._folder(job_id)
             StateLog(folder).enter(
                 "queued", owner=self._mine(), place=self._last_place(database), ended=None, message="",
@@ -353,10 +354,6 @@ class JobStore:
         """Remove what processes that are gone have left half made."""
         with self._transaction():
             sweep(self.outputs, self._owners, self._mine())
-
-    def salvage(self, job_id: str) -> tuple[str | None, int]:
-        """Leave the folder of a job whose engine is gone as if it had ended in order."""
-        return salvage(self._folder(job_id))
 
     def _folder(self, job_id: str) -> JobFolder:
         return JobFolder(self.outputs / job_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from app.jobs.engine_client import Engine, EngineDied
 from app.jobs.job import Job
 from app.jobs.patience import Patience
-from app.jobs.recovery import INTERRUPTED
+from app.jobs.recovery import INTERRUPTED, salvage
 from app.jobs.state_log import change_by
 from app.jobs.store import JobStore
 from app.jobs.supervisor import Supervisor
@@ -261,9 +261,10 @@ class Worker:
         except TROUBLE as error:  # then the next program finds that it was interrupted
             _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
 
-    def _salvage(self, job: Job) -> tuple[str | None, int]:
+    @staticmethod
+    def _salvage(job: Job) -> tuple[str | None, int]:
         try:
-            return self._store.salvage(job.id)
+            return salvage(JobFolder(job.folder))
         except OSError:  # its folder is away
             return None, 0
 

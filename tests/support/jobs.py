@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from PIL import Image
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.events import Event, Warned
+from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.models.registry import PARTS
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +32,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from app.jobs.service import JobService
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, *scripts = sys.argv[1:]
 service = JobService(Path(outputs))
@@ -133,3 +136,13 @@ def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], l
 def kill(process: subprocess.Popen[str]) -> None:
     with process:
         process.send_signal(signal.SIGKILL)
+
+
+def states_of(folder: Path) -> list[str]:
+    """The states that a job went through."""
+    return [json.loads(line)["state"] for line in JobFolder(folder).states.read_text().splitlines()]
+
+
+def sections_of(events: list[Event]) -> list[int]:
+    """The sections that were finished, in the order in which that was told."""
+    return [event.section for event in events if isinstance(event, SectionFinished)]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ from app.jobs.job import TRANSITIONS, Job, JobState
 from app.jobs.recovery import TAKEN_OVER
 from app.jobs.service import JobService
 from app.jobs.state_log import StateLog
-from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
     Failed,
@@ -31,7 +29,7 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.output.job_folder import JobFolder
-from tests.support.jobs import STAND_IN, Studio, kill, run_program, wait_until
+from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
 
 HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
 
@@ -54,19 +52,11 @@ def interrupted(studio: Studio) -> str:
     return job_id
 
 
-def states(folder: Path) -> list[str]:
-    return [json.loads(line)["state"] for line in JobFolder(folder).states.read_text().splitlines()]
-
-
-def sections(events: list[Any]) -> list[int]:
-    return [event.section for event in events if isinstance(event, SectionFinished)]
-
-
 def test_what_is_said_twice_is_written_once(studio: Studio) -> None:
     job = studio.submit()
     for _ in range(3):
-        StateLog(JobFolder(job.folder)).enter("waiting", message="The disk is full.")
-    assert states(job.folder) == ["queued", "waiting"]
+        StateLog(JobFolder(job.folder)).enter("running", message="The disk is full.")
+    assert states_of(job.folder) == ["queued", "running"]
 
 
 def test_every_state_but_finished_can_be_left() -> None:
@@ -77,7 +67,7 @@ def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
     job = studio.submit()
     with pytest.raises(ValueError, match="queued; it cannot become finished"):
         StateLog(JobFolder(job.folder)).enter("finished")
-    assert states(job.folder) == ["queued"]
+    assert states_of(job.folder) == ["queued"]
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])
@@ -175,8 +165,8 @@ def test_a_program_with_a_job_of_its_own_leaves_interrupted_ones_to_a_server(
     studio.service.start()
     events = studio.events(studio.service.job(interrupted))
     assert isinstance(events[-1], Finished)
-    assert sections(events) == [1, 2, 3]
-    assert states(studio.outputs / interrupted)[-1] == "finished"
+    assert sections_of(events) == [1, 2, 3]
+    assert states_of(studio.outputs / interrupted)[-1] == "finished"
     assert TAKEN_OVER in [event.message for event in events if isinstance(event, Warned)]
 
 
@@ -197,7 +187,7 @@ def test_what_is_in_the_folder_decides_where_logs_are_lost(
     studio.service.start()
     events = studio.events(studio.service.job(interrupted))
     assert isinstance(events[-1], Finished)
-    assert sections(events)[-2:] == [2, 3]
+    assert sections_of(events)[-2:] == [2, 3]
     assert 1 not in [event.section for event in events if isinstance(event, StepDone)]
 
 
@@ -222,123 +212,6 @@ def test_a_job_of_version_0_1_is_readable_and_goes_on(studio: Studio, interrupte
         again.stop()
 
 
-class Broken:
-    """The disk below the store: while `error` is set, nothing can be written."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.error: Exception | None = None
-        for place in ("app.jobs.store.append_event", "app.jobs.state_log.StateLog.enter"):
-            self._break(monkeypatch, place)
-
-    def _break(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-        from importlib import import_module
-
-        module, _, name = place.rpartition(".")
-        owner: Any = StateLog if module.endswith("StateLog") else import_module(module)
-        whole = getattr(owner, name)
-
-        def write(*arguments: Any, **facts: Any) -> Any:
-            if self.error is not None:
-                raise self.error
-            return whole(*arguments, **facts)
-
-        monkeypatch.setattr(owner, name, write)
-
-
-FULL = OSError(28, "No space left on device")
-AWAY = FileNotFoundError(2, "No such file or directory")
-
-
-@pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "not there")])
-def test_a_job_whose_disk_is_full_or_away_waits_says_why_and_goes_on(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str
-) -> None:
-    disk = Broken(monkeypatch)
-    studio.service.start()
-    job = studio.submit("sections=2 steps=2 at=1 fault=pause")
-    studio.until(job, StepDone)
-    disk.error = error
-    (job.folder / "go").touch()
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert words in studio.service.job(job.id).message
-    running, _ = studio.service.open_jobs()
-    assert running is not None
-    assert running.id == job.id
-    disk.error = None
-    events = studio.events(job)
-    assert isinstance(events[-1], Finished)
-    assert any(words in event.message for event in events if isinstance(event, Warned))
-    assert studio.service.job(job.id).message == ""
-
-
-def test_a_job_that_waits_can_be_ended(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Broken(monkeypatch)
-    studio.service.start()
-    job = studio.submit("sections=2 steps=2 at=1 fault=pause")
-    studio.until(job, StepDone)
-    disk.error = FULL
-    (job.folder / "go").touch()
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert studio.service.cancel(job.id)
-    wait_until(lambda: studio.service.job(job.id).state == "cancelled")
-    disk.error = None
-    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-    assert states(job.folder)[-1] == "cancelled"
-
-
-def test_an_engine_on_a_full_disk_is_tried_again(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=2 steps=1 at=1 fault=full times=2")
-    events = studio.events(job)
-    assert isinstance(events[-1], Finished)
-    assert sections(events) == [1, 2]
-    assert states(job.folder).count("waiting") == 2
-    assert sum("disk is full" in event.message for event in events if isinstance(event, Warned)) == 2
-
-
-def test_an_index_that_another_program_locks_lets_a_job_wait(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.jobs.index._BUSY_SECONDS", 0.1)
-    studio.service.start()
-    job = studio.submit("sections=2 steps=2 at=1 fault=pause")
-    studio.until(job, StepDone)
-    other = sqlite3.connect(studio.outputs / ".longtake" / "jobs.sqlite3", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    (job.folder / "go").touch()
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert "index locked" in studio.service.job(job.id).message
-    other.execute("ROLLBACK")
-    other.close()
-    assert isinstance(studio.events(job)[-1], Finished)
-    assert JobService(studio.outputs).job(job.id).state == "finished"
-
-
-def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=3 steps=1 at=1 fault=pause")
-    studio.until(job, SectionFinished)
-    away = studio.outputs.rename(studio.outputs.with_name("away"))
-    (away / job.id / "go").touch()
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert "not there" in studio.service.job(job.id).message
-    assert not studio.outputs.exists()
-    away.rename(studio.outputs)
-    events = studio.events(job)
-    assert isinstance(events[-1], Finished)
-    assert sections(events) == [1, 2, 3]
-
-
-def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr("app.jobs.store.open_index", full)
-    with pytest.raises(InputError, match="the disk is full") as refusal:
-        JobService(studio.outputs).start()
-    assert "Free some space" in refusal.value.remedy
-
-
 def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(studio: Studio) -> None:
     studio.service.start()
     job = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
@@ -350,7 +223,7 @@ def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(st
     studio.service.start()
     events = studio.events(job)
     assert isinstance(events[-1], Finished)
-    assert sections(events) == [1, 2, 3]
+    assert sections_of(events) == [1, 2, 3]
     assert sum(isinstance(event, JobStarted) for event in events) == 1
 
 
@@ -362,6 +235,15 @@ def test_what_a_person_has_ended_stays_ended_if_the_server_dies_before(studio: S
     studio.service.start()
     assert isinstance(studio.events(studio.service.job(job_id))[-1], Cancelled)
     assert studio.service.job(job_id).frames == 37
+
+
+def test_a_job_whose_program_died_before_it_began_is_resumed(studio: Studio) -> None:
+    process, (_, job_id) = run_program(studio, "fault=hang", "steps=1")
+    kill(process)
+    studio.service.start(adopt=False)
+    assert studio.service.job(job_id).state == "queued"
+    studio.service.resume(job_id)
+    assert isinstance(studio.events(studio.service.job(job_id))[-1], Finished)
 
 
 @pytest.mark.parametrize("state", ["interrupted", "failed", "cancelled"])
@@ -382,7 +264,7 @@ def test_a_person_lets_a_job_go_on(studio: Studio, state: JobState) -> None:
     assert studio.service.resume(job.id).state == "queued"
     events = studio.events(job, after=known)
     assert isinstance(events[-1], Finished)
-    assert sections(events) == [2, 3]
+    assert sections_of(events) == [2, 3]
     assert studio.service.resume(job.id).state == "finished"
     done: Job = studio.service.job(job.id)
     assert (done.message, done.frames) == ("", 109)
