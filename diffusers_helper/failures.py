@@ -6,17 +6,32 @@ import signal
 import traceback
 from pathlib import Path
 
-from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.events import Failed, FailureCode
+from diffusers_helper.errors import FailureCode, LongtakeError
+from diffusers_helper.events import Failed
+from diffusers_helper.foreign_errors import Trouble, trouble_of
 from diffusers_helper.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # characters: a deep traceback, still small enough for one line of the event log
-
-_DOWNLOAD_ERRORS = {
-    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "HfHubHTTPError", "RepositoryNotFoundError",
-    "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
+_NO_MEMORY: tuple[FailureCode, str, str] = (
+    "out_of_memory",
+    "There was not enough memory to go on.",
+    "Choose a smaller `resolution`, or close other programs that use memory, and start again.",
+)
+_TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
+    "device_memory": _NO_MEMORY,
+    "host_memory": _NO_MEMORY,
+    "disk_full": (
+        "disk_full", "The disk is full; the video cannot be written.", "Free some space and start again.",
+    ),
+    "download": (
+        "download", "The model could not be downloaded from huggingface.co.",
+        "Check the network connection and start again; what was loaded so far is kept.",
+    ),
+    "installation": (
+        "installation", "A package that Longtake needs cannot be loaded ({text}).",
+        "Run ./webui.sh --setup-only to complete the installation.",
+    ),
 }  # fmt: skip
-_SHORTER = "Choose a smaller resolution, or close other programs that use memory, and start again."
 _KEPT = "What was finished until then is kept; start again."
 
 
@@ -25,32 +40,22 @@ def failed_event(
 ) -> Failed:
     """Return what a person should read about an exception that ended a job.
 
-    `video` and `frames` are what there was by then, `folder` is the job's own. Errors of libraries are told
-    apart by their names, so that no library is imported for it.
+    `video` and `frames` are what there was by then, `folder` is the job's own.
     """
-    code: FailureCode = "error"
-    if isinstance(error, LongtakeError):
-        message, remedy = error.message, error.remedy
-        code = "bad_input" if isinstance(error, InputError) else "error"
-    else:
-        is_storage = is_storage_trouble(error, folder)
-        message, remedy = storage_words(error) if is_storage else _sentences(error)
-        code = "storage" if is_storage else "error"
-    detail = "".join(traceback.format_exception(error))[-MAX_DETAIL:]
+    known = error if isinstance(error, LongtakeError) else _explained(error, folder)
     return Failed(
-        job=job,
-        time=time,
-        message=message,
-        remedy=remedy,
-        detail=detail,
-        code=code,
-        video=video,
-        frames=frames,
-    )
+        job=job, time=time,
+        message=known.message, remedy=known.remedy, code=known.code, setting=known.setting,
+        detail="".join(traceback.format_exception(error))[-MAX_DETAIL:], video=video, frames=frames,
+    )  # fmt: skip
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """How the engine process came to its end, as it follows after its name. As `Popen.returncode`."""
+    """Return how the engine process ended, as it follows after its name.
+
+    Args:
+        exit_code: as `Popen.returncode`.
+    """
     if exit_code is not None and exit_code < 0:
         return f"was ended by {_signal_name(-exit_code)}"
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
@@ -62,20 +67,22 @@ def engine_died_event(
     time: float,
     video: str | None,
     frames: int,
+    *,
+    attempts: int = 1,
     lessons: str = "",
-    attempts: int = 0,
 ) -> Failed:
     """Return what a person should read when the engine process is gone for good.
 
     Args:
-        exit_code: As `Popen.returncode`.
-        lessons: What is known of all its deaths, a line each.
-        attempts: How often the work was tried; 0 where it was not tried again.
+        exit_code: as `Popen.returncode`.
+        job, time, video, frames: as in the event.
+        attempts: how many engines have died at the job.
+        lessons: what is known of their deaths, a line each.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
         remedy = f"Often the system's memory was full. {_KEPT}"
-    tries = f" It was tried {attempts} times." if attempts else ""
+    tries = f" It was tried {attempts} times." if attempts > 1 else ""
     return Failed(
         job=job, time=time, remedy=remedy,
         message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
@@ -85,7 +92,7 @@ def engine_died_event(
 
 
 def interrupted_event(job: str, time: float, video: str | None, frames: int, attempts: int) -> Failed:
-    """Return what a person should read when the whole program has ended `attempts` times at one point."""
+    """Return the end of a job at one point of which the whole program has ended `attempts` times."""
     return Failed(
         job=job, time=time, remedy=_KEPT,
         message=f"Longtake was ended {attempts} times at the same point of this video.",
@@ -93,23 +100,17 @@ def interrupted_event(job: str, time: float, video: str | None, frames: int, att
     )  # fmt: skip
 
 
-def _sentences(error: BaseException) -> tuple[str, str]:
-    name, text = type(error).__name__, str(error)
-    if isinstance(error, MemoryError) or name == "OutOfMemoryError" or "out of memory" in text.lower():
-        return "There was not enough memory to go on.", _SHORTER
-    if any(kind.__name__ in _DOWNLOAD_ERRORS for kind in type(error).__mro__):
-        return (
-            "The model could not be downloaded from huggingface.co.",
-            "Check the network connection and start again; what was loaded so far is kept.",
-        )
-    if isinstance(error, ImportError):
-        return (
-            f"A package that Longtake needs cannot be loaded ({text}).",
-            "Run ./webui.sh --setup-only to complete the installation.",
-        )
-    first_line = text.strip().splitlines()[0][:200] if text.strip() else "no further text"
-    return (
-        f"An unexpected error ended the job ({name}: {first_line}).",
+def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
+    """Return an error of someone else's code as one that can be read."""
+    trouble, text = trouble_of(error), str(error).strip()
+    if trouble != "disk_full" and is_storage_trouble(error, folder):
+        return LongtakeError(*storage_words(error), code="storage")
+    if trouble in _TROUBLES:
+        code, message, remedy = _TROUBLES[trouble]
+        return LongtakeError(message.format(text=text), remedy, code=code)
+    first_line = text.splitlines()[0][:200] if text else "no further text"
+    return LongtakeError(
+        f"An unexpected error ended the job ({type(error).__name__}: {first_line}).",
         "Start again; if it returns, report it.",
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageCms, ImageOps
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import PictureError
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
@@ -40,13 +40,13 @@ def load_picture(source: Path | bytes) -> Image.Image:
     Returns: RGB, 8 bits a channel, upright.
 
     Raises:
-        InputError: for anything that is no such picture, is damaged, has a side below 16 pixels or one side
+        PictureError: for anything that is no such picture, is damaged, has a side below 16 pixels or one side
             more than 8 times the other. Size and shape are judged by the header, before anything is decoded.
     """
     name = "The picture" if isinstance(source, bytes) else f"The picture {source.name}"
     content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
     if not content:
-        raise InputError(f"{name} is empty; expected a picture file.", "Choose another file.")
+        raise PictureError(f"{name} is empty; expected a picture file.", "Choose another file.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Pillow can read in spite of a fault is read
         # Pillow warns from 90 megapixels on and refuses from 180 on; both are too many here.
@@ -55,11 +55,11 @@ def load_picture(source: Path | bytes) -> Image.Image:
         _check_size(image, name)
         try:
             return _as_rgb(image)
-        except (InputError, MemoryError):
+        except (PictureError, MemoryError):
             raise
         except Exception as error:
             # Decoders meet damage with many kinds of errors: OSError, SyntaxError, EOFError, zlib.error, ...
-            raise InputError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
+            raise PictureError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
 
 
 def fit_picture(image: Image.Image, height: int, width: int) -> Image.Image:
@@ -72,14 +72,14 @@ def _read(path: Path, name: str) -> bytes:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no file"
-            raise InputError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
+            raise PictureError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
         with path.open("rb") as file:
             return _limited(status.st_size, name, file.read(MAX_BYTES + 1))
     except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
-        if isinstance(error, InputError):
+        if isinstance(error, PictureError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
+        raise PictureError(
             f"{name} cannot be read ({reason}); expected a picture file.", "Check the path."
         ) from error
 
@@ -87,7 +87,7 @@ def _read(path: Path, name: str) -> bytes:
 def _limited(size: int, name: str, content: bytes) -> bytes:
     size = max(size, len(content))
     if size > MAX_BYTES:
-        raise InputError(
+        raise PictureError(
             f"{name} has {size / 2**20:.1f} MiB; expected at most {MAX_BYTES // 2**20} MiB.",
             "Save it smaller, as JPEG for example.",
         )
@@ -98,13 +98,13 @@ def _open(content: bytes, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(content), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InputError(
+        raise PictureError(
             f"{name} has far more than {MAX_PIXELS // 10**6} million pixels; expected at most that many.",
             "Save it smaller.",
         ) from error
     except Exception as error:
         # A damaged header too is met with many kinds of errors.
-        raise InputError(
+        raise PictureError(
             f"{name} is not a picture that can be read; expected PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF.",
             _CONVERT,
         ) from error
@@ -114,11 +114,11 @@ def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
     found = f"{name} has {width}x{height} pixels"
     if width * height > MAX_PIXELS:
-        raise InputError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
+        raise PictureError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
     if min(width, height) < MIN_SIDE:
-        raise InputError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
+        raise PictureError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
     if max(width, height) > MAX_ASPECT * min(width, height):
-        raise InputError(
+        raise PictureError(
             f"{found}; expected one side at most {MAX_ASPECT} times the other.", "Cut it to another shape."
         )
 
@@ -164,7 +164,9 @@ def _orientation(image: Image.Image) -> int:
 def _to_8_bits(image: Image.Image) -> Image.Image:
     """Grey values of 16 bits scaled to 8, where Pillow alone would clip them."""
     if image.mode == "F":
-        raise InputError("The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT)
+        raise PictureError(
+            "The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT
+        )
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.int64).clip(0, 65535)
         return Image.fromarray(((values + 128) // 257).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""Makes one video after the other and keeps the model loaded between them."""
+"""The runner of jobs, one after the other, with the model loaded between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Runner:
     """The models of the last job, ready for the next one of the same model."""
 
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        """`local`: settings of this machine."""
+        """Take the settings of this machine, and what makes its convolutions run."""
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
@@ -39,11 +39,13 @@ class Runner:
         on_event: Callable[[Event], None],
         cancel: CancelToken,
     ) -> None:
-        """Make the video in `folder`, beginning with what an earlier run has left there.
+        """Make the video in `folder`. Whatever happens ends in one final event; nothing is raised.
 
-        Whatever happens ends in one final event; nothing is raised.
-
-        The request comes from `submit`, which has decided whether its model may be a folder.
+        Args:
+            request: From `submit`, which has decided whether its model may be a folder.
+            folder: Where the job's files go. What an earlier run has left there is not made again.
+            on_event: Told what happens, in this thread.
+            cancel: Ends the job.
         """
         said = _Said(on_event)
         started = time.monotonic()
@@ -61,7 +63,7 @@ class Runner:
             end = failed_event(
                 error, folder.name, time.monotonic() - started, said.video, said.frames, folder
             )
-            expected = isinstance(error, LongtakeError) or end.code == "storage"
+            expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full")
             _log.error("job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
                 self._drop()  # what an error left in memory or on the device must not reach the next job
@@ -81,7 +83,7 @@ class Runner:
 
 
 class _Said:
-    """Passes events on and remembers what a last word has to repeat."""
+    """A forwarder of events, which remembers what the final one has to repeat."""
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
         self._on_event = on_event

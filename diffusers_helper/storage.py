@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from diffusers_helper.foreign_errors import trouble_of
+
 _AWAY = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
 _GOES_ON = "the job then goes on by itself."
 
@@ -19,17 +20,12 @@ def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool
     number = getattr(error, "errno", None)
     if number == errno.ENOENT and folder is not None:
         return str(folder) in str(getattr(error, "filename", ""))
-    return number in (*_FULL, *_AWAY) or "disk is full" in str(error)
-
-
-def is_full(error: BaseException) -> bool:
-    """Return whether an error says that there is no room left."""
-    return getattr(error, "errno", None) in _FULL or "disk is full" in str(error)
+    return number in _AWAY or trouble_of(error) == "disk_full"
 
 
 def storage_words(error: BaseException) -> tuple[str, str]:
     """Return what is the matter and what helps, for a job that waits because of an error of the storage."""
-    if is_full(error):
+    if trouble_of(error) == "disk_full":
         return "The disk is full.", f"Free some space; {_GOES_ON}"
     if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "Another program keeps the job index locked.", f"End that program; {_GOES_ON}"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from app.commands.arguments import EXIT_FAILED, given_find_mode
+from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
 from app.machine import output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.errors import LongtakeError
@@ -21,7 +21,6 @@ from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import GB, gb_text
 from diffusers_helper.planning.job import known_networks, plan_video, weights_speed
 from diffusers_helper.planning.profiles import (
     ALLOCATOR_VARIABLES,
@@ -32,6 +31,7 @@ from diffusers_helper.planning.profiles import (
     profile_for,
 )
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, gb_text
 
 Level = Literal["ok", "note", "problem"]
 _PROBE_SECONDS = 240
@@ -301,7 +301,7 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
         )  # fmt: skip
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
-        report.add("job", error.message, "problem", error.remedy)
+        report.add("job", command_words(error.message), "problem", command_words(error.remedy))
         return
     report.add(
         "job",

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -17,6 +16,7 @@ from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
     EXIT_FAILED,
+    given_settings,
     take_engine_environment,
     take_find_mode,
 )
@@ -25,13 +25,13 @@ from app.in_process import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
+from app.machine import this_profile
 from app.report_text import report_text
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, Warned
 from diffusers_helper.files import write_atomic
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.planning.profiles import detect, profile_for
 from diffusers_helper.request import GenerationRequest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,14 +42,15 @@ _INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job}
 def make_video(arguments: argparse.Namespace) -> int:
     """Make one video and show how it goes.
 
-    Returns: The exit code, as the program's help says.
+    Returns:
+        The exit code, as the program's help says.
 
     Raises:
         InputError: For anything in the arguments that cannot be used.
         BrokenPipeError: If nobody reads the output any more; the job is cancelled.
     """
     request = None if arguments.resume else _request(arguments)
-    profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use
+    this_profile(os.environ)  # refuses here what the engine could not use
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
@@ -130,9 +131,8 @@ def _report(service: JobService, job: Job) -> None:
 def _request(arguments: argparse.Namespace) -> GenerationRequest:
     for name in ("image", "prompt"):
         if getattr(arguments, name) is None:
-            raise InputError(f"The argument --{name} is missing.", "Give it, or --resume. See --help.")
-    names = {field.name for field in fields(GenerationRequest)}
-    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+            raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
+    given = given_settings(arguments)
     given.setdefault("mode", find_model(arguments.model, allow_folder=True).modes[0])
     return GenerationRequest.from_dict(given)
 
@@ -142,7 +142,7 @@ def _exit_code(last: Event | None) -> int:
         return 0
     if isinstance(last, Cancelled):
         return EXIT_CANCELLED
-    return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code == "bad_input" else EXIT_FAILED
+    return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code in INPUT_CODES else EXIT_FAILED
 
 
 class Signals:

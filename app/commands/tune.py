@@ -20,18 +20,19 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    add_setting,
     take_engine_environment,
     take_find_mode,
 )
 from app.commands.generate import Signals
-from app.jobs.pace import in_words
+from app.machine import this_profile
 from app.miopen import routes_folder
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import DEFAULT_MODEL, find_model, model_names
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import plan_sections
-from diffusers_helper.planning.profiles import detect, profile_for
-from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import about
 
 if TYPE_CHECKING:
     import torch
@@ -59,14 +60,8 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=tune, verbose=False)
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
-        help=f"{', '.join(model_names())}, or a folder (default: {DEFAULT_MODEL})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--resolution", type=int, metavar="PIXELS",
-        help="as for generate: side of a square video of the same area (default: the model's own)",
-    )  # fmt: skip
+    add_setting(parser, "model")
+    add_setting(parser, "resolution")
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
     parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
     parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
@@ -82,11 +77,7 @@ def tune(arguments: argparse.Namespace) -> int:
         InputError: for a model, resolution or shape that cannot be used, or while another one runs.
     """
     info = find_model(arguments.model, allow_folder=True)
-    side = arguments.resolution or info.side
-    if not MIN_RESOLUTION <= side <= MAX_RESOLUTION:
-        raise InputError(
-            f"resolution is {side}; expected {MIN_RESOLUTION} to {MAX_RESOLUTION}.", "Choose another."
-        )
+    side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
     height, width = nearest_bucket(height, width, side, info.multiple)
     with Signals(), _only_one(routes_folder()):
@@ -118,8 +109,8 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.models.loaders import dtype_for
     from diffusers_helper.vae.families import family_of
-    from diffusers_helper.vae.passes import DTYPES
-    from diffusers_helper.vae.sections import window_sizes
+    from diffusers_helper.vae.passes import DTYPES, window_sizes
+    from diffusers_helper.vae.plan import OWN_CHUNK
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)
@@ -129,7 +120,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
-    profile = profile_for(detect(os.environ), os.environ)
+    profile = this_profile(os.environ)
     dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
     torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
     lengths = {
@@ -142,7 +133,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     latents = [side // family.shrink for side in sides]
     with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
         family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
-        for count in sorted({size for length in lengths for size in window_sizes(length)}):
+        for count in sorted({size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}):
             shape = (1, vae.config.latent_channels, count, *latents)
             for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
                 pass
@@ -170,7 +161,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     seconds = {case: expected_seconds(case, rates) for case in waiting}
     if waiting:
         search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
-        _say(f"{len(waiting)} shapes to measure: {in_words(sum(seconds.values()))}{search}")
+        _say(f"{len(waiting)} shapes to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
         total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",

@@ -17,9 +17,10 @@ from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
+from app.machine import this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
@@ -43,15 +44,15 @@ class EngineDied(Exception):
     Attributes:
         exit_code: as `Popen.returncode`, None where there is none.
         trial: the convolution that it was computing in a way that was never tried for it before.
-        lessons: what was learned from several deaths, a line each.
-        attempts: how often the work was tried, where it is not tried again.
+        attempts: how many engines have died at the job.
+        lessons: what was learned from their deaths, a line each.
     """
 
     def __init__(
-        self, exit_code: int | None = None, trial: Trial | None = None, lessons: str = "", attempts: int = 0
+        self, exit_code: int | None = None, trial: Trial | None = None, attempts: int = 1, lessons: str = ""
     ) -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.trial, self.lessons, self.attempts = exit_code, trial, lessons, attempts
+        self.exit_code, self.trial, self.attempts, self.lessons = exit_code, trial, attempts, lessons
 
     @property
     def cause(self) -> str:
@@ -173,12 +174,15 @@ class EngineProcess:
         # In our process group, environment and log level: what is done to this process reaches both.
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        profile = profile_for(detect(os.environ), os.environ)
         self._process = subprocess.Popen(
             (*self._command, level),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **engine_environment(profile, os.environ), "PYTHONPATH": path},
+            env={
+                **os.environ,
+                **engine_environment(this_profile(os.environ), os.environ),
+                "PYTHONPATH": path,
+            },
         )
         self._events = queue.SimpleQueue()
         _log.info("engine started, process %d", self._process.pid)

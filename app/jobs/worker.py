@@ -164,8 +164,9 @@ class Worker:
         except EngineDied as death:
             if not self._should_end(job):
                 end = engine_died_event(
-                    death.exit_code, job.id, 0.0, *self._salvage(job), death.lessons, death.attempts
-                )
+                    death.exit_code, job.id, 0.0, *self._salvage(job),
+                    attempts=death.attempts, lessons=death.lessons,
+                )  # fmt: skip
                 self._finish(job, end)
                 return
             self._break_off(job)
@@ -196,6 +197,8 @@ class Worker:
         """Return why a job has to wait whose engine could not go on for want of its folder."""
         if self._store.is_removed(job.id):
             return None
+        if failed.code == "disk_full":
+            return facts_of(OSError(errno.ENOSPC, ""))
         if failed.code == "storage":
             return {"message": failed.message, "remedy": failed.remedy}
         if not job.folder.exists():

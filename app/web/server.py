@@ -12,14 +12,22 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, Parser, add_find_mode, take_find_mode
+from app.commands.arguments import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    Parser,
+    add_find_mode,
+    error_line,
+    take_find_mode,
+)  # fmt: skip
 from app.jobs.service import JobService
 from app.jobs.stdio import open_closed_streams
+from app.machine import this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
-from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE, detect, profile_for
+from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
 _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
@@ -42,12 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         take_find_mode(arguments)
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
-    except InputError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_BAD_INPUT
     except LongtakeError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_FAILED
+        sys.stderr.write(error_line(error, outputs="--outputs"))
+        return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
 
 
 def _parser() -> Parser:
@@ -104,7 +109,7 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
     """
     given = {CAP_VARIABLE: arguments.vram_cap_gb, PRESERVED_VARIABLE: arguments.preserved_gb}
     os.environ.update({name: value for name, value in given.items() if value is not None})
-    profile_for(detect(os.environ), os.environ)
+    this_profile(os.environ)
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from app.jobs.service import JobService
-from diffusers_helper.request import RANGES
+from diffusers_helper.request import SETTINGS
 from tests.support.jobs import PATIENCE, ROOT
 from tests.support.staged_engine import STEPS, StagedEngine
 
@@ -143,7 +143,7 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
     if numbers.keys() - {"seconds"}:
         open_folds(page)
     for name, value in numbers.items():
-        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(RANGES[name].label)}"))
+        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(SETTINGS[name].label)}"))
         field.fill(f"{value:g}")
         field.press("Tab")
     page.get_by_role("button", name="Start Generation").click()

@@ -24,7 +24,7 @@ JSON_FIELDS = {
         "retries", "vae_tile_px",
     },
     "cancelled": {"video", "frames", "peak_host_bytes"},
-    "failed": {"message", "remedy", "detail", "code", "video", "frames"},
+    "failed": {"message", "remedy", "detail", "code", "setting", "video", "frames"},
 }  # fmt: skip
 
 

@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from app.jobs.pace import PaceBook, Work, in_words, passes
+from app.jobs.pace import PaceBook, Work, passes
 from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
+from app.ui.errors import page_error
 from app.ui.form.memory_view import Told, tell
-from app.ui.form.settings import control_of, to_request
+from app.ui.form.settings import to_request
 from app.ui.pictures import Crop, Size, crop_of, picture_path
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import about
 
 _MEMORY_NEEDS = (
     "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *MEMORY_SETTINGS,
@@ -79,7 +81,7 @@ class Describer:
         try:
             request = GenerationRequest.from_dict(to_request(known | {"image": "any"}, info, self._planner))
         except InputError as error:
-            return Told("", _refusal(error) if control_of(error) in MEMORY_SETTINGS else "")
+            return Told("", _refusal(error) if error.setting in MEMORY_SETTINGS else "")
         return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
@@ -104,7 +106,7 @@ class Describer:
         if estimate is None:
             return "No time estimate yet: the first video on this machine will tell."
         jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
-        words = in_words(estimate.seconds)
+        words = about(estimate.seconds)
         return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
 
 
@@ -130,7 +132,7 @@ def _size_words(crop: Crop, size: Size) -> str:
 def _refusal(found: Size | InputError | None) -> str:
     if not isinstance(found, InputError):
         return ""
-    return f'<p class="lt-refusal" role="alert">{escape(without_paths(str(found)))}</p>'
+    return f'<p class="lt-refusal" role="alert">{escape(without_paths(" ".join(page_error(found))))}</p>'
 
 
 def _whole(value: object, otherwise: int) -> int:

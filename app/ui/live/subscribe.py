@@ -1,4 +1,4 @@
-"""Keeps one open page up to date."""
+"""The connection that keeps an open page up to date."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from app.ui.form import markup as view
 from app.ui.form.controls import RequestForm
 from app.ui.live import scene
 from app.ui.live.watch import watch
+from app.ui.scripts import on_load
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.registry import find_model as find_registered
 
 
 def connect_updates(page: gr.Blocks, service: JobService, result: Result, request: RequestForm) -> None:
-    """Every open page gets a subscription of its own, and another one when it asks for it."""
+    """Give every open page a subscription of its own, and another one when it asks for it."""
 
     def updates() -> Iterator[tuple[Any, ...]]:
         yield from subscribe(service)
@@ -40,9 +41,10 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
 
 
 def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
-    """Keep one page up to date; send only what has changed, and that it still sends.
+    """Keep one page up to date: send what has changed, and a beat when nothing has.
 
-    Yields: The live view, the buttons to start, end, remove and go on, and the job that can go on.
+    Yields:
+        The live view, the buttons to start, end, remove and go on, and the job that can go on.
     """
 
     @cache
@@ -81,13 +83,12 @@ def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
 
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("player.js", "strip.js", "timeline.js", "live.js")
 
 
 class Result:
     """Video, preview, sections, progress and figures, as one component.
 
-    Its value is what `scene.show` makes. The markup never changes: scripts put the values into it, so that
+    Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so that
     focus, scrolling and layout stay where they are.
     """
 
@@ -95,7 +96,7 @@ class Result:
         self.view = gr.HTML(
             {"job": "", "state": "idle", "beat": 0},
             html_template=(_HERE / "live.html").read_text(encoding="utf-8"),
-            js_on_load="\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+            js_on_load=on_load("live/live.js"),
             apply_default_css=False,
             elem_classes="lt-live",
         )

@@ -14,7 +14,7 @@ import pytest
 
 from app.jobs.service import JobService
 from diffusers_helper import __version__
-from diffusers_helper.request import RANGES
+from diffusers_helper.request import SETTINGS
 from tests.support.jobs import PATIENCE, processes_in_group, wait_until
 from tests.support.program import Program, check_contract, stream, until
 
@@ -97,8 +97,8 @@ BAD = {
     "negative seed": (["--seed=-1"], ("seed is -1", "from 0 to 2^63 - 1")),
     "compression": (["--crf", "52"], ("crf is 52", "from 0 to 51")),
     "resolution": (["--resolution", "8"], ("resolution is 8", "from 64 to 1280")),
-    "cap": (["--vram-cap-gb", "0"], ("vram_cap_gb is 0", "from 0.001 to 1024")),
-    "tile": (["--vae-tile", "100"], ("vae_tile is 100", "multiple of 32")),
+    "cap": (["--vram-cap-gb", "0"], ("--vram-cap-gb is 0", "from 0.001 to 1024")),
+    "tile": (["--vae-tile", "100"], ("--vae-tile is 100", "multiple of 32")),
     "mode": (["--mode", "sideways"], ("mode is 'sideways'", "inverted or forward")),
     "sampler": (["--sampler", "ddim"], ("sampler is 'ddim'", "unipc or euler")),
     "model": (["--model", "nope"], ("model is 'nope'", "demo", "folder")),
@@ -140,7 +140,7 @@ def test_help_and_version(program: Program) -> None:
     assert "generate" in program.run("--help")[1]
     code, out, _ = program.run("generate", "--help")
     assert code == 0
-    for name in RANGES:
+    for name in SETTINGS:
         assert f"--{name.replace('_', '-')} " in out
     for words in ("1 to 120 (default: 5)", "default: 31337", "default: outputs", "inverted|forward", "130"):
         assert words in " ".join(out.split()), words

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.machine import this_profile
-from app.ui.text import cap_gb
 from diffusers_helper.errors import InputError
 from diffusers_helper.picture import load_picture
-from diffusers_helper.request import RANGES, GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import gb_text
 from tests.support.clips import read
 from tests.support.jobs import PATIENCE
 from tests.support.pages import (
@@ -39,7 +39,7 @@ LABELS = {
 def test_the_controls_are_those_of_framepack(page: Any) -> None:
     open_folds(page)
     for name, value in LABELS.items():
-        bounds = RANGES[name]
+        bounds = SETTINGS[name]
         number = page.get_by_label(re.compile(f"^number input for {re.escape(bounds.label)}"))
         slider = page.get_by_label(re.compile(f"^range slider for {re.escape(bounds.label)}"))
         assert float(number.input_value()) == value
@@ -127,14 +127,14 @@ def test_the_demo_model_names_its_words(page: Any) -> None:
 
 
 def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Stand) -> None:
-    cap = cap_gb(this_profile(os.environ).cap_bytes.value)
+    cap = gb_text(this_profile(os.environ).cap_bytes.value)
     text = page.locator(".lt-machine").inner_text()
     assert " ".join(text.split()) == f"CPU, Longtake demo model memory cap {cap} GB"
 
 
 def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     page.get_by_text("5 s → comes out as 4.83 s, 145 frames in 4 sections.").wait_for()
-    page.get_by_label(f"number input for {RANGES['seconds'].label}").fill("60")
+    page.get_by_label(f"number input for {SETTINGS['seconds'].label}").fill("60")
     page.get_by_text("60 s → comes out as 60.03 s, 1801 frames in 50 sections.").wait_for()
     open_folds(page)
     page.get_by_role("button", name="New seed").click()

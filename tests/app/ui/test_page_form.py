@@ -127,7 +127,7 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     start(page, photo, seed=2**53)
-    assert "seed is larger than a browser can hold exactly" in notice(page, "seed").inner_text()
+    assert "Seed is larger than a browser can hold exactly" in notice(page, "seed").inner_text()
     page.wait_for_function("document.activeElement.closest('#set-seed') !== null")
     assert page.locator("#set-seed input").get_attribute("aria-invalid") == "true"
     assert stand.service.jobs() == []
