@@ -23,7 +23,7 @@ from app.jobs.service import JobService
 from diffusers_helper.events import SectionFinished
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import ROOT, processes_in_group, write_picture
+from tests.support.jobs import ROOT, processes_in_group, wait_until, write_picture
 
 CRASHES = int(os.environ.get("LONGTAKE_TEST_CRASHES", "4"))
 # The last one is the command line's own.
@@ -97,7 +97,7 @@ class Folder:
         groups = [program.pid for program in self._programs.values()]
         self.kill(*list(self._programs))
         for group in groups:
-            assert not processes_in_group(group)
+            wait_until(lambda group=group: not processes_in_group(group))
 
     def jobs(self) -> list[JobFolder]:
         """In the order in which they were handed in."""
