@@ -28,8 +28,9 @@ from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
 
 _EXIT_CODES = """\
-exit codes: 0 done, 1 failed, 2 something in the command cannot be used, 130 cancelled.
-Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C quits at once.
+exit codes: 0 done, 1 failed, 2 something in the command cannot be used, 130 cancelled,
+129 or 143 interrupted by a signal: the job goes on with --resume.
+Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does not wait for the step.
 """
 
 
@@ -82,8 +83,14 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=make_video)
-    add_settings(parser, required=("image", "prompt"))
+    add_settings(parser)
     group = parser.add_argument_group("where and how")
+    group.add_argument(
+        "--resume",
+        metavar="JOB",
+        help="continue a job of --out that was interrupted, has failed or was cancelled, instead of making a "
+        "new video; the job keeps its picture, prompt and settings",
+    )
     group.add_argument(
         "--out",
         default="outputs",

@@ -38,7 +38,6 @@ class Order:
     job: str
     folder: Path
     request: str
-    resume: bool
     deadly: list[dict[str, str]]
     cancel: CancelToken
 
@@ -66,7 +65,6 @@ class Orders:
                             job=command["job"],
                             folder=Path(command["folder"]),
                             request=command["request"],
-                            resume=command["resume"],
                             deadly=command["deadly"],
                             cancel=CancelToken(),
                         )
@@ -160,7 +158,7 @@ def main() -> None:
         for route in order.deadly:
             convolutions.mark_deadly(route["case"], route["rung"], route["reason"])
         request = GenerationRequest.from_json(order.request)
-        runner.run(request, order.folder, events.send, order.cancel, resume=order.resume)
+        runner.run(request, order.folder, events.send, order.cancel)
 
 
 if __name__ == "__main__":

@@ -36,13 +36,18 @@ class InProcessEngine:
     def start(self) -> None:
         """Do nothing: the libraries load with the first job."""
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
         token = self._tokens.setdefault(job.id, CancelToken())
-        arguments = (job, resume, token, events)
+        arguments = (job, token, events)
         threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
+        try:
+            yield from self._follow(events)
+        finally:
+            self._tokens.pop(job.id, None)  # a job that goes on after a cancel needs a fresh one
+
+    @staticmethod
+    def _follow(events: queue.SimpleQueue[Event | None]) -> Iterator[Event | None]:
         while True:
             try:
                 event = events.get(timeout=_POLL_SECONDS)
@@ -64,9 +69,7 @@ class InProcessEngine:
     def close(self) -> None:
         """Do nothing: the loaded model goes with the object."""
 
-    def _make(
-        self, job: Job, resume: bool, token: CancelToken, events: queue.SimpleQueue[Event | None]
-    ) -> None:
+    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
         try:
             # Importing torch takes seconds, and only this engine needs it here.
             from diffusers_helper.miopen_fallback import initialize_miopen_fallback
@@ -76,4 +79,4 @@ class InProcessEngine:
             return
         if self._runner is None:
             self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
-        self._runner.run(job.request, job.folder, events.put, token, resume=resume)
+        self._runner.run(job.request, job.folder, events.put, token)

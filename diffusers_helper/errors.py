@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Literal
 
 FailureCode = Literal[
-    "bad_input", "picture", "does_not_fit", "out_of_memory", "not_finite", "disk_full", "download",
-    "installation", "engine_died", "error",
+    "bad_input", "picture", "does_not_fit", "out_of_memory", "not_finite", "disk_full", "storage",
+    "download", "installation", "engine_died", "error",
 ]  # fmt: skip
 """What kind of failure it is, for whoever has to tell one from another. `error` is any that has no name."""
 INPUT_CODES: tuple[FailureCode, ...] = ("bad_input", "picture", "does_not_fit")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import traceback
+from pathlib import Path
 
 from diffusers_helper.errors import FailureCode, LongtakeError
 from diffusers_helper.events import Failed
 from diffusers_helper.foreign_errors import Trouble, trouble_of
+from diffusers_helper.machine.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
 _NO_MEMORY: tuple[FailureCode, str, str] = (
@@ -33,15 +35,18 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
 _KEPT = "What was finished until then is kept; start again."
 
 
-def failed_event(error: BaseException, job: str, time: float, video: str | None, frames: int) -> Failed:
+def failed_event(
+    error: BaseException, job: str, time: float, video: str | None, frames: int, folder: Path | None = None
+) -> Failed:
     """Return the explanation of an exception that ended a job.
 
     Args:
         error: The exception.
         job, time: The fields of the event.
         video, frames: The video that existed by then.
+        folder: The job's folder.
     """
-    known = error if isinstance(error, LongtakeError) else _explained(error)
+    known = error if isinstance(error, LongtakeError) else _explained(error, folder)
     return Failed(
         job=job, time=time,
         message=known.message, remedy=known.remedy, code=known.code, setting=known.setting,
@@ -90,17 +95,20 @@ def engine_died_event(
     )  # fmt: skip
 
 
-def interrupted_event(job: str, time: float, video: str | None, frames: int) -> Failed:
-    """Return the end of a job whose whole program ended without notice, as in a power cut."""
+def interrupted_event(job: str, time: float, video: str | None, frames: int, attempts: int) -> Failed:
+    """Return the end of a job at one point of which the whole program has ended `attempts` times."""
     return Failed(
-        job=job, time=time, message="Longtake was ended while it made this video.", remedy=_KEPT,
+        job=job, time=time, remedy=_KEPT,
+        message=f"Longtake was ended {attempts} times at the same point of this video.",
         code="engine_died", video=video, frames=frames,
     )  # fmt: skip
 
 
-def _explained(error: BaseException) -> LongtakeError:
+def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
     """Return an error of another library as one with an explanation."""
     trouble, text = trouble_of(error), str(error).strip()
+    if trouble != "disk_full" and is_storage_trouble(error, folder):
+        return LongtakeError(*storage_words(error), code="storage")
     if trouble in _TROUBLES:
         code, message, remedy = _TROUBLES[trouble]
         return LongtakeError(message.format(text=text), remedy, code=code)

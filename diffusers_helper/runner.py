@@ -38,37 +38,36 @@ class Runner:
         folder: Path,
         on_event: Callable[[Event], None],
         cancel: CancelToken,
-        *,
-        resume: bool = False,
     ) -> None:
         """Make the video in `folder`. Every outcome is reported as one final event; nothing is raised.
 
         Args:
             request: A request from `submit`, which has decided whether its model may be a folder.
-            folder: The folder for the job's files.
+            folder: The folder for the job's files. What an earlier run has left there is not made again.
             on_event: Called in this thread with each event.
             cancel: The token that ends the job.
-            resume: Whether to continue from the results of an earlier run in the folder.
         """
         said = _Said(on_event)
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
-            source = folder if resume else None
             generate(
                 request, models, on_event=said, cancel=cancel,
-                folder=folder, resume_from=source, local=self._local,
+                folder=folder, resume_from=folder, local=self._local,
             )  # fmt: skip
         except GenerationCancelled:
             if not said.the_end:
                 elapsed = time.monotonic() - started
                 said(Cancelled(job=folder.name, time=elapsed, video=said.video, frames=said.frames))
         except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
-            _log.error("job %s failed", folder.name, exc_info=not isinstance(error, LongtakeError))
+            end = failed_event(
+                error, folder.name, time.monotonic() - started, said.video, said.frames, folder
+            )
+            expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full")
+            _log.error("job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
-            elapsed = time.monotonic() - started
-            said(failed_event(error, folder.name, elapsed, said.video, said.frames))
+            said(end)
         self._convolutions.print_stats()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:

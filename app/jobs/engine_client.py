@@ -77,13 +77,12 @@ class Engine(Protocol):
         """Prepare in the background. Like `run`, call it only from the thread that runs the jobs."""
         ...
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
-        """Makes one video; ends after the job's final event. Yields None while nothing happens.
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+        """Make one video, beginning with what an earlier run has left in the job's folder.
+
+        Ends after the job's final event. Yields None while nothing happens.
 
         Args:
-            resume: go on with what an earlier run left in the job's folder.
             deadly: what ended an engine and must not be tried again, with the reason.
 
         Raises:
@@ -130,12 +129,9 @@ class EngineProcess:
         with self._lock:
             self._start()
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json(),
-            "resume": resume,
             "deadly": [{**asdict(trial), "reason": reason} for trial, reason in deadly.items()],
         }  # fmt: skip
         with self._lock:

@@ -108,7 +108,7 @@ class Supervisor:
         deaths: list[Death] = []
         while True:
             try:
-                for event in run.attempt(resume=bool(before or deaths)):
+                for event in run.attempt():
                     if isinstance(event, Finished):  # any other end should be quick
                         self._patience.save()
                     yield event
@@ -150,30 +150,35 @@ class _Run:
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
         self.place = Place()
-        self.advanced = False  # whether the last attempt finished a section
+        self.advanced = False  # whether the last attempt left a result that is not computed again
 
     def recall(self, before: Sequence[Event]) -> None:
         """Take in the events that readers know already."""
         for event in before:
-            self._fresh(event, False)
+            self._fresh(event)
 
-    def attempt(self, *, resume: bool) -> Iterator[Event]:
+    def attempt(self) -> Iterator[Event]:
         """Yield the events of one engine's work on the job, without those that readers know."""
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
-        if resume:
-            JobFolder(self._job.folder).remove_leftovers()  # of the engine that died
+        folder = JobFolder(self._job.folder)
+        folder.remove_leftovers()  # of an engine that died
+        checkpoints = folder.checkpoints
         self._last = time.monotonic()
-        for event in self._engine.run(self._job, resume=resume, deadly=self._deadly):
-            now = time.monotonic()
-            if event is None:
-                yield from self._wait(now - self._last, now)
-                continue
-            self._learn(now - self._last)
-            self._last = now
-            self._move(event)
-            if (fresh := self._fresh(event, resume)) is not None:
-                yield fresh
+        try:
+            for event in self._engine.run(self._job, deadly=self._deadly):
+                now = time.monotonic()
+                if event is None:
+                    yield from self._wait(now - self._last, now)
+                    continue
+                self._learn(now - self._last)
+                self._last = now
+                self._move(event)
+                if (fresh := self._fresh(event)) is not None:
+                    yield fresh
+        except EngineDied:
+            self.advanced = self.advanced or folder.checkpoints > checkpoints
+            raise
 
     def _kind(self) -> str:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
@@ -210,7 +215,7 @@ class _Run:
         elif isinstance(event, StepDone):
             self.place = Place("sample", event.section, event.step)
 
-    def _fresh(self, event: Event, resumed: bool) -> Event | None:
+    def _fresh(self, event: Event) -> Event | None:
         """Return the event as a reader of the whole job should see it; None for a repetition."""
         if isinstance(event, JobStarted):
             first, self._started = self._started is None, event
@@ -225,7 +230,7 @@ class _Run:
                 return None
             self.advanced = True
             self._shown = event
-            if resumed and self._job.request.mode == "inverted":
+            if self._job.request.mode == "inverted":
                 # The new engine does not know what the earlier one had shown.
                 return replace(event, added_in_front=event.frames - shown.frames if shown else 0)
         return event

@@ -41,7 +41,7 @@ def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitab
         try:
             settings = {**given.arguments, "image": picture_path(given.arguments["image"])}
             job = await asyncio.to_thread(catalogue.submit, service, settings)
-            while not job.is_over:
+            while not (job.is_over or job.is_resumable):
                 await asyncio.sleep(_POLL_SECONDS)
                 job = service.job(job.id)
             return _video(job)
@@ -70,6 +70,6 @@ def _signature(preselected: str) -> Signature:
 def _video(job: Job) -> dict[str, Any]:
     if job.state == "finished" and job.video is not None:
         return {"path": str(job.video), "meta": {"_type": "gradio.FileData"}}
-    if job.state == "failed":
+    if job.state in ("failed", "interrupted"):
         raise LongtakeError(job.message, job.remedy)
     raise LongtakeError("The job was ended before its video was finished.", "Start it again.")

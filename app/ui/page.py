@@ -64,5 +64,6 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
     # Unprocessed: the request itself checks the values, with the same words as the command line.
     request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
     request.end.click(actions.end, None, request.notice, **QUIET)
+    request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)
     connect_updates(page, actions.service, result, request)

@@ -81,7 +81,7 @@ class Checkpoints:
         latents = otherwise() if left is None else left
         if left is None or not self._is_in_place:
             self._folder.sections.mkdir(parents=True, exist_ok=True)
-            self._write(_file(self._folder.sections, number), {_KEY: latents})
+            self._write(_file(self._folder.sections, number), {_KEY: latents}, section=str(number))
         return latents
 
     def encodings(self, *, otherwise: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -93,10 +93,10 @@ class Checkpoints:
             self._write(self._folder.encodings, found)
         return found
 
-    def _write(self, file: Path, tensors: Mapping[str, Tensor]) -> None:
+    def _write(self, file: Path, tensors: Mapping[str, Tensor], **others: str) -> None:
         """Write tensors; on return they are complete on the disk."""
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        facts = {"origin": json.dumps(self._origin), "versions": json.dumps(_versions())}
+        facts = {"origin": json.dumps(self._origin), "versions": json.dumps(_versions()), **others}
         write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
 
     def _read_encodings(self, earlier: JobFolder) -> None:
@@ -119,6 +119,9 @@ class Checkpoints:
             try:
                 tensors, metadata = _read(file)
                 window = tensors[_KEY]
+                # Version 0.1 did not note the number.
+                if metadata.get("section", str(number)) != str(number):
+                    raise ValueError(f"it is section {metadata['section']}")
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)
                 self.doubts.append(f"The kept latents of section {number} are damaged; it is made again.")
@@ -159,7 +162,7 @@ def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    facts = {name: metadata[name] for name in ("origin", "versions")}
+    facts = {name: value for name, value in metadata.items() if name != "checksum"}
     if metadata["checksum"] != _checksum(facts, tensors):
         raise ValueError("the checksum does not match")
     return tensors, metadata

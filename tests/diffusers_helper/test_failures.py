@@ -146,7 +146,7 @@ def test_a_failure_of_version_0_1_is_readable() -> None:
 
 
 def test_an_interrupted_job_keeps_what_there_is() -> None:
-    event = interrupted_event("a", 2.0, "/video.mp4", 73)
+    event = interrupted_event("a", 2.0, "/video.mp4", 73, attempts=50)
     assert isinstance(event, Failed)
     assert (event.code, event.video, event.frames) == ("engine_died", "/video.mp4", 73)
-    assert "ended while" in event.message
+    assert "ended 50 times" in event.message

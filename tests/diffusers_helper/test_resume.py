@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event, Warned
@@ -180,6 +183,39 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
 
 
 @pytest.mark.slow
+def test_checkpoints_that_were_exchanged_are_noticed(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    first, second = (broken / "sections" / f"{number:04}.safetensors" for number in (1, 2))
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    result, events = make(order, models, broken, resume_from=broken)
+    assert "section 1 are damaged" in " ".join(e.message for e in events if isinstance(e, Warned))
+    assert torch.equal(result.latents, whole.latents)
+    assert result.video.read_bytes() == whole.video.read_bytes()
+
+
+def test_checkpoints_of_version_0_1_are_taken_over(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    """Their checksums bind the origin and the versions, but not the section's number."""
+    sections = tmp_path / "old" / "sections"
+    sections.mkdir(parents=True)
+    for kept in sorted((whole.video.parent / "sections").iterdir()):
+        with safe_open(kept, "pt") as opened:
+            facts = {name: opened.metadata()[name] for name in ("origin", "versions")}
+            tensor = opened.get_tensor("latents")
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+        save_file({"latents": tensor}, sections / kept.name, {**facts, "checksum": digest.hexdigest()})
+    result, events = make(order, models, tmp_path / "new", resume_from=tmp_path / "old")
+    assert not any(line.startswith("sample") for line in outline(events))
+    assert result.video.read_bytes() == whole.video.read_bytes()
+
+
 def test_other_versions_are_told(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

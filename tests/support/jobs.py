@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +15,9 @@ from PIL import Image
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.events import Event, Warned
+from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.models.registry import PARTS
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +25,23 @@ STAND_IN = str(Path(__file__).with_name("faulty"))
 # Seconds that a test waits for an event that is sure to come. Only a fault takes so long, on any machine; no
 # test asserts a duration.
 PATIENCE = 120.0
+
+
+# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
+PROGRAM = """
+import sys
+from pathlib import Path
+from app.jobs.service import JobService
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
+outputs, picture, model, *scripts = sys.argv[1:]
+service = JobService(Path(outputs))
+service.start()
+for script in scripts:
+    request = GenerationRequest(image=picture, prompt=script, model=model)
+    print(service.submit(request, allow_folder=True).id, flush=True)
+sys.stdin.read()
+"""
 
 
 def write_blank_model(folder: Path) -> Path:
@@ -98,3 +120,29 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, f"the condition did not hold within {PATIENCE} s"
         time.sleep(0.01)
+
+
+def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], list[str]]:
+    """Start a server over the stand-in engine; return it and the ids of the jobs that it was given."""
+    arguments = [str(studio.outputs), str(studio.picture), str(studio.model), *scripts]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, [process.stdout.readline().strip() for _ in scripts]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.send_signal(signal.SIGKILL)
+
+
+def states_of(folder: Path) -> list[str]:
+    """Return the states that a job went through."""
+    return [json.loads(line)["state"] for line in JobFolder(folder).states.read_text().splitlines()]
+
+
+def sections_of(events: list[Event]) -> list[int]:
+    """Return the sections that were finished, in the order in which that was told."""
+    return [event.section for event in events if isinstance(event, SectionFinished)]

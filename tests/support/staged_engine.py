@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from app.jobs.engine_client import Trial
+from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
 from diffusers_helper.events import (
     Cancelled,
@@ -65,6 +65,7 @@ class StagedEngine:
         self._permits = 0
         self._cancelled: set[str] = set()
         self._holds_cancel = False
+        self._killed = False
 
     def hold_cancel(self) -> None:
         """Keep cancelled jobs, as if within a step, from ending before `release_cancel`."""
@@ -85,16 +86,25 @@ class StagedEngine:
 
     def close(self) -> None: ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End the run at hand, as when the program ends."""
+        with self._changed:
+            self._killed = True
+            self._changed.notify_all()
 
     def cancel(self, job_id: str) -> None:
         with self._changed:
             self._cancelled.add(job_id)
             self._changed.notify_all()
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event]:
+        self._killed = False
+        try:
+            yield from self._run(job)
+        finally:
+            self._cancelled.discard(job.id)
+
+    def _run(self, job: Job) -> Iterator[Event]:
         shown: SectionFinished | None = None
         for event in self._script(job):
             if not self._may_go_on(job.id):
@@ -106,7 +116,9 @@ class StagedEngine:
 
     def _may_go_on(self, job_id: str) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id))
+            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id) or self._killed)
+            if self._killed:
+                raise EngineDied
             if self._ends(job_id):
                 return False
             self._permits -= 1

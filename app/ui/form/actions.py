@@ -66,6 +66,14 @@ class Actions:
             return view.note_box("Nothing is running.")
         return self._cancel(job.id, "Ending: the work at hand is finished first.")
 
+    def go_on(self, job_id: str) -> str:
+        """Put a job that did not come to its end back into the queue. Returns a notice."""
+        try:
+            self.service.resume(job_id)
+        except LongtakeError as error:
+            return view.error_box(error)
+        return view.note_box("It goes on; nothing that was finished is made again.")
+
     def remove_newest(self) -> str:
         """Take the newest waiting job out of the queue, and return a notice."""
         _, waiting = self.service.open_jobs()

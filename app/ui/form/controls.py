@@ -135,6 +135,8 @@ class RequestForm:
                 self.end = gr.Button(
                     "End Generation", interactive=False, scale=1, min_width=130, elem_id="end"
                 )
+            self.go_on = gr.Button("Go on", visible=False, size="sm", elem_id="go-on")
+            self.resumable = gr.State("")  # the job that this page shows, if it can go on
             self.remove = gr.Button("Remove Last from Queue", visible=False, size="sm")
 
     def _add_others(self, section: Section) -> None:

@@ -11,9 +11,10 @@ const TICK = 500; // milliseconds
 const ENDS = {
   finished: { short: 'Done', sentence: 'The video is finished' },
   cancelled: { short: 'Ended', sentence: 'The video was ended' },
+  interrupted: { short: 'Interrupted', sentence: 'The video was interrupted' },
   failed: { short: 'Failed', sentence: 'The video has failed' },
 };
-const isOpen = (scene) => scene.state === 'running' || scene.state === 'queued';
+const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
 
 /** The view of the job that is made or was made last. */
 class Live {
@@ -89,7 +90,7 @@ class Live {
 
   #title(scene) {
     if (scene.state === 'running') return `${Math.floor(scene.percent)} % · Longtake`;
-    if (scene.state === 'queued') return 'Waiting · Longtake';
+    if (scene.state === 'queued' || scene.state === 'waiting') return 'Waiting · Longtake';
     return this.#watched ? `${ENDS[scene.state].short} · Longtake` : 'Longtake';
   }
 }

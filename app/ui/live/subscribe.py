@@ -28,7 +28,9 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
     def updates() -> Iterator[tuple[Any, ...]]:
         yield from subscribe(service)
 
-    outputs = [result.view, request.start, request.end, request.remove]
+    outputs = [
+        result.view, request.start, request.end, request.remove, request.go_on, request.resumable,
+    ]  # fmt: skip
     quiet: dict[str, Any] = {
         "show_progress": "hidden",
         "concurrency_limit": None,
@@ -42,7 +44,7 @@ def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
     """Keep one page up to date: send what has changed, and a beat when nothing has.
 
     Yields:
-        Live view, start button, end button, remove button.
+        The live view, the buttons to start, end, remove and go on, and the job that can go on.
     """
 
     @cache
@@ -56,19 +58,24 @@ def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
     def report(job_id: str) -> str:
         return report_text(service, job_id)
 
-    before: tuple[Any, ...] = (None,) * 4
+    before: tuple[Any, ...] = (None,) * 6
     for seen in watch(service):
+        resumable = seen.live.job.id if seen.live is not None and seen.live.job.is_resumable else ""
         now = (
             scene.show(seen, time.time(), find_model=find_model, report=report),
             view.start_label(seen.open_jobs),
             seen.open_jobs > 0,
             len(seen.waiting),
+            bool(resumable),
+            resumable,
         )
         made = (
             now[0],
             gr.Button(now[1]),
             gr.Button(interactive=now[2]),
             gr.Button(f"Remove Last from Queue ({now[3]} waiting)", visible=now[3] > 0),
+            gr.Button(visible=now[4]),
+            now[5],
         )
         pairs = zip(now, before, made, strict=True)
         yield tuple(gr.skip() if new == old else update for new, old, update in pairs)

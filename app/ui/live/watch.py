@@ -45,7 +45,7 @@ def watch(service: JobService) -> Iterator[Scene]:
     while True:
         running, waiting = service.open_jobs()
         job = running or (waiting[0] if waiting else _newest(service, live))
-        if job is None or (live is not None and live.job.id == job.id and live.job.is_over):
+        if job is None or (live is not None and live.job.id == job.id and job.is_over):
             yield Scene(live, running, waiting)
             time.sleep(_LOOK_AGAIN)
         else:
@@ -70,7 +70,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
         yield Scene(live, running, waiting, ending, first)
         shown = time.monotonic()
-        if live.job.state == "queued" and running is not None:
+        if live.job.state in ("queued", "interrupted") and running is not None:
             return
     live.job = service.job(live.job.id)
     yield Scene(live, *service.open_jobs())

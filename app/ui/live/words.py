@@ -12,12 +12,15 @@ from diffusers_helper.packing import FPS
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration
 
-_OVER = {"finished": "Finished", "cancelled": "Ended", "failed": "Failed"}
+_OVER = {
+    "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
+    "waiting": "Waiting for the disk or the folder",
+}  # fmt: skip
 
 
 def headline(live: LiveJob, jobs_first: int) -> str:
     """Return what happens now, or how it ended. `jobs_first` come before a waiting job."""
-    if live.job.is_over:
+    if live.job.state in _OVER:
         return _OVER[live.job.state]
     if live.job.state == "queued":
         jobs = "1 job first" if jobs_first == 1 else f"{jobs_first} jobs first"
@@ -50,6 +53,8 @@ def remark(live: LiveJob) -> str:
     """Return a few words for beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
+    if live.state in ("waiting", "interrupted"):
+        return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:
         return _outcome(live)
     if live.job.request.mode == "inverted" and live.sections > 1:

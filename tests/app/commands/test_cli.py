@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.jobs.service import JobService
 from diffusers_helper import __version__
 from diffusers_helper.request import SETTINGS
 from tests.support.jobs import PATIENCE, processes_in_group, wait_until
@@ -172,11 +173,9 @@ def test_a_failed_job_ends_with_its_event_and_a_sentence(program: Program, fault
     ("number", "whole_group", "fault"),
     [
         (signal.SIGINT, False, "hang"), (signal.SIGINT, True, "wait"), (signal.SIGINT, True, "gil"),
-        (signal.SIGTERM, False, "wait"), (signal.SIGTERM, False, "gil"), (signal.SIGTERM, True, "hang"),
-        (signal.SIGTERM, True, "wait"), (signal.SIGHUP, False, "wait"),
     ],
 )  # fmt: skip
-def test_a_signal_cancels_and_leaves_nothing_behind(
+def test_ctrl_c_cancels_and_leaves_nothing_behind(
     program: Program, number: signal.Signals, whole_group: bool, fault: str
 ) -> None:
     process = program.start("generate", "--json", script=f"sections=2 steps=2 at=3 fault={fault}")
@@ -191,6 +190,66 @@ def test_a_signal_cancels_and_leaves_nothing_behind(
     folder = program.outputs / job
     assert json.loads((folder / "events.jsonl").read_text().splitlines()[-1]) == end
     assert not list(folder.rglob("*.tmp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "whole_group", "fault"),
+    [
+        (signal.SIGTERM, False, "wait"), (signal.SIGTERM, False, "gil"), (signal.SIGTERM, True, "hang"),
+        (signal.SIGTERM, True, "wait"), (signal.SIGHUP, False, "wait"),
+    ],
+)  # fmt: skip
+def test_a_shutdown_interrupts_and_the_job_can_go_on(
+    program: Program, number: signal.Signals, whole_group: bool, fault: str
+) -> None:
+    script = f"sections=2 steps=2 at=3 fault={fault} times=1"
+    process = program.start("generate", "--json", script=script)
+    job = until(process, "step_done", 3)["job"]
+    (os.killpg if whole_group else os.kill)(process.pid, number)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    assert not processes_in_group(process.pid)
+    assert f"generate --resume {job} --out {program.outputs}" in err.decode()
+    assert not list((program.outputs / job).rglob("*.tmp"))
+    assert JobService(program.outputs).job(job).state == "interrupted"
+
+    code, out, err = program.run("generate", "--json", "--resume", job, "--out", str(program.outputs))
+    assert code == 0, err
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["section"] for event in events if event["event"] == "section_finished"] == [2]
+    assert [event["event"] in ("cancelled", "failed", "finished") for event in events].count(True) == 1
+    assert Path(events[-1]["video"]).read_bytes() == b"video of 73 frames"
+
+
+@pytest.mark.parametrize("fault", ["error", "wait"])
+def test_a_job_that_failed_or_was_cancelled_goes_on(program: Program, fault: str) -> None:
+    process = program.start("generate", "--json", script=f"sections=3 steps=1 at=1 fault={fault} times=1")
+    job = until(process, "section_finished")["job"]
+    if fault == "wait":
+        process.send_signal(signal.SIGINT)
+    process.wait(PATIENCE)
+    assert JobService(program.outputs).job(job).state == {"error": "failed", "wait": "cancelled"}[fault]
+    resume = ("generate", "--resume", job, "--out", str(program.outputs))
+    code, out, err = program.run(*resume)
+    assert code == 0, err
+    assert "Section 1 of 3" not in err
+    assert "Section 2 of 3" in err
+    assert Path(out.strip()).read_bytes() == b"video of 109 frames"
+    # A finished job answers at once, and stays as it is.
+    before = (program.outputs / job / "events.jsonl").read_bytes()
+    assert program.run(*resume)[:2] == (0, out)
+    assert (program.outputs / job / "events.jsonl").read_bytes() == before
+
+
+def test_a_job_that_is_not_there_or_runs_elsewhere_cannot_be_resumed(program: Program) -> None:
+    code, _, err = program.run("generate", "--resume", "nothing", "--out", str(program.outputs))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "nothing" in err
+    job = until(program.start("generate", "--json", script="fault=wait"), "job_started")["job"]
+    code, _, err = program.run("generate", "--resume", job, "--out", str(program.outputs))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "running in another program" in err
 
 
 @pytest.mark.slow
@@ -215,7 +274,7 @@ def test_native_code_that_is_still_at_work_does_not_spoil_the_end(program: Progr
 
 def test_a_second_interrupt_quits_at_once(program: Program) -> None:
     process = program.start("generate", "--json", script="fault=hang at=1")
-    until(process, "step_done")
+    job = until(process, "step_done")["job"]
     tasks = Path(f"/proc/{process.pid}/task")
     before = len(list(tasks.iterdir()))
     process.send_signal(signal.SIGINT)
@@ -224,8 +283,10 @@ def test_a_second_interrupt_quits_at_once(program: Program) -> None:
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert b"cancelled" not in out  # which would come after the unresponsive engine was killed
+    assert json.loads(out.splitlines()[-1])["event"] == "cancelled"
     wait_until(lambda: not processes_in_group(process.pid))
+    # The command said that the job was cancelled, and so does the index.
+    assert JobService(program.outputs).job(job).state == "cancelled"
 
 
 def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None:

@@ -67,7 +67,7 @@ class Script:
     runs: list[list[Any]]
     clock: Clock
     restarts: bool = True
-    resumed: list[bool] = field(default_factory=list)
+    attempts: int = 0
     killed: bool = False
     deadly: dict[Trial, str] = field(default_factory=dict)
 
@@ -80,13 +80,11 @@ class Script:
     def kill(self) -> None:
         self.killed = True
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
-        self.resumed.append(resume)
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+        self.attempts += 1
         self.deadly = dict(deadly)
         self.killed = False
-        for item in self.runs[len(self.resumed) - 1]:
+        for item in self.runs[self.attempts - 1]:
             if isinstance(item, Event):
                 yield item
             elif isinstance(item, float):
@@ -132,7 +130,7 @@ def test_a_job_without_trouble_passes_through(clock: Clock) -> None:
     events = [STARTED, stage(1), step(1), done(1), END]
     engine = Script([events], clock)
     assert make(engine) == events
-    assert engine.resumed == [False]
+    assert engine.attempts == 1
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
@@ -142,7 +140,7 @@ def test_a_reader_sees_one_job_over_two_engines(clock: Clock, mode: Mode) -> Non
     second = [STARTED, unknown, stage(1, "decode"), done(1), stage(2), step(2), done(2), done(3, 36), END]
     engine = Script([first, second], clock)
     made = make(engine, mode=mode)
-    assert engine.resumed == [False, True]
+    assert engine.attempts == 2
     finished = [event for event in made if isinstance(event, SectionFinished)]
     assert [event.section for event in finished] == [1, 2, 3]
     front = 36 if mode == "inverted" else 0
@@ -287,7 +285,7 @@ def test_a_cancelled_engine_that_does_not_end_is_ended(clock: Clock) -> None:
     with pytest.raises(EngineDied):
         list(Supervisor(engine, Patience()).make(job_for(), lambda wait: True))
     assert clock.now < 1000 + 300
-    assert engine.resumed == [False]
+    assert engine.attempts == 1
 
 
 def test_patience_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) -> None:
@@ -382,7 +380,7 @@ def test_what_a_dead_engine_was_writing_is_removed(
 
     class Writing(Script):
         def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
-            if self.resumed:
+            if self.attempts:
                 assert not torn.exists()
             else:
                 torn.touch()

@@ -18,6 +18,7 @@ from tests.support.clips import read
 from tests.support.jobs import PATIENCE
 from tests.support.pages import (
     FIRST,
+    FURTHER,
     VIDEO,
     PageProgram,
     Stand,
@@ -66,6 +67,22 @@ def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Pa
     page.get_by_role("button", name="End Generation").click()
     status(page, state="cancelled")
     assert page.get_by_role("button", name="Start Generation").inner_text() == "Start Generation"
+
+
+def test_a_job_that_was_ended_goes_on_by_a_button(page: Any, stand: Stand, photo: Path) -> None:
+    assert not page.get_by_role("button", name="Go on", exact=True).is_visible()
+    start(page, photo, seconds=2.4)
+    stand.engine.go(FIRST)
+    job = status(page, state="running", frames=33).get_attribute("data-job")
+    page.get_by_role("button", name="End Generation").click()
+    status(page, state="cancelled")
+    page.get_by_role("button", name="Go on", exact=True).click()
+    notice(page, "It goes on")
+    status(page, state="running", job=job)
+    stand.engine.go(2 + FURTHER + 1)
+    status(page, state="finished", job=job)
+    page.get_by_role("button", name="Go on", exact=True).wait_for(state="hidden")
+    assert [job.state for job in stand.service.jobs()] == ["finished"]
 
 
 def test_bad_input_is_refused_with_the_sentence_of_the_command_line(

@@ -74,18 +74,19 @@ def test_a_signal_ends_everything(launch: Launch, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_cancels_the_running_job_while_a_program_waits_for_it(
-    launch: Launch, tmp_path: Path, tiny_model: Path
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_the_running_job_while_a_program_waits_for_it(
+    number: signal.Signals, launch: Launch, tmp_path: Path, tiny_model: Path
 ) -> None:
     program = launch("--model", str(tiny_model))
     client = Client(program.wait_until_up(), verbose=False)
     photo = write_photo(tmp_path / "photo.png")
     call = client.submit(handle_file(photo), seconds=120, steps=100, api_name="/generate")
     wait_until(lambda: any("step_done" in log.read_text() for log in program.outputs.glob("*/events.jsonl")))
-    program.process.terminate()
+    program.process.send_signal(number)
     assert program.process.wait(PATIENCE) == 0
     (job,) = JobService(program.outputs).jobs()
-    assert job.state == "cancelled"
+    assert job.state == "interrupted"
     assert not list(program.outputs.rglob("*.tmp"))
     assert call.exception(PATIENCE) is not None
 

@@ -2,15 +2,16 @@
 
 The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: it says what happens after how many
 steps. With `times=2` the trouble happens on the first two occasions only. Faults are `wait` (until
-cancelled), `hang` (reacts to nothing), `gil` (reacts to nothing and blocks all threads), `noise` (prints),
-`native` (a thread stays in a native library after the end), `exit`, `memory`, `error`, `input`, and names of
-signals. Without a fault the job finishes. Each run of a job first warns with its process and how many models
-have been loaded.
+cancelled), `hang` (reacts to nothing), `pause` (until the job's folder holds a file `go`, or is gone), `full`
+(the disk has no room), `gil` (reacts to nothing and blocks all threads), `noise` (prints), `native` (a thread
+stays in a native library after the end), `exit`, `memory`, `error`, `input`, and names of signals. Without a
+fault the job finishes. Each run of a job first warns with its process and how many models have been loaded.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -88,7 +89,7 @@ def generate(
             if step == 1:
                 on_event(StageStarted(job=job, time=0, stage="sample", section=section))
             if done == int(script.get("at", 0)) and _is_due(folder, script):
-                _trouble(script.get("fault", ""), cancel)
+                _trouble(script.get("fault", ""), cancel, folder)
             cancel.check()
             on_event(StepDone(job=job, time=0, section=section, step=step, steps=steps))
             if step == steps:
@@ -116,10 +117,15 @@ def _is_due(folder: Path, script: dict[str, str]) -> bool:
     return before < int(script.get("times", 1000))
 
 
-def _trouble(fault: str, cancel: CancelToken) -> None:
+def _trouble(fault: str, cancel: CancelToken, folder: Path) -> None:
     if fault == "wait":
         while not cancel.is_cancelled:
             time.sleep(0.01)
+    elif fault == "pause":
+        while not (cancel.is_cancelled or (folder / "go").exists() or not folder.exists()):
+            time.sleep(0.01)
+    elif fault == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
     elif fault == "hang":
         threading.Event().wait()
     elif fault == "gil":
