@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import sqlite3
@@ -25,7 +24,7 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.picture import load_picture
+from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import GenerationRequest
 
 _SILENCE_SECONDS = 1.0
@@ -86,12 +85,15 @@ class JobService:
         self._stopped = True
         self._notify()
 
-    def submit(self, request: GenerationRequest, *, allow_folder: bool = False) -> Job:
+    def submit(
+        self, request: GenerationRequest, *, allow_folder: bool = False, picture: bytes | None = None
+    ) -> Job:
         """Checks everything that can be checked without a model, and queues the job.
 
         Args:
             request: what to make; its picture is copied into the job's folder.
             allow_folder: whether `request.model` may be a local folder.
+            picture: the start picture as a plain PNG file, where a process of its own has decoded it.
 
         Raises:
             InputError: for anything that cannot be used; then no job was made.
@@ -99,13 +101,13 @@ class JobService:
         info = find_model(request.model, allow_folder=allow_folder)
         info.check_mode(request.mode)
         check_prompt(request, info)
-        picture = io.BytesIO()
-        load_picture(Path(request.image).expanduser()).save(picture, "PNG", compress_level=1)
+        if picture is None:
+            picture = plain_png(load_picture(Path(request.image).expanduser()))
         folder = JobFolder.create(self._outputs)
         try:
             with contextlib.ExitStack() as on_failure:
                 on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
-                write_atomic(folder.input, picture.getvalue())
+                write_atomic(folder.input, picture)
                 model = request.model if request.model in model_names() else str(info.folder)
                 job = Job(
                     id=folder.job,

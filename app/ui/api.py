@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from typing import Any
 
+import anyio
 import gradio as gr
 from gradio.data_classes import FileData
 
@@ -12,28 +13,79 @@ from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import picture_path
+from app.ui.waiting import Endings, Room, hears
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import GenerationRequest
 
 # No `from __future__ import annotations` here: gradio reads the endpoint's types from its signature.
 
-_POLL_SECONDS = 0.2
+MOST_WAITING = 500  # each holds a connection, of which a process may commonly have 1024
+MOST_TAKEN_IN = 1000
+_THREADS = 2  # for checking and storing calls; others need threads meanwhile
+_MESSAGES_BEHIND = 0
 _DESCRIPTION = "Makes a video that starts with a picture. Waits for its turn and returns the finished MP4."
 
 
-def add_endpoint(service: JobService, catalogue: Catalogue) -> None:
-    """Adds `/generate` to the page that is being built."""
+def add_endpoint(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
+    """Add `/generate` to the page that is being built."""
     gr.api(
-        endpoint(service, catalogue),
+        endpoint(page, service, catalogue),
         api_name="generate",
         api_description=_DESCRIPTION,
         concurrency_limit=None,  # the queue is ours: a waiting call must not hold up another
     )
 
 
-def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """The endpoint's function. A call that is given up does not end its job."""
-    preselected = catalogue.preselected
+class _Calls:
+    """Stores the jobs of calls at once, and lets a bounded number of calls wait for them."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._room, self._endings = Room(MOST_WAITING, newcomer_goes=True), Endings(service)
+        self._taken_in = 0
+
+    async def store(self, settings: dict[str, Any]) -> Job:
+        if self._taken_in >= MOST_TAKEN_IN:
+            raise LongtakeError(
+                f"{MOST_TAKEN_IN} other calls are about to be stored; this one was not.", "Call again later."
+            )
+        self._taken_in += 1
+        try:
+            await self._catalogue.planner.pictures.prepare(settings["image"])
+            return await anyio.to_thread.run_sync(
+                self._catalogue.submit, self._service, settings, limiter=self._threads
+            )
+        finally:
+            self._taken_in -= 1
+
+    async def wait(self, job: Job, listens: Callable[[], bool]) -> Job:
+        """Return the job once it is over.
+
+        Raises:
+            LongtakeError: If too many calls wait; the job goes its way without this one.
+        """
+        with self._room.place(listens) as place:
+            ends = asyncio.ensure_future(self._endings.wait(job.id))
+            leaves = asyncio.ensure_future(place.is_lost.wait())
+            try:
+                await asyncio.wait((ends, leaves), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                leaves.cancel()
+                ends.cancel()
+        if not ends.done() or ends.cancelled():
+            raise LongtakeError(
+                f"Job {job.id} is stored and will be made, but {MOST_WAITING} calls already wait for theirs.",
+                f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
+            )
+        return await asyncio.to_thread(self._service.job, job.id)
+
+
+def endpoint(
+    page: gr.Blocks, service: JobService, catalogue: Catalogue
+) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Return the endpoint's function. A call that is given up does not end its job."""
+    preselected, calls = catalogue.preselected, _Calls(service, catalogue)
 
     async def generate(
         image: FileData | None = None,
@@ -53,15 +105,14 @@ def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitab
         preserved_gb: float | None = None,
         vram_cap_gb: float | None = None,
         vae_tile: int | None = None,
+        request: gr.Request | None = None,
     ) -> FileData:
         given = locals()
         settings = {field.name: given[field.name] for field in fields(GenerationRequest)}
         try:
             settings["image"] = picture_path(image)
-            job = await asyncio.to_thread(catalogue.submit, service, settings)
-            while not job.is_over:
-                await asyncio.sleep(_POLL_SECONDS)
-                job = service.job(job.id)
+            job = await calls.store(settings)
+            job = await calls.wait(job, lambda: hears(page, request, behind=_MESSAGES_BEHIND))
             return _video(job)  # pyright: ignore[reportReturnType] - gradio wants it as plain data
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error

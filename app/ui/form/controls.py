@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ _PASSED_ON = "() => window.longtake.picture"
 _KEPT = "() => { try { return localStorage.getItem('longtake.form') } catch { return null } }"
 # Of a page's own events none is an endpoint, none shows gradio's spinner, and none waits for another.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-_SCRIPT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+# These run in the browser only, but whoever asks the server for them must not make gradio read a picture.
+_SCRIPT: dict[str, Any] = {
+    "queue": False, "preprocess": False, "show_progress": "hidden", "api_visibility": "private",
+}  # fmt: skip
 _CHANGED: dict[str, Any] = {"fn": None, "js": "() => window.longtake?.changed()", **_SCRIPT}
 _EXAMPLES_JS = """element.addEventListener('click', (event) => {
   const card = event.target.closest('[data-example]');
@@ -181,8 +185,10 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
 
         return handler
 
-    def describe(*values: object) -> tuple[Any, ...]:
-        described = describer.describe(dict(zip(names, values, strict=True)))
+    async def describe(*values: object) -> tuple[Any, ...]:
+        settings = dict(zip(names, values, strict=True))
+        await describer.pictures.prepare_upload(settings["image"])
+        described = await asyncio.to_thread(describer.describe, settings)
         return described.length, described.picture, described.memory, described.facts
 
     # What is folded away has no change event; who sets it lets the script say so, as `facts.submit`.
