@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from platformdirs import user_cache_path
-
 from app.jobs.stdio import take_stdin, take_stdout
+from app.machine import cache_folder
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
@@ -155,7 +154,7 @@ def main() -> None:
     convolutions = initialize_miopen_fallback(
         **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
     )
-    local = Local(dict(os.environ), user_cache_path("longtake", appauthor=False))
+    local = Local(dict(os.environ), cache_folder())
     runner = Runner(local, convolutions)
     while True:
         order = orders.take()

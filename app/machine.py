@@ -41,7 +41,22 @@ def this_profile(environ: Mapping[str, str]) -> Profile:
 
 def this_local(environ: Mapping[str, str]) -> Local:
     """Where this program keeps what it has found out about the machine."""
-    return Local(dict(environ), user_cache_path("longtake", appauthor=False))
+    return Local(dict(environ), cache_folder())
+
+
+def cache_folder() -> Path:
+    """Return the folder, in the user's own cache, of what can be found out again. It is not made.
+
+    Raises:
+        InputError: If there is no home folder, as with a user that only a container knows.
+    """
+    try:
+        return user_cache_path("longtake", appauthor=False)
+    except RuntimeError as error:
+        raise InputError(
+            "HOME is not set, and this user has no home folder; expected one for caches.",
+            "Set HOME or XDG_CACHE_HOME to a folder that can be written.",
+        ) from error
 
 
 def named_machine(card: str) -> Machine:
@@ -68,7 +83,7 @@ def named_machine(card: str) -> Machine:
 
 def calibration_file() -> Path:
     """Where `benchmarks/calibrate_memory.py --save` writes."""
-    return user_cache_path("longtake", appauthor=False) / "memory.json"
+    return cache_folder() / "memory.json"
 
 
 def read_calibration(machine: Machine) -> Calibration:

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_dir
-
 from app.jobs.patience import MIOPEN_FOLDERS
+from app.machine import cache_folder
 
 VARIABLE = "MIOPEN_FIND_MODE"
 FIND_MODES = {
@@ -57,7 +56,7 @@ RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
 
 def routes_folder() -> Path:
     """In the user's own cache; not made by asking."""
-    return Path(user_cache_dir("longtake"), "conv_routes")
+    return cache_folder() / "conv_routes"
 
 
 def conv_settings() -> dict[str, Any]:

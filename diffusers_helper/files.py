@@ -6,6 +6,33 @@ import os
 import secrets
 from pathlib import Path
 
+from diffusers_helper.errors import InputError, short_repr
+
+
+def given_path(path: str | Path, setting: str) -> Path:
+    """Return a path that a person gave, with `~` replaced by the home folder it stands for.
+
+    Args:
+        path: The path.
+        setting: What it was given as.
+
+    Raises:
+        InputError: If there is no such home folder, or for a name that is not UTF-8 and so cannot be told.
+    """
+    try:
+        str(path).encode()
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"{setting} is {short_repr(str(path))}; expected a home folder that exists after the ~.",
+            "Write the whole path.",
+        ) from error
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{setting} is {short_repr(str(path))}; expected a name in UTF-8.",
+            "Rename it, or choose another one.",
+        ) from error
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes a file so that a reader, or a crash, sees the old content or the new one, never a part."""

@@ -24,6 +24,7 @@ from app.in_process import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
+from app.machine import cache_folder
 from app.report_text import report_text
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import write_atomic
@@ -45,7 +46,8 @@ def make_video(arguments: argparse.Namespace) -> int:
         BrokenPipeError: if nobody reads the output any more; the job is cancelled.
     """
     request = _request(arguments)
-    profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use
+    profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use, as does
+    cache_folder()
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()

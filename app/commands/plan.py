@@ -7,12 +7,13 @@ import json
 import os
 import sys
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import EXIT_BAD_INPUT
+from app.jobs.stdio import say
 from app.machine import named_machine, read_calibration, this_local, this_machine
 from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
@@ -59,11 +60,11 @@ def print_plan(arguments: argparse.Namespace) -> int:
                 "fits": False, "message": error.message, "remedies": list(error.remedies),
                 "stage": error.stage, "smallest_cap_bytes": error.smallest_cap_bytes,
             }  # fmt: skip
-            sys.stdout.write(json.dumps(refusal) + "\n")
+            say(json.dumps(refusal) + "\n")
         sys.stderr.write(f"{error}\n")
         return EXIT_BAD_INPUT
     text = json.dumps(_as_json(plan, profile)) + "\n" if arguments.json else _as_text(plan, profile, info)
-    sys.stdout.write(text)
+    say(text)
     return 0
 
 
@@ -76,7 +77,7 @@ def _request(arguments: argparse.Namespace, info: ModelInfo) -> GenerationReques
 def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
     if image is None:
         return None
-    picture = load_picture(Path(image).expanduser())
+    picture = load_picture(given_path(image, "image"))
     side = request.resolution or info.side
     return nearest_bucket(picture.height, picture.width, side, info.multiple)
 

@@ -20,7 +20,7 @@ from app.jobs.store import INDEX_FOLDER, JobStore, unwritable
 from app.jobs.worker import Worker
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.output.job_folder import JobFolder
@@ -102,7 +102,7 @@ class JobService:
         info.check_mode(request.mode)
         check_prompt(request, info)
         if picture is None:
-            picture = plain_png(load_picture(Path(request.image).expanduser()))
+            picture = plain_png(load_picture(given_path(request.image, "image")))
         folder = JobFolder.create(self._outputs)
         try:
             with contextlib.ExitStack() as on_failure:

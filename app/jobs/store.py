@@ -18,7 +18,7 @@ from app.jobs.owner import Owner, is_alive
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
 from diffusers_helper.failures import interrupted_event
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class JobStore:
     """
 
     def __init__(self, outputs: Path) -> None:
-        self.outputs = outputs.expanduser().absolute()
+        self.outputs = given_path(outputs, "outputs").absolute()
         self._lock = threading.RLock()
         self._owners = self.outputs / INDEX_FOLDER / "owners"
         self._unwritten: dict[str, Event] = {}  # final events that the index could not take

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from typing import Any
 
-import anyio
 import gradio as gr
 from gradio.data_classes import FileData
 
@@ -41,7 +40,7 @@ class _Calls:
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
-        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._threads = asyncio.Semaphore(_THREADS)
         self._room, self._endings = Room(MOST_WAITING, newcomer_goes=True), Endings(service)
         self._taken_in = 0
 
@@ -53,9 +52,8 @@ class _Calls:
         self._taken_in += 1
         try:
             await self._catalogue.planner.pictures.prepare(settings["image"])
-            return await anyio.to_thread.run_sync(
-                self._catalogue.submit, self._service, settings, limiter=self._threads
-            )
+            async with self._threads:
+                return await asyncio.to_thread(self._catalogue.submit, self._service, settings)
         finally:
             self._taken_in -= 1
 

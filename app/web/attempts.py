@@ -52,15 +52,15 @@ class Attempts:
     def succeeded(self, address: str, browser: str | None = None) -> str:
         """Give back the attempts that led to the right password. Return a name for the browser to keep."""
         with self._lock:
-            who = self._who(address, browser)
-            self._free_at.pop(who, None)
-            if who != browser:
-                browser = secrets.token_urlsafe(24)
-            self._browsers[browser] = None
-            self._browsers.move_to_end(browser)
+            self._free_at.pop(self._who(address, browser), None)
+            known = (
+                browser if browser is not None and browser in self._browsers else secrets.token_urlsafe(24)
+            )
+            self._browsers[known] = None
+            self._browsers.move_to_end(known)
             while len(self._browsers) > _BROWSERS_KNOWN:
                 self._browsers.popitem(last=False)
-            return browser
+            return known
 
     def _who(self, address: str, browser: str | None) -> str:
         if browser is not None and browser in self._browsers:

@@ -38,10 +38,10 @@ class FolderNames:
         return self._forms.sub(lambda found: self._names[found[0]], text)
 
     def inward(self, message: bytes) -> bytes:
-        """Return a message in JSON with gradio's names of uploads; return anything else as it is.
+        """Return a message in JSON with gradio's names of uploads; leave anything else alone.
 
         Gradio opens, copies or downloads what a description of a file names before any handler sees it. So
-        whatever is no upload, an address of the network too, is no longer a description: a handler refuses it.
+        what is no upload, such as an address of the network, is no longer a description: a handler refuses it.
         """
         try:
             return json.dumps(self._real(json.loads(message))).encode()
@@ -66,7 +66,7 @@ class FolderNames:
 
 
 def _spellings(folder: Path) -> set[bytes]:
-    """Return how a path may stand in a message: as JSON writes it, in ASCII or not, and as an address does."""
+    """Return how a path may stand in a message: as JSON writes it, in ASCII or not, or as addresses do."""
     paths = {f"{form}/" for form in (folder, folder.resolve())}
     forms = {json.dumps(path, ensure_ascii=plain)[1:-1] for path in paths for plain in (False, True)}
     return {form.encode() for form in forms | {quote(path) for path in paths}}

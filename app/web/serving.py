@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from platformdirs import user_cache_path
-
 from app.jobs.service import JobService
-from app.machine import read_calibration, this_local, this_profile
+from app.machine import cache_folder, read_calibration, this_local, this_profile
 from app.web.guard import Guard, Hosts
 from app.web.served_files import ServedFiles, UploadRoom
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.picture import MAX_BYTES
 
@@ -70,14 +70,10 @@ def open_page(
         The page, for `close_page`, and its address.
 
     Raises:
-        InputError: if there is no such model, or the machine's calibration is of no use.
+        InputError: If there is no such model, the machine's calibration is of no use, or there can be no
+            folder for uploads.
     """
-    os.environ.setdefault("GRADIO_TEMP_DIR", str(user_cache_path("longtake") / "page"))
-    # Else whoever connects from this machine, as each visitor does by way of a proxy, could write another's
-    # address into a header. Who has a proxy that is to be believed sets this, as uvicorn describes it.
-    os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
-    # A table of all calls for a route that the guard does not open; it is made anew after each of them.
-    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
+    _take_environment()
     from app.ui.catalogue import Catalogue
     from app.ui.page import build_page
     from app.ui.planner import Planner
@@ -86,7 +82,7 @@ def open_page(
         profile = this_profile(os.environ)
     planner = Planner(profile, read_calibration(profile.machine), this_local(os.environ))
     page = build_page(service, Catalogue.starting_with(model, planner))
-    outputs = outputs.expanduser().absolute()
+    outputs = given_path(outputs, "outputs").absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     _, url, public_url = page.launch(
         prevent_thread_lock=True,
@@ -110,6 +106,28 @@ def open_page(
         hosts.trusted.add(urlsplit(public_url).hostname or "")
         page.share = False  # else gradio hands out a page whose script is another site's
     return page, public_url or url
+
+
+def _take_environment() -> None:
+    """Set what gradio and its server read of the environment, but for what a person has set.
+
+    Raises:
+        InputError: If there can be no folder for uploads.
+    """
+    os.environ.setdefault("GRADIO_TEMP_DIR", str(cache_folder() / "page"))
+    # Else whoever connects from this machine, as each visitor does by way of a proxy, could write another's
+    # address into a header. Who has a proxy that is to be believed sets this, as uvicorn describes it.
+    os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
+    # A table of all calls for a route that the guard does not open; it is made anew after each of them.
+    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder for uploads, {folder}, cannot be made ({error.strerror}); expected one to write to.",
+            "Set HOME, XDG_CACHE_HOME or GRADIO_TEMP_DIR to a folder that can be written.",
+        ) from error
 
 
 def close_page(page: gr.Blocks) -> None:
@@ -158,7 +176,7 @@ def _own_names(server: str) -> frozenset[str]:
 
 
 def _checker(user: str, password: str) -> Callable[[str, str], bool]:
-    """Return a check of user and password whose time does not tell where, or in which, the difference lies."""
+    """Return a check of user and password whose time does not tell where the difference lies."""
     expected = (user.encode(), password.encode())
 
     def is_right(given_user: str, given_password: str) -> bool:

@@ -34,8 +34,8 @@ def ask(
 ) -> Answer:
     """One request, exactly as told.
 
-    `Host` is the server's own unless given, `source` is the address that asks. `data` is sent as JSON, an iterable `body` in chunks without a
-    length.
+    `Host` is the server's own unless given. `data` is sent as JSON, an iterable `body` in chunks without a
+    length. `source` is the address that asks.
     """
     given = list(headers.items()) if isinstance(headers, dict) else list(headers)
     if data is not None:

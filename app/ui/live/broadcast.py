@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import cache
 
@@ -84,7 +84,7 @@ class Broadcast:
         self._pages = 0
         self._watch: _Watch | None = None
 
-    async def updates(self) -> AsyncIterator[Update | None]:
+    async def updates(self) -> AsyncGenerator[Update | None, None]:
         """Yield the newest update whenever there is a new one, and None while there is not.
 
         The updates end when the service is stopped.

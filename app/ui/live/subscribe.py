@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
     """Give every open page a subscription of its own, and another one when it asks for it."""
     broadcast, room = Broadcast(service), Room(MOST_PAGES, newcomer_goes=False)
 
-    async def updates(asked: gr.Request) -> AsyncIterator[tuple[Any, ...]]:
+    async def updates(asked: gr.Request) -> AsyncGenerator[tuple[Any, ...], None]:
         with room.place(lambda: hears(page, asked, behind=_MESSAGES_BEHIND)) as place:
             async with aclosing(subscribe(broadcast, place)) as changes:
                 async for change in changes:
@@ -42,7 +42,7 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
     result.view.submit(updates, None, outputs, cancels=[first], trigger_mode="multiple", **quiet)
 
 
-async def subscribe(broadcast: Broadcast, place: Place) -> AsyncIterator[tuple[Any, ...]]:
+async def subscribe(broadcast: Broadcast, place: Place) -> AsyncGenerator[tuple[Any, ...], None]:
     """Keep one page up to date for as long as it listens. Only what has changed is sent.
 
     Yields:

@@ -330,7 +330,7 @@ def test_the_password_opens_and_guessing_is_slowed_down(locked: tuple[str, Any])
     assert refused.status == 429
     assert 0 < int(refused.headers["Retry-After"]) <= LOGIN_SECONDS / LOGIN_ATTEMPTS
     assert ask(url, "/config", headers={"Cookie": token}).status == 200
-    # A browser that was logged in before has attempts of its own, and no header makes another address of this.
+    # A browser that was logged in before has attempts of its own; no header makes another address of this.
     assert log_in(url, "geheim", headers={"Cookie": token}).status == 200
     assert log_in(url, "geheim", headers={"X-Forwarded-For": "203.0.113.9"}).status == 429
 
