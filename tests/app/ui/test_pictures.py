@@ -226,7 +226,7 @@ def test_a_picture_is_decoded_once_for_all_who_ask(tmp_path: Path, monkeypatch: 
 
 
 def test_the_page_never_decodes_a_picture_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradio does before it calls a function, also one that only the browser runs, where it may preprocess."""
+    """Gradio does so where it may preprocess, before any function, also before those of the browser."""
     page = build_page(JobService(tmp_path / "outputs"), Catalogue())
     shown = [block for block in page.blocks.values() if isinstance(block, gr.Image)]
     readers = [fn for fn in page.fns.values() if any(block in shown for block in fn.inputs)]
