@@ -7,7 +7,9 @@ folders can stand in the text of an error; nobody sends them back.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ class FolderNames:
         """Return a message in JSON with gradio's names of uploads; leave anything else alone.
 
         Gradio opens, copies or downloads what a description of a file names before any handler sees it. So
-        what is no upload, such as an address of the network, is made no description, and a handler refuses it.
+        what is no upload, such as an address of the network, is described no longer, and a handler refuses it.
         """
         try:
             return json.dumps(self._real(json.loads(message))).encode()
@@ -60,9 +62,19 @@ class FolderNames:
         real = {name: self._real(one) for name, one in value.items()}
         if isinstance(path, str) and path.startswith(_UPLOADS):
             real["path"] = self._uploads + path.removeprefix(_UPLOADS)
-        elif "path" in value:
+            if _is_missing_or_plain(real["path"]):
+                return real
+        if "path" in value:
             real.pop("meta", None)
         return real
+
+
+def _is_missing_or_plain(path: str) -> bool:
+    """Return whether opening a path cannot wait, as it does for a pipe."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return True
 
 
 def _spellings(folder: Path) -> set[bytes]:

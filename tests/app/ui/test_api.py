@@ -8,15 +8,18 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import av
+import gradio as gr
 import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
@@ -144,6 +147,25 @@ def test_a_path_is_no_model_and_no_picture(client: Client, photo: Path, tiny_mod
         client.predict(image=str(photo), api_name="/generate")
 
 
+def test_an_address_is_no_picture_and_nobody_asks_for_it(client: Client) -> None:
+    asked = list[str]()
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for address in (f"http://127.0.0.1:{server.server_port}/x.png", "https://192.0.2.1/x.png"):
+            with pytest.raises(AppError, match="image is not an upload; expected a picture sent along"):
+                client.predict(image=handle_file(address), api_name="/generate")
+        server.shutdown()
+    assert asked == []
+
+
 def test_only_the_outputs_folder_is_served(client: Client, photo: Path, program: PageProgram) -> None:
     client.predict(handle_file(photo), **FAST, api_name="/generate")
     video = next(program.outputs.glob("*/video.mp4"))
@@ -182,7 +204,7 @@ def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pyte
     service = JobService(tmp_path / "outputs", engine)
     service.start()
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
-    generate: Any = endpoint(service, Catalogue())
+    generate: Any = endpoint(gr.Blocks(), service, Catalogue())
     assert inspect.iscoroutinefunction(generate)
     engine.go(100)
     with pytest.raises(Exception, match=re.escape(f"{MESSAGE} {REMEDY}")):

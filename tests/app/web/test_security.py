@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -376,6 +377,23 @@ def test_a_known_browser_has_attempts_of_its_own() -> None:
     assert attempts.begin("a", known) > 0
     assert attempts.succeeded("a", known) == known
     assert attempts.succeeded("a", "invented") not in ("invented", known)
+
+
+@pytest.mark.timeout(120)
+def test_no_function_of_the_page_waits_for_a_pipe(stand: Stand) -> None:
+    uploads = Path(os.environ["GRADIO_TEMP_DIR"])
+    for folder in (stand.outputs, uploads):
+        os.mkfifo(folder / "pipe.png")
+    names = (str(stand.outputs / "pipe.png"), str(uploads / "pipe.png"), "uploads/pipe.png")
+    for function in json.loads(ask(stand.url, "/config").body)["dependencies"]:
+        if function["queue"]:
+            continue
+        for name in names:
+            file = {"path": name, "meta": {"_type": "gradio.FileData"}}
+            message = {"data": [file] * len(function["inputs"]), "fn_index": function["id"]}
+            answer = ask(stand.url, "/gradio_api/run/predict", method="POST", data=message)
+            assert answer.status in (200, 404, 500)
+    assert ask(stand.url).status == 200
 
 
 def test_a_message_is_bounded(stand: Stand) -> None:
