@@ -43,7 +43,7 @@ class FolderNames:
         """Return a message in JSON with gradio's names of uploads; leave anything else alone.
 
         Gradio opens, copies or downloads what a description of a file names before any handler sees it. So
-        what is no upload, such as an address of the network, is described no longer, and a handler refuses it.
+        what is no upload, such as an address of the network, is not described, and handlers refuse it.
         """
         try:
             return json.dumps(self._real(json.loads(message))).encode()
