@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from types import FrameType, TracebackType
 
 from app.commands.arguments import (
@@ -27,7 +26,7 @@ from app.jobs.stdio import take_stdout
 from app.machine import cache_folder
 from app.report_text import report_text
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.profiles import detect, profile_for
@@ -51,7 +50,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    service = JobService(Path(arguments.out), InProcessEngine() if arguments.in_process else None)
+    service = JobService(given_path(arguments.out, "out"), InProcessEngine() if arguments.in_process else None)
     with Signals() as signals:
         job = service.submit(request, allow_folder=True)
         stdout = take_stdout()
