@@ -9,10 +9,11 @@ import re
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from diffusers_helper.errors import FailureCode
+
 Stage = Literal[
     "load", "text", "image", "vae_encode", "vision", "sample", "decode", "write"
 ]  # in the order of a first section; the last three repeat per section
-FailureCode = Literal["bad_input", "error", "engine_died"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,13 +119,17 @@ class Cancelled(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed(Event):
-    """The job cannot go on. `message` and `remedy` are for a person, `detail` is technical."""
+    """The end of a job that cannot go on. `message` and `remedy` are for a person, `detail` is technical.
+
+    As in `errors`, settings are named in back quotes. `setting` is the one at fault, or empty.
+    """
 
     is_final: ClassVar[bool] = True
     message: str
     remedy: str
     detail: str = ""
     code: FailureCode = "error"
+    setting: str = ""
     video: str | None = None
     frames: int = 0
 

@@ -2,68 +2,87 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import traceback
 
-from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.events import Failed, FailureCode
+from diffusers_helper.errors import FailureCode, LongtakeError
+from diffusers_helper.events import Failed
+from diffusers_helper.foreign_errors import Trouble, trouble_of
 
 MAX_DETAIL = 8000  # characters: a deep traceback, still small enough for one line of the event log
-
-_DOWNLOAD_ERRORS = {
-    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "HfHubHTTPError", "RepositoryNotFoundError",
-    "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
+_NO_MEMORY: tuple[FailureCode, str, str] = (
+    "out_of_memory",
+    "There was not enough memory to go on.",
+    "Choose a smaller `resolution`, or close other programs that use memory, and start again.",
+)
+_TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
+    "device_memory": _NO_MEMORY,
+    "host_memory": _NO_MEMORY,
+    "disk_full": (
+        "disk_full", "The disk is full; the video cannot be written.", "Free some space and start again.",
+    ),
+    "download": (
+        "download", "The model could not be downloaded from huggingface.co.",
+        "Check the network connection and start again; what was loaded so far is kept.",
+    ),
+    "proxy": (
+        "download", "The model cannot be loaded by way of the proxy that is set ({text}).",
+        "Unset ALL_PROXY, or set it to an address that begins with http://.",
+    ),
+    "installation": (
+        "installation", "A package that Longtake needs cannot be loaded ({text}).",
+        "Run ./webui.sh --setup-only to complete the installation.",
+    ),
 }  # fmt: skip
-_SHORTER = "Choose a smaller resolution, or close other programs that use memory, and start again."
 _KEPT = "What was finished until then is kept; start again."
 
 
 def failed_event(error: BaseException, job: str, time: float, video: str | None, frames: int) -> Failed:
-    """What a person should read about an exception that ended a job.
+    """Return what a person should read about an exception that ended a job.
 
-    `video` and `frames` are what there was by then. Errors of libraries are told apart by their names, so
-    that no library is imported for it.
+    `video` and `frames` are what there was by then.
     """
-    code: FailureCode = "error"
-    if isinstance(error, LongtakeError):
-        message, remedy = error.message, error.remedy
-        code = "bad_input" if isinstance(error, InputError) else "error"
-    else:
-        message, remedy = _sentences(error)
-    detail = "".join(traceback.format_exception(error))[-MAX_DETAIL:]
+    known = error if isinstance(error, LongtakeError) else _explained(error)
     return Failed(
-        job=job,
-        time=time,
-        message=message,
-        remedy=remedy,
-        detail=detail,
-        code=code,
-        video=video,
-        frames=frames,
-    )
+        job=job, time=time,
+        message=known.message, remedy=known.remedy, code=known.code, setting=known.setting,
+        detail="".join(traceback.format_exception(error))[-MAX_DETAIL:], video=video, frames=frames,
+    )  # fmt: skip
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """How the engine process came to its end, as it follows after its name. As `Popen.returncode`."""
+    """Return how the engine process ended, as it follows after its name.
+
+    Args:
+        exit_code: as `Popen.returncode`.
+    """
     if exit_code is not None and exit_code < 0:
         return f"was ended by {_signal_name(-exit_code)}"
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
 
 
 def engine_died_event(
-    exit_code: int | None, job: str, time: float, video: str | None, frames: int, lessons: str = ""
+    exit_code: int | None,
+    job: str,
+    time: float,
+    video: str | None,
+    frames: int,
+    *,
+    attempts: int = 1,
+    lessons: str = "",
 ) -> Failed:
-    """What a person should read when the engine process is gone for good.
+    """Return what a person should read when the engine process is gone for good.
 
     Args:
         exit_code: as `Popen.returncode`.
-        lessons: what is known of all its deaths, a line each.
+        job, time, video, frames: as in the event.
+        attempts: how many engines have died at the job.
+        lessons: what is known of their deaths, a line each.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
         remedy = f"Often the system's memory was full. {_KEPT}"
-    tries = f" It was tried {lessons.count(chr(10)) + 1} times." if lessons else ""
+    tries = f" It was tried {attempts} times." if attempts > 1 else ""
     return Failed(
         job=job, time=time, remedy=remedy,
         message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
@@ -73,32 +92,22 @@ def engine_died_event(
 
 
 def interrupted_event(job: str, time: float, video: str | None, frames: int) -> Failed:
-    """For a job that was running when its whole program ended without a word, as by a power cut."""
+    """Return the end of a job whose whole program ended without a word, as by a power cut."""
     return Failed(
         job=job, time=time, message="Longtake was ended while it made this video.", remedy=_KEPT,
         code="engine_died", video=video, frames=frames,
     )  # fmt: skip
 
 
-def _sentences(error: BaseException) -> tuple[str, str]:
-    name, text = type(error).__name__, str(error)
-    if isinstance(error, MemoryError) or name == "OutOfMemoryError" or "out of memory" in text.lower():
-        return "There was not enough memory to go on.", _SHORTER
-    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "disk is full" in text:
-        return "The disk is full; the video cannot be written.", "Free some space and start again."
-    if any(kind.__name__ in _DOWNLOAD_ERRORS for kind in type(error).__mro__):
-        return (
-            "The model could not be downloaded from huggingface.co.",
-            "Check the network connection and start again; what was loaded so far is kept.",
-        )
-    if isinstance(error, ImportError):
-        return (
-            f"A package that Longtake needs cannot be loaded ({text}).",
-            "Run ./webui.sh --setup-only to complete the installation.",
-        )
-    first_line = text.strip().splitlines()[0][:200] if text.strip() else "no further text"
-    return (
-        f"An unexpected error ended the job ({name}: {first_line}).",
+def _explained(error: BaseException) -> LongtakeError:
+    """Return an error of someone else's code as one that can be read."""
+    trouble, text = trouble_of(error), str(error).strip()
+    if trouble in _TROUBLES:
+        code, message, remedy = _TROUBLES[trouble]
+        return LongtakeError(message.format(text=text), remedy, code=code)
+    first_line = text.splitlines()[0][:200] if text else "no further text"
+    return LongtakeError(
+        f"An unexpected error ended the job ({type(error).__name__}: {first_line}).",
         "Start again; if it returns, report it.",
     )
 

@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.errors import InputError
 
 
 def given_path(path: str | Path, setting: str) -> Path:
@@ -24,14 +24,14 @@ def given_path(path: str | Path, setting: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(
-            f"{setting} is {short_repr(str(path))}; expected a home folder that exists after the ~.",
-            "Write the whole path.",
-        ) from error
+            setting=setting, value=str(path), expected="a home folder that exists after the ~",
+            remedy="Write the whole path.",
+        ) from error  # fmt: skip
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{setting} is {short_repr(str(path))}; expected a name in UTF-8.",
-            "Rename it, or choose another one.",
-        ) from error
+            setting=setting, value=str(path), expected="a name in UTF-8",
+            remedy="Rename it, or choose another one.",
+        ) from error  # fmt: skip
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -14,57 +14,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore, Triple
 from cache.conv_rungs import RUNGS
+from diffusers_helper.foreign_errors import Trouble, trouble_of
 
 _log = logging.getLogger(__name__)
 
 AUTO, OFF = "auto", "off"
 CHOICES = (AUTO, *RUNGS, OFF)
 
-# Looked for in this order in the lower-case text of an error. Most were reported by people with Radeon cards;
-# the others are what the same fault is called by cuDNN, oneDNN and the CPU's allocator.
-_TEXTS: tuple[tuple[ErrorKind, tuple[str, ...]], ...] = (
-    (
-        ErrorKind.MEMORY,
-        (
-            "out of memory", "hiperroroutofmemory", "miopenstatusallocfailed", "cudnn_status_alloc_failed",
-            "blockallocator::alloc failed", "memory critical error by agent",
-            "hsa_status_error_out_of_resources", "can't allocate memory",
-        ),
-    ),
-    (
-        ErrorKind.DEVICE,
-        (
-            "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
-            "unspecified launch failure", "hiperrorlaunchtimeout", "launch timed out",
-            "memory access fault by gpu", "hsa exception", "hsa_status_error",
-        ),
-    ),
-    (
-        ErrorKind.DRIVER,
-        (
-            "miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed",
-            "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
-            "cudnn_status_", "unable to find an engine", "could not create a primitive",
-        ),
-    ),
-)  # fmt: skip
+_KINDS: dict[Trouble, ErrorKind] = {
+    "device_memory": ErrorKind.MEMORY, "host_memory": ErrorKind.MEMORY, "device": ErrorKind.DEVICE,
+    "driver": ErrorKind.DRIVER,
+}  # fmt: skip
 
 
 def classify(error: BaseException) -> ErrorKind | None:
-    """The kind of a fault of driver, memory or device; None for everything else, our mistakes included."""
-    if not isinstance(error, RuntimeError):
-        return None
-    if isinstance(error, torch.OutOfMemoryError):
-        return ErrorKind.MEMORY
-    text = str(error).lower()
-    return next((kind for kind, signs in _TEXTS if any(sign in text for sign in signs)), None)
+    """Return the kind of a fault of driver, memory or device; None for all else, our mistakes included."""
+    trouble = trouble_of(error) if isinstance(error, RuntimeError) else None
+    return None if trouble is None else _KINDS.get(trouble)
 
 
 def initialize_miopen_fallback(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageCms, ImageOps
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import PictureError
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
@@ -45,24 +45,24 @@ def load_picture(source: Path | bytes) -> Image.Image:
         The picture as RGB, 8 bits a channel, upright.
 
     Raises:
-        InputError: For anything that is no such picture, is damaged, has a side below 16 pixels or one side
+        PictureError: For anything that is no such picture, is damaged, has a side below 16 pixels or one side
             more than 8 times the other. Size and shape are judged by the header, before anything is decoded.
     """
     with _opened(source) as (image, name):
         try:
             return _as_rgb(image)
-        except (InputError, MemoryError):
+        except (PictureError, MemoryError):
             raise
         except Exception as error:
             # Decoders meet damage with many kinds of errors: OSError, SyntaxError, EOFError, zlib.error, ...
-            raise InputError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
+            raise PictureError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
 
 
 def size_of(source: Path | bytes) -> tuple[int, int]:
     """Return width and height of a picture as its header has them.
 
     Raises:
-        InputError: As `load_picture` does by the header.
+        PictureError: As `load_picture` does by the header.
     """
     with _opened(source) as (image, _):
         return image.size
@@ -81,7 +81,7 @@ def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, No
     name = "The picture" if isinstance(source, bytes) else f"The picture {source.name}"
     content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
     if not content:
-        raise InputError(f"{name} is empty; expected a picture file.", "Choose another file.")
+        raise PictureError(f"{name} is empty; expected a picture file.", "Choose another file.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Pillow can read in spite of a fault is read
         # Pillow warns from 90 megapixels on and refuses from 180 on; both are too many here.
@@ -102,14 +102,14 @@ def _read(path: Path, name: str) -> bytes:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no file"
-            raise InputError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
+            raise PictureError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
         with path.open("rb") as file:
             return _limited(status.st_size, name, file.read(MAX_BYTES + 1))
     except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
-        if isinstance(error, InputError):
+        if isinstance(error, PictureError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
+        raise PictureError(
             f"{name} cannot be read ({reason}); expected a picture file.", "Check the path."
         ) from error
 
@@ -117,7 +117,7 @@ def _read(path: Path, name: str) -> bytes:
 def _limited(size: int, name: str, content: bytes) -> bytes:
     size = max(size, len(content))
     if size > MAX_BYTES:
-        raise InputError(
+        raise PictureError(
             f"{name} has {size / 2**20:.1f} MiB; expected at most {MAX_BYTES // 2**20} MiB.",
             "Save it smaller, as JPEG for example.",
         )
@@ -128,13 +128,13 @@ def _open(content: bytes, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(content), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InputError(
+        raise PictureError(
             f"{name} has far more than {MAX_PIXELS // 10**6} million pixels; expected at most that many.",
             "Save it smaller.",
         ) from error
     except Exception as error:
         # A damaged header too is met with many kinds of errors.
-        raise InputError(
+        raise PictureError(
             f"{name} is not a picture that can be read; expected PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF.",
             _CONVERT,
         ) from error
@@ -144,11 +144,11 @@ def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
     found = f"{name} has {width}x{height} pixels"
     if width * height > MAX_PIXELS:
-        raise InputError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
+        raise PictureError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
     if min(width, height) < MIN_SIDE:
-        raise InputError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
+        raise PictureError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
     if max(width, height) > MAX_ASPECT * min(width, height):
-        raise InputError(
+        raise PictureError(
             f"{found}; expected one side at most {MAX_ASPECT} times the other.", "Cut it to another shape."
         )
 
@@ -158,7 +158,7 @@ def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
         return
     scans = content.count(b"\xff\xda")  # the marker of one; nothing else in the coded data looks like it
     if scans > MAX_SCANS:
-        raise InputError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
+        raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
@@ -203,7 +203,9 @@ def _orientation(image: Image.Image) -> int:
 def _to_8_bits(image: Image.Image) -> Image.Image:
     """Return grey values of 16 bits scaled to 8, where Pillow alone would clip them."""
     if image.mode == "F":
-        raise InputError("The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT)
+        raise PictureError(
+            "The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT
+        )
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)
         scaled = np.empty(values.shape, np.uint8)

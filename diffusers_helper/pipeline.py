@@ -42,13 +42,12 @@ from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.packing import WINDOW, Section, plan_sections
 from diffusers_helper.picture import fit_picture, load_picture
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import StepInfo, flow_sigmas, sample_euler, sample_unipc, shift_of
+from diffusers_helper.sampling import StepInfo, flow_sigmas, sampler, shift_of
 from diffusers_helper.seeds import noise_for
 from diffusers_helper.vae.codec import decode_latents, encode_picture
 from diffusers_helper.vae.passes import Pieces
 from diffusers_helper.vae.sections import SectionDecoder
 
-_SAMPLERS = {"unipc": sample_unipc, "euler": sample_euler}
 # Latents: channels, pixels per side.
 _CHANNELS, _SHRINK = 16, 8
 
@@ -252,7 +251,7 @@ class _Job:
         sigmas = flow_sigmas(self.request.steps, shift_of(num_tokens))
         with self.on_device("sample", section) as transformer:
             denoise = GuidedDenoiser(transformer, condition, history.context(section))
-            sample = _SAMPLERS[self.request.sampler]
+            sample = sampler(self.request.sampler)
             window = to_host(sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step))
         if not bool(window.isfinite().all()):
             raise LongtakeError(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from tests.support.jobs import PATIENCE
 from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
 
 if TYPE_CHECKING:
@@ -21,11 +25,40 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# The same examples in each run, and no example fails for the time that it takes.
+settings.register_profile(
+    "longtake",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("longtake")
+
 
 def pytest_configure() -> None:
     """Programs that tests start inherit ignored signals, as from `nohup` or a shell's `&`; they test them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let tests, and what they start, neither see nor change what Longtake has learned on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for name in [name for name in os.environ if name.startswith("LONGTAKE_")]:
+            if not name.startswith("LONGTAKE_TEST_"):
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Let no test draw numbers that depend on the tests before it."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +99,7 @@ def browser() -> Iterator[Any]:
     # Not for the whole session: while it lives, its event loop counts as running in the tests' thread.
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
         yield browser
         browser.close()
 
@@ -87,7 +120,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 def page(browser: Any, stand: Stand) -> Iterator[Any]:
     """A fresh tab that has the page open; fails if the page asked anybody else for anything."""
     context = browser.new_context()
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE * 1000)
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
     page = context.new_page()

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from app.commands.arguments import EXIT_FAILED, given_find_mode
+from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
 from app.jobs.stdio import say
 from app.machine import output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
@@ -88,7 +88,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     local = this_local(environ)
     if arguments.forget_smaller_plans:
         return _forget(local)
-    report = examine(arguments.model, given_path(arguments.out, "out"), environ, local=local)
+    report = examine(arguments.model, given_path(arguments.out, "outputs"), environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
         say(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
@@ -308,7 +308,7 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
         )  # fmt: skip
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
-        report.add("job", error.message, "problem", error.remedy)
+        report.add("job", command_words(error.message), "problem", command_words(error.remedy))
         return
     report.add(
         "job",

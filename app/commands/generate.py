@@ -8,13 +8,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import fields
 from types import FrameType, TracebackType
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
     EXIT_FAILED,
+    given_settings,
     take_engine_environment,
     take_find_mode,
 )
@@ -25,6 +25,7 @@ from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
 from app.machine import cache_folder
 from app.report_text import report_text
+from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.models.registry import find_model
@@ -36,21 +37,26 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Makes one video and shows how it goes.
+    """Make one video and show how it goes.
 
-    Returns: exit code, as the program's help says.
+    Returns:
+        The exit code, as the program's help says.
 
     Raises:
         InputError: for anything in the arguments that cannot be used.
         BrokenPipeError: if nobody reads the output any more; the job is cancelled.
     """
-    request = _request(arguments)
+    given = given_settings(arguments)
+    given.setdefault("mode", find_model(arguments.model, allow_folder=True).modes[0])
+    request = GenerationRequest.from_dict(given)
     profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use, as does
     cache_folder()
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    service = JobService(given_path(arguments.out, "out"), InProcessEngine() if arguments.in_process else None)
+    service = JobService(
+        given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
+    )
     with Signals() as signals:
         job = service.submit(request, allow_folder=True)
         stdout = take_stdout()
@@ -83,7 +89,7 @@ def make_video(arguments: argparse.Namespace) -> int:
 
 
 def _report(service: JobService, job: Job) -> None:
-    """Writes the problem report into the job's folder and says where it is."""
+    """Write the problem report into the job's folder and say where it is."""
     file = JobFolder(job.folder).report
     try:
         write_atomic(file, report_text(service, job.id).encode())
@@ -92,23 +98,16 @@ def _report(service: JobService, job: Job) -> None:
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
 
 
-def _request(arguments: argparse.Namespace) -> GenerationRequest:
-    names = {field.name for field in fields(GenerationRequest)}
-    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
-    given.setdefault("mode", find_model(arguments.model, allow_folder=True).modes[0])
-    return GenerationRequest.from_dict(given)
-
-
 def _exit_code(last: Event | None) -> int:
     if isinstance(last, Finished):
         return 0
     if isinstance(last, Cancelled):
         return EXIT_CANCELLED
-    return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code == "bad_input" else EXIT_FAILED
+    return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code in INPUT_CODES else EXIT_FAILED
 
 
 class Signals:
-    """While it is entered, the first Ctrl-C or SIGTERM calls `ask` in a thread, the second ends the process.
+    """A context in which the first Ctrl-C or SIGTERM calls `ask` in a thread; the second ends the process.
 
     Before `ask` is set they raise KeyboardInterrupt.
     """

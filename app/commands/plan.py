@@ -6,10 +6,10 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
-from app.commands.arguments import EXIT_BAD_INPUT
+from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
 from app.jobs.stdio import say
 from app.machine import named_machine, read_calibration, this_local, this_machine
 from diffusers_helper.buckets import nearest_bucket
@@ -29,16 +29,18 @@ _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in 
 
 
 def print_plan(arguments: argparse.Namespace) -> int:
-    """Prints the plan of a video.
+    """Print the plan of a video.
 
-    Returns: exit code; 2 if no plan keeps within the cap.
+    Returns:
+        The exit code; 2 if no plan keeps within the cap.
 
     Raises:
         InputError: for anything in the arguments or the environment that cannot be used.
         LongtakeError: if a local model's files cannot be read.
     """
     info = find_model(arguments.model, allow_folder=True)
-    request = _request(arguments, info)
+    given = {"mode": info.modes[0], **given_settings(arguments)}
+    request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     info.check_mode(request.mode)
     # Of another machine nobody knows how much main memory it has, and what happened there.
     local = Local() if arguments.card else this_local(os.environ)
@@ -57,21 +59,16 @@ def print_plan(arguments: argparse.Namespace) -> int:
     except DoesNotFit as error:
         if arguments.json:
             refusal = {
-                "fits": False, "message": error.message, "remedies": list(error.remedies),
+                "fits": False, "message": command_words(error.message),
+                "remedies": [*map(command_words, error.remedies)],
                 "stage": error.stage, "smallest_cap_bytes": error.smallest_cap_bytes,
             }  # fmt: skip
             say(json.dumps(refusal) + "\n")
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT
     text = json.dumps(_as_json(plan, profile)) + "\n" if arguments.json else _as_text(plan, profile, info)
     say(text)
     return 0
-
-
-def _request(arguments: argparse.Namespace, info: ModelInfo) -> GenerationRequest:
-    names = {field.name for field in fields(GenerationRequest)}
-    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
-    return GenerationRequest.from_dict({"mode": info.modes[0], **given, "image": arguments.image or "none"})
 
 
 def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:

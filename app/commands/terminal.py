@@ -7,6 +7,7 @@ from typing import IO, Any, TextIO
 
 from tqdm import tqdm
 
+from app.commands.arguments import error_line
 from app.jobs.job import Job
 from app.jobs.stdio import explained
 from diffusers_helper.events import (
@@ -32,22 +33,23 @@ _STAGES = {
 
 
 class JsonLines:
-    """One event a line, each out at once; what ends a job is on stderr in words too."""
+    """A display for programs: one event a line, each written at once; a failure is on stderr in words too."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
 
     def begin(self, job: Job) -> None:
-        """The events say it all."""
+        """Say nothing: the events say it all."""
 
     def show(self, event: Event) -> None:
+        """Write the event."""
         _write_line(self._stdout, json.dumps(to_dict(event), allow_nan=False))
         if isinstance(event, Failed):
-            self._stderr.write(f"{event.message} {event.remedy}\n")
+            self._stderr.write(error_line(event))
 
 
 class ProgressBar:
-    """A bar with the time left on a terminal, a line per section elsewhere; the video's path on stdout."""
+    """A display for people: a bar with the time left on a terminal, elsewhere a line for each section."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
@@ -55,9 +57,11 @@ class ProgressBar:
         self._sections = 0
 
     def begin(self, job: Job) -> None:
+        """Say where the job is."""
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def show(self, event: Event) -> None:
+        """Say what the event means."""
         if isinstance(event, JobStarted):
             self._sections = event.sections
             length = f"{event.frames} frames, {event.frames / FPS:.1f} s"
@@ -100,7 +104,7 @@ class ProgressBar:
         elif isinstance(event, Cancelled | Failed):
             video = event.video
             if isinstance(event, Failed):
-                self._say(f"{event.message} {event.remedy}")
+                self._say(error_line(event).rstrip())
             else:
                 self._say("Cancelled.")
             if video is not None:

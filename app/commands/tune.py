@@ -20,6 +20,7 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    add_setting,
     take_engine_environment,
     take_find_mode,
 )
@@ -28,10 +29,10 @@ from app.jobs.pace import in_words
 from app.miopen import routes_folder
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import DEFAULT_MODEL, find_model, model_names
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.profiles import detect, profile_for
-from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION
+from diffusers_helper.request import SETTINGS
 
 if TYPE_CHECKING:
     import torch
@@ -59,14 +60,8 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=tune, verbose=False)
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
-        help=f"{', '.join(model_names())}, or a folder (default: {DEFAULT_MODEL})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--resolution", type=int, metavar="PIXELS",
-        help="as for generate: side of a square video of the same area (default: the model's own)",
-    )  # fmt: skip
+    add_setting(parser, "model")
+    add_setting(parser, "resolution")
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
     parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
     parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
@@ -82,11 +77,7 @@ def tune(arguments: argparse.Namespace) -> int:
         InputError: for a model, resolution or shape that cannot be used, or while another one runs.
     """
     info = find_model(arguments.model, allow_folder=True)
-    side = arguments.resolution or info.side
-    if not MIN_RESOLUTION <= side <= MAX_RESOLUTION:
-        raise InputError(
-            f"resolution is {side}; expected {MIN_RESOLUTION} to {MAX_RESOLUTION}.", "Choose another."
-        )
+    side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
     height, width = nearest_bucket(height, width, side, info.multiple)
     with Signals(), _only_one(routes_folder()):

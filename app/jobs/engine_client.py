@@ -43,12 +43,15 @@ class EngineDied(Exception):
     Attributes:
         exit_code: as `Popen.returncode`, None where there is none.
         trial: the convolution that it was computing in a way that was never tried for it before.
-        lessons: what was learned from several deaths, a line each.
+        attempts: how many engines have died at the job.
+        lessons: what was learned from their deaths, a line each.
     """
 
-    def __init__(self, exit_code: int | None = None, trial: Trial | None = None, lessons: str = "") -> None:
+    def __init__(
+        self, exit_code: int | None = None, trial: Trial | None = None, attempts: int = 1, lessons: str = ""
+    ) -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.trial, self.lessons = exit_code, trial, lessons
+        self.exit_code, self.trial, self.attempts, self.lessons = exit_code, trial, attempts, lessons
 
     @property
     def cause(self) -> str:

@@ -274,5 +274,6 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
     reason = getattr(error, "strerror", None) or str(error)
     return InputError(
         f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",
-        "Choose another one with --out or --outputs.",
+        "Choose another one with `outputs`.",
+        setting="outputs",
     )

@@ -131,7 +131,7 @@ class Supervisor:
                 deaths = [*deaths, death] if not run.advanced else [death]
                 run.charge(deaths)
                 if _is_hopeless(deaths):
-                    raise EngineDied(died.exit_code, lessons=_lessons(deaths)) from died
+                    raise EngineDied(died.exit_code, attempts=len(deaths), lessons=_lessons(deaths)) from died
                 yield run.warning(death)
             else:
                 return

@@ -154,7 +154,9 @@ class Worker:
         video, frames = self._store.salvage(job.id, shown)
         if self._should_end(job):
             return Cancelled(job=job.id, time=0.0, video=video, frames=frames)
-        return engine_died_event(death.exit_code, job.id, 0.0, video, frames, death.lessons)
+        return engine_died_event(
+            death.exit_code, job.id, 0.0, video, frames, attempts=death.attempts, lessons=death.lessons
+        )
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
         """Whether the job was cancelled or the program is ending, or is so within `wait` seconds."""

@@ -1,8 +1,10 @@
 """The one endpoint for programs. It takes what the command line takes and returns the finished video."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import fields
+from inspect import Parameter, Signature
 from typing import Any
 
 import gradio as gr
@@ -14,14 +16,13 @@ from app.ui.catalogue import Catalogue
 from app.ui.pictures import picture_path
 from app.ui.waiting import Endings, Room, hears
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.request import GenerationRequest
-
-# No `from __future__ import annotations` here: gradio reads the endpoint's types from its signature.
+from diffusers_helper.request import SETTINGS
 
 MOST_WAITING = 500  # each holds a connection, of which a process may commonly have 1024
 MOST_TAKEN_IN = 1000
 _THREADS = 2  # for checking and storing calls; others need threads meanwhile
 _MESSAGES_BEHIND = 0
+_REQUEST = "request"  # the parameter through which gradio says who calls; it is no setting
 _DESCRIPTION = "Makes a video that starts with a picture. Waits for its turn and returns the finished MP4."
 
 
@@ -83,39 +84,39 @@ def endpoint(
     page: gr.Blocks, service: JobService, catalogue: Catalogue
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
     """Return the endpoint's function. A call that is given up does not end its job."""
-    preselected, calls = catalogue.preselected, _Calls(service, catalogue)
+    signature, calls = _signature(catalogue.preselected), _Calls(service, catalogue)
 
-    async def generate(
-        image: FileData | None = None,
-        prompt: str = "",
-        negative: str = "",
-        seconds: float = 5.0,
-        seed: int = 31337,
-        steps: int = 25,
-        mode: str | None = None,
-        resolution: int | None = None,
-        guidance: float = 10.0,
-        cfg: float = 1.0,
-        cfg_rescale: float = 0.0,
-        crf: int = 16,
-        sampler: str = "unipc",
-        model: str = preselected,
-        preserved_gb: float | None = None,
-        vram_cap_gb: float | None = None,
-        vae_tile: int | None = None,
-        request: gr.Request | None = None,
-    ) -> FileData:
-        given = locals()
-        settings = {field.name: given[field.name] for field in fields(GenerationRequest)}
+    async def generate(*values: object, **named: object) -> Any:
+        given = signature.bind(*values, **named)
+        given.apply_defaults()
+        settings, request = dict(given.arguments), given.arguments[_REQUEST]
+        del settings[_REQUEST]
         try:
-            settings["image"] = picture_path(image)
+            settings["image"] = picture_path(settings["image"])
             job = await calls.store(settings)
             job = await calls.wait(job, lambda: hears(page, request, behind=_MESSAGES_BEHIND))
-            return _video(job)  # pyright: ignore[reportReturnType] - gradio wants it as plain data
+            return _video(job)
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
-    return generate  # pyright: ignore[reportReturnType]
+    # Gradio reads names, defaults and what is returned from the first, the parameters' types from the second.
+    generate.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    generate.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    return generate
+
+
+def _signature(preselected: str) -> Signature:
+    """Return the parameters: the settings, but for a picture that is sent along and the model's own order."""
+    types: dict[str, Any] = {
+        name: setting.kind | None if setting.is_optional else setting.kind
+        for name, setting in SETTINGS.items()
+    } | {"image": FileData | None, "mode": str | None}
+    defaults = {name: setting.default for name, setting in SETTINGS.items()}
+    defaults |= {"mode": None, "model": preselected}
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
+    parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))
+    return Signature(parameters, return_annotation=FileData)
 
 
 def _video(job: Job) -> dict[str, Any]:

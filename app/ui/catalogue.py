@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.planner import Planner, refusal
+from app.ui.planner import Planner
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.request import GenerationRequest
 
@@ -73,8 +73,6 @@ class Catalogue:
         folder = self.folder.folder if self.folder and model == self.preselected else None
         settings["model"] = str(folder) if folder else model
         request = GenerationRequest.from_dict(settings)
-        refused = self.planner.check(request, self.info(str(model)))
-        if refused is not None:
-            raise refusal(refused)
+        self.planner.check(request, self.info(str(model)))
         picture = self.planner.pictures.plain(request.image)
         return service.submit(request, allow_folder=folder is not None, picture=picture)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import PictureError
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 # -P: a folder named `app` where the program was started must not be taken for ours.
@@ -75,7 +75,7 @@ class PictureProcess:
             The picture, or None if it has more pixels than this process decodes.
 
         Raises:
-            InputError: If the picture cannot be used, or takes more time or memory than the limits allow.
+            PictureError: If the picture cannot be used, or takes more time or memory than the limits allow.
         """
         with self._turn:
             process = self._process = self._started()
@@ -89,7 +89,7 @@ class PictureProcess:
         if "size" in answer:
             return Decoded(Size(*answer["size"]), png)
         if "error" in answer:
-            raise InputError(*answer["error"])
+            raise PictureError(*answer["error"])
         if "is_too_much" in answer:
             raise _refusal(path, f"takes more than {answer['is_too_much']} to decode")
         return None
@@ -132,8 +132,8 @@ class PictureProcess:
         raise _refusal(path, "ended the program that decodes it, or took too long")
 
 
-def _refusal(path: Path, what: str) -> InputError:
-    return InputError(f"The picture {path.name} {what}; expected an ordinary picture file.", _REMEDY)
+def _refusal(path: Path, what: str) -> PictureError:
+    return PictureError(f"The picture {path.name} {what}; expected an ordinary picture file.", _REMEDY)
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ from gradio.utils import get_upload_folder
 
 from app.ui.picture_process import Decoded, Limits, PictureProcess, Size
 from diffusers_helper.buckets import nearest_bucket
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.picture import KEPT_PIXELS, MAX_PIXELS
 
 # An ordinary picture does not wait for one of 64 megapixels, each of which takes seconds.
@@ -147,8 +147,8 @@ def picture_path(picture: object) -> str:
     path = picture.get("path") if isinstance(picture, dict) else None
     if isinstance(path, str) and "\0" not in path and _is_uploaded(Path(path)):
         return path
-    raise InputError(
-        "image is not an upload; expected a picture sent along.", "Pass gradio_client.handle_file(path)."
+    raise PictureError(
+        "`image` is not an upload; expected a picture sent along.", "Pass gradio_client.handle_file(path)."
     )
 
 

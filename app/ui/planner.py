@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from app.ui.pictures import Pictures
-from app.ui.text import MEMORY_STAGES, cap_gb, gb
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.disk import DiskSpeeds
@@ -19,15 +19,7 @@ from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import (
-    GB,
-    Budget,
-    Demand,
-    DoesNotFit,
-    JobPlan,
-    plan_job,
-    smallest_cap,
-)
+from diffusers_helper.planning.budget import GB, Demand, DoesNotFit
 from diffusers_helper.planning.estimates import Calibration, largest_bucket
 from diffusers_helper.planning.job import (
     VideoPlan,
@@ -40,24 +32,9 @@ from diffusers_helper.planning.job import (
 from diffusers_helper.planning.profiles import Profile, detect, profile_for
 from diffusers_helper.request import GenerationRequest
 
+_log = logging.getLogger(__name__)
 MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
 _DEMANDS_KNOWN = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why nothing fits, and what would.
-
-    Attributes:
-        stage: the first that does not fit.
-        least: the plan under the smallest cap that works.
-        is_preserved: whether less preserved memory alone would do.
-    """
-
-    stage: str
-    budget: Budget
-    least: JobPlan
-    is_preserved: bool
 
 
 def _this_profile() -> Profile:
@@ -108,35 +85,28 @@ class Planner:
             if name in settings
         }
 
-    def plan(
-        self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None
-    ) -> VideoPlan | Refusal:
-        """The plan, or why there is none.
+    def plan(self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None) -> VideoPlan:
+        """Return the plan of a request.
 
         Args:
+            request: what is asked for.
+            info: its model.
             shape: height and width of the video; None where the picture is not known.
 
         Raises:
+            DoesNotFit: if no plan keeps within the cap.
             LongtakeError: if a local model's files cannot be read.
         """
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
         profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
-        demands = self._known_demands(request, info, profile, height, width)
-        try:
-            return plan_video(
-                request, info, profile,
-                shape=(height, width),
-                demands=demands,
-                learned=self.local.learned,
-                free_ram_bytes=host_memory().available or None,
-                disk_speed=lambda: weights_speed(info, self.disks.ask),
-            )  # fmt: skip
-        except DoesNotFit as error:
-            budget = self.profile.budget(request.vram_cap_gb, request.preserved_gb)
-            least = plan_job(budget.with_cap(error.smallest_cap_bytes), demands)
-            freed = replace(budget, preserved_bytes=0, is_default=False)
-            lower = min(smallest_cap(freed, demand.stages) for demand in demands)
-            return Refusal(error.stage, budget, least, lower <= budget.cap_bytes)
+        return plan_video(
+            request, info, profile,
+            shape=(height, width),
+            demands=self._known_demands(request, info, profile, height, width),
+            learned=self.local.learned,
+            free_ram_bytes=host_memory().available or None,
+            disk_speed=lambda: weights_speed(info, self.disks.ask),
+        )  # fmt: skip
 
     def _known_demands(
         self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
@@ -161,47 +131,25 @@ class Planner:
         """Whether there is a cap to plan with; of some cards only the driver knows it."""
         return self.profile.cap_bytes.value > 0
 
-    def check(self, request: GenerationRequest, info: ModelInfo) -> Refusal | None:
-        """Why a request would be refused before anything is loaded, None if it would not be.
+    def check(self, request: GenerationRequest, info: ModelInfo) -> None:
+        """Refuse a request that does not fit. What cannot be planned here the engine judges.
 
-        What cannot be planned here the engine judges.
+        Raises:
+            DoesNotFit: if no plan keeps within the cap.
         """
-        if not self.knows_the_size and request.vram_cap_gb is None:
-            return None
         size = self.pictures.judge(request.image)
-        if isinstance(size, InputError):
-            return None
+        if isinstance(size, InputError) or not (self.knows_the_size or request.vram_cap_gb is not None):
+            return
         side = request.resolution or info.side
+        shape = nearest_bucket(size.used_height, size.used_width, side, info.multiple)
         try:
-            shape = nearest_bucket(size.used_height, size.used_width, side, info.multiple)
-            found = self.plan(request, info, shape)
-        except LongtakeError:
-            return None
-        return found if isinstance(found, Refusal) else None
+            self.plan(request, info, shape)
+        except DoesNotFit:
+            raise
+        except LongtakeError as error:
+            _log.info("the plan is left to the engine: %s", error)
 
 
 def _tenths(count: int) -> float:
     scale = 10 if count >= GB else 1000
     return math.floor(scale * count / GB) / scale
-
-
-# What a smaller picture makes smaller; the VAE works in pieces of one size.
-_BY_SIZE = ("sample",)
-
-
-def refusal(found: Refusal) -> InputError:
-    """The sentence that the panel says, for the start."""
-    cap, smallest = found.budget.cap_bytes, found.least.smallest_cap_bytes
-    least = gb(smallest, up=True)
-    message = (
-        f"Does not fit: “{MEMORY_STAGES[found.stage]}” needs more than a cap of {cap_gb(cap)} GB leaves; "
-        f"the smallest cap that works is {least} GB"
-    )
-    too_large = smallest > found.budget.total_bytes
-    message += f", and this device has {cap_gb(found.budget.total_bytes)} GB." if too_large else "."
-    raised = "" if too_large else f"set VRAM Cap to {least} GB or more"
-    lowered = "lower GPU Inference Preserved Memory" if found.is_preserved else ""
-    heaviest = max(found.least.stages, key=lambda stage: stage.peak_bytes).stage
-    smaller = "choose a smaller Resolution" if heaviest in _BY_SIZE and not found.is_preserved else ""
-    ways = " or ".join(filter(None, (lowered, raised, smaller))) or "choose another model"
-    return InputError(message, f"{ways[0].upper()}{ways[1:]}.")

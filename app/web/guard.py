@@ -21,9 +21,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.ui import scripts
 from app.web.attempts import Attempts
 from app.web.folder_names import FolderNames
-from app.web.served_files import ServedFiles, UploadRoom
+from app.web.served_files import ServedFiles, UploadRoom, page_script
 
 MAX_MESSAGE_BYTES = 2 * 2**20  # of a request that is no upload: settings and a prompt are a few kB
 _JOINS = 4  # of calls and pages that ask for news: more at once would keep other answers waiting
@@ -34,6 +35,7 @@ _AROUND_FILES = 2**16  # bytes of a form besides its files
 _API = "/gradio_api"
 _UPLOADED = f"{_API}/file=uploads/"
 _JOBS = "/jobs/"
+_SCRIPTS = f"/{scripts.ROUTE}/"
 _UPLOAD = f"{_API}/upload"
 # What a login page needs, and what tells nothing.
 _PUBLIC = re.compile(
@@ -41,8 +43,8 @@ _PUBLIC = re.compile(
     rf"|({_API})?/theme\.css|{_API}/(app_id|login_check|startup-events|user)"
 )
 _READ = re.compile(
-    rf"/config|/logout|{_JOBS}[^/]+/.+|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+"
-    rf"|heartbeat/[^/]+|call/[^/]+/[^/]+)"
+    rf"/config|/logout|{_SCRIPTS}.+|{_JOBS}[^/]+/.+"
+    rf"|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+|heartbeat/[^/]+|call/[^/]+/[^/]+)"
 )
 _WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)")
 _JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
@@ -142,6 +144,8 @@ class Guard:
             await refusal(scope, receive, send)
         elif path.startswith(_JOBS):
             await self._files.of_job(scope["path"].removeprefix(_JOBS))(scope, receive, send)
+        elif path.startswith(_SCRIPTS):
+            await page_script(scope["path"].removeprefix(_SCRIPTS))(scope, receive, send)
         elif path.startswith(_UPLOADED):
             await self._files.upload(scope["path"].removeprefix(_UPLOADED))(scope, receive, send)
         elif path == "/login":

@@ -1,4 +1,4 @@
-"""Which files the page serves: what jobs show, and what was uploaded; and how much of the latter is kept."""
+"""The files that the page serves: its scripts, what jobs show, and uploads, of which a limit is kept."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
+from app.ui import scripts
 from diffusers_helper.output.job_folder import JobFolder
 
 # Of a job's folder: the start picture, the versions of the video, a small picture of each section.
@@ -62,6 +63,16 @@ class ServedFiles:
 
 
 _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
+
+
+def page_script(address: str) -> Response:
+    """Return a script of the page, by its address below the route of scripts."""
+    content = scripts.content(address)
+    if content is None:
+        return _NOT_THERE
+    # The address names the version, so what lies there never changes.
+    headers = {"cache-control": "private, max-age=31536000, immutable"}
+    return Response(content, media_type="text/javascript", headers=headers)
 
 
 def _is_plain(part: str) -> bool:

@@ -12,12 +12,19 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
-from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, Parser, add_find_mode, take_find_mode
+from app.commands.arguments import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    Parser,
+    add_find_mode,
+    error_line,
+    take_find_mode,
+)  # fmt: skip
 from app.jobs.service import JobService
 from app.jobs.stdio import open_closed_streams, say
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
-from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE, detect, profile_for
@@ -44,12 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_proxies(os.environ)
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
-    except InputError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_BAD_INPUT
     except LongtakeError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_FAILED
+        sys.stderr.write(error_line(error, outputs="--outputs"))
+        return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
 
 
 def _parser() -> Parser:

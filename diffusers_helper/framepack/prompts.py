@@ -43,9 +43,10 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
         count = all_of_it - without
         if count > MAX_TEXT_TOKENS:
             raise InputError(
-                f"{name} has {count} tokens; model {info.name} expects at most {MAX_TEXT_TOKENS}.",
-                "Shorten it.",
-            )
+                setting=name, found=f"has {count} tokens",
+                expected=f"at most {MAX_TEXT_TOKENS}, the most that model {info.name} reads",
+                remedy="Shorten it.",
+            )  # fmt: skip
 
 
 def encoded_tokens(text: str, info: ModelInfo) -> int:

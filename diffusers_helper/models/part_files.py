@@ -67,6 +67,7 @@ def find_part(source: PartSource, cancel: CancelToken) -> Path:
         raise LongtakeError(
             f"{source.location} is not whole on this machine and cannot be downloaded ({reason[:200]}).",
             "Check the network connection and start again; what was downloaded is kept.",
+            code="download",
         )
     return folder
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.packing import MODES, Mode
-from diffusers_helper.request import RANGES
+from diffusers_helper.request import SETTINGS
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
@@ -57,9 +57,10 @@ class ModelInfo:
         """Raises InputError if the model was not made for this order of sections."""
         if mode not in self.modes:
             raise InputError(
-                f"mode is {mode!r}; model {self.name} expects {' or '.join(self.modes)}.",
-                "Choose that mode, or another model.",
-            )
+                setting="mode", value=mode,
+                expected=f"{' or '.join(self.modes)}, which model {self.name} was made for",
+                remedy="Choose that `mode`, or another `model`.",
+            )  # fmt: skip
 
     @property
     def known_words(self) -> list[str]:
@@ -134,7 +135,7 @@ def _read_facts(file: Path) -> dict[str, Any]:
     if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
         raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
     for name in ("steps", "guidance"):
-        bounds = RANGES[name]
+        bounds = SETTINGS[name]
         if name in facts and not bounds.low <= facts[name] <= bounds.high:
             raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
     return facts
@@ -174,7 +175,9 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
         return _published(name, *_PUBLISHED[name])
     choices = ", ".join(model_names())
     if not allow_folder:
-        raise InputError(f"model is {short_repr(name)}; expected one of {choices}.", "Choose one of them.")
+        raise InputError(
+            setting="model", value=name, expected=f"one of {choices}", remedy="Choose one of them."
+        )
     try:
         folder = Path(name).expanduser()
         is_folder = folder.is_dir()
@@ -182,13 +185,14 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
         folder, is_folder = Path(name), False
     if not is_folder:
         raise InputError(
-            f"model is {short_repr(name)}; expected one of {choices}, or a folder with the model's parts.",
-            "Check the spelling.",
-        )
+            setting="model", value=name, expected=f"one of {choices}, or a folder with the model's parts",
+            remedy="Check the spelling.",
+        )  # fmt: skip
     missing = [part for part in PARTS if not (folder / part).is_dir()]
     if missing:
         raise InputError(
             f"model folder {name} lacks {', '.join(missing)}; expected the folders {', '.join(PARTS)}.",
-            "Point --model at a complete folder.",
+            "Set `model` to a complete folder.",
+            setting="model",
         )
     return _from_folder(name, folder.resolve())

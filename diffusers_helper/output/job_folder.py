@@ -102,6 +102,7 @@ class JobFolder:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
                 f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",
-                "Choose another one with --out or --outputs.",
+                "Choose another one with `outputs`.",
+                setting="outputs",
             ) from error
         return folder

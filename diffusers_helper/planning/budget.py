@@ -154,32 +154,56 @@ class JobPlan:
 
 
 class DoesNotFit(InputError):
-    """No plan keeps within the cap.
+    """A cap that no plan keeps within.
 
     Attributes:
+        budget: the cap and what else there is.
+        demands: what was to fit, each in a way of its own.
+        stage: name of the first stage that does not fit.
         smallest_cap_bytes: a cap at which it would work, and below which nothing does.
-        stage: the first stage that does not fit.
         remedies: three sentences; together they are `remedy`.
     """
 
-    def __init__(self, budget: Budget, stage: Stage, smallest_cap_bytes: int) -> None:
-        preserved, name = budget.preserved_in_force, stage.model.name
+    code = "does_not_fit"
+
+    def __init__(self, budget: Budget, demands: Sequence[Demand]) -> None:
+        least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
+        stage = next(one for one in least.stages if smallest_cap(budget, (one,)) > budget.cap_bytes)
+        self.budget, self.demands, self.stage = budget, tuple(demands), stage.name
+        self.smallest_cap_bytes = smallest_cap(budget, least.stages)
         weights, working = least_resident(stage.model), stage.working_bytes + budget.reserve_bytes
-        message = (
-            f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
-            f"{gb_text(weights, up=True)} GB of {name}'s weights must be on the device, working takes "
-            f"{gb_text(working, up=True)} GB, and {gb_text(preserved)} GB are preserved."
-        )
-        cap = gb_text(smallest_cap_bytes, up=True)
-        by_cap = f"Set --vram-cap-gb to {cap} or more."
-        if smallest_cap_bytes > budget.total_bytes:
+        cap = gb_text(self.smallest_cap_bytes, up=True)
+        by_cap = f"Set `vram_cap_gb` to {cap} or more."
+        if self.is_too_large:
             by_cap = f"It would fit into {cap} GB; this device has {gb_text(budget.total_bytes)} GB."
-        by_preserved = "Or lower --preserved-gb, which holds weights back."
+        by_preserved = "Or lower `preserved_gb`, which holds weights back."
         if weights + working > budget.cap_bytes:
-            by_preserved = "Lowering --preserved-gb alone is not enough."
-        self.remedies = (by_cap, by_preserved, "Or choose a smaller --resolution, or --vae-tile auto.")
-        super().__init__(message, " ".join(self.remedies))
-        self.smallest_cap_bytes, self.stage = smallest_cap_bytes, stage.name
+            by_preserved = "To lower `preserved_gb` alone is not enough."
+        self.remedies = (by_cap, by_preserved, "Or choose a smaller `resolution`, or leave out `vae_tile`.")
+        super().__init__(
+            f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
+            f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, "
+            f"working takes {gb_text(working, up=True)} GB, and {gb_text(budget.preserved_in_force)} GB are "
+            "preserved.",
+            " ".join(self.remedies),
+            setting="vram_cap_gb",
+        )
+
+    @property
+    def is_too_large(self) -> bool:
+        """Return whether the device itself is smaller than the smallest cap."""
+        return self.smallest_cap_bytes > self.budget.total_bytes
+
+    @property
+    def is_preserved(self) -> bool:
+        """Return whether less preserved memory alone would do."""
+        freed = replace(self.budget, preserved_bytes=0, is_default=False)
+        return min(smallest_cap(freed, demand.stages) for demand in self.demands) <= freed.cap_bytes
+
+    @property
+    def least(self) -> JobPlan:
+        """Return the plan under the smallest cap that works."""
+        return plan_job(self.budget.with_cap(self.smallest_cap_bytes), self.demands)
 
 
 def gb_text(count: int, *, up: bool = False) -> str:
@@ -267,7 +291,7 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
         evict, beside = tuple(model.name for model in others), 0
     fitting = [split for split in splits if _fits(budget, split, stage.working_bytes, beside)]
     if not fitting:
-        raise DoesNotFit(budget, stage, smallest_cap(budget, (stage,)))
+        raise DoesNotFit(budget, (Demand(None, (stage,)),))
     split = fitting[-1]
     order = _spread_order(len(stage.model.block_bytes))
     streamed = tuple(sorted(order[split.count :]))
@@ -315,9 +339,7 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     for demand in demands:
         if smallest_cap(budget, demand.stages) <= budget.cap_bytes:
             return _plan(budget, demand, min(smallest_cap(budget, other.stages) for other in demands))
-    least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
-    stage = next(stage for stage in least.stages if smallest_cap(budget, (stage,)) > budget.cap_bytes)
-    raise DoesNotFit(budget, stage, smallest_cap(budget, least.stages))
+    raise DoesNotFit(budget, demands)
 
 
 def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:

@@ -16,7 +16,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
 from diffusers_helper.planning.backend import ROCM, Attention, Backend
 from diffusers_helper.planning.budget import GB, Budget, gb_bytes
-from diffusers_helper.request import RANGES
+from diffusers_helper.request import SETTINGS
 
 Kind = Literal["rocm", "cuda", "cpu"]
 VaeDtype = Literal["stored", "fp32", "bf16", "fp16"]
@@ -315,27 +315,23 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
 
 
 def _gb(variable: str, name: str) -> Callable[[str], int]:
-    bounds = RANGES[name]
+    setting = SETTINGS[name]
 
     def read(text: str) -> int:
         try:
-            value = float(text)
+            return gb_bytes(setting.check(float(text)))
         except ValueError:
-            value = float("nan")
-        if not bounds.low <= value <= bounds.high:
-            raise _refusal(variable, text, f"a number from {bounds.low:g} to {bounds.high:g}")
-        return gb_bytes(value)
+            raise _refusal(variable, text, setting.expected) from None
 
     return read
 
 
 def _tile(text: str) -> int:
-    bounds = RANGES["vae_tile"]
-    if not text.isdigit() or int(text) % bounds.step or not bounds.low <= int(text) <= bounds.high:
-        raise _refusal(
-            TILE_VARIABLE, text, f"a multiple of {bounds.step:g} from {bounds.low:g} to {bounds.high:g}"
-        )
-    return int(text)
+    setting = SETTINGS["vae_tile"]
+    try:
+        return setting.check(int(text))
+    except ValueError:
+        raise _refusal(TILE_VARIABLE, text, setting.expected) from None
 
 
 def _vae_dtype_named(text: str) -> VaeDtype:

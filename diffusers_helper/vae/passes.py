@@ -24,7 +24,9 @@ Progress = Callable[[int, int], None]
 
 
 class NotFinite(LongtakeError):
-    """A piece has values that are not finite, as fp16 gives where it overflows."""
+    """A piece that has values that are not finite, as fp16 gives where it overflows."""
+
+    code = "not_finite"
 
     def __init__(self) -> None:
         super().__init__(

@@ -16,6 +16,7 @@ from app.commands.doctor import examine
 from app.miopen import FIND_MODES, VARIABLE, find_mode_findings, name_of
 from app.web import server
 from diffusers_helper.errors import InputError
+from tests.support.jobs import PATIENCE
 from tests.support.machines import GB, write_card, write_memory
 from tests.support.program import Program, until
 
@@ -47,7 +48,7 @@ def test_the_engine_starts_with_it(
         f"{VARIABLE}={expected}".encode()
     ]
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(PATIENCE) == 130
 
 
 def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -50,10 +50,10 @@ def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[
     generate = ("generate", "--prompt", "a ball")
     for command in ((*generate, "--out", out), ("plan",)):
         said = refused(capsys, cli.main, *command, "--image", name)
-        assert f"image is {shown}" in said or "image is not valid Unicode (character 7)" in said
-    assert f"out is {shown}" in refused(capsys, cli.main, "doctor", "--out", name)
-    assert f"outputs is {shown}" in refused(capsys, server.main, "--port", "0", "--outputs", name)
-    assert "outputs" in refused(capsys, cli.main, *generate, "--image", photo, "--out", name)
+        assert f"--image is {shown}" in said or "--image is not valid Unicode (character 7)" in said
+    assert f"--out is {shown}" in refused(capsys, cli.main, "doctor", "--out", name)
+    assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", "--outputs", name)
+    assert f"--out is {shown}" in refused(capsys, cli.main, *generate, "--image", photo, "--out", name)
 
 
 def test_a_proxy_that_needs_a_missing_package_is_named(

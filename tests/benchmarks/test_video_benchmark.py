@@ -17,6 +17,7 @@ def run(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True).stdout
 
 
+@pytest.mark.slow
 def test_figures_for_a_small_clip(tmp_path: Path) -> None:
     result = json.loads(run(tmp_path, "--json", "--sections", "4", "--width", "48", "--height", "32"))
     assert result["settings"] == {"sections": 4, "width": 48, "height": 32, "crf": 16}

@@ -261,6 +261,7 @@ print(float(learned.conv3d(*call).sum()))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_in_a_rung_works_the_next_time(tmp_path: Path) -> None:
     """As a supervisor does it: the note of the dead process says what to mark."""
     folder, note = tmp_path / "routes", tmp_path / "note"

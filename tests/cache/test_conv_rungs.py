@@ -17,7 +17,7 @@ from cache.conv import case_of
 from cache.conv_rungs import RUNGS, Rung, output_shape, window_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-RULES = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+RULES = settings(max_examples=50)
 Call = tuple[Tensor, Tensor, Tensor | None, Any, Any, Any, int]
 
 
@@ -115,7 +115,10 @@ def test_as_many_terms_as_in_a_model(name: str, dtype: torch.dtype, monkeypatch:
     check(RUNGS[name], call)
     exact, _ = expected_and_margin(call)
     plain = (functional.conv3d(*call).double() - exact).square().mean().sqrt()
-    assert (RUNGS[name].run(*call).double() - exact).square().mean().sqrt() <= 1.02 * plain + 1e-6
+    # In fp32 the order of the sum, which the processor chooses, gives one random rounding for each term.
+    terms, size = math.prod(weight.shape[1:]), exact.square().mean().sqrt()
+    summed = terms**0.5 * torch.finfo(torch.float32).eps * size
+    assert (RUNGS[name].run(*call).double() - exact).square().mean().sqrt() <= 1.02 * plain + summed
 
 
 @pytest.mark.parametrize("name", RUNGS)

@@ -71,7 +71,7 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
         Failed(**COMMON, message="It is broken.", remedy="Mend it."),
         {
             "event": "failed", **COMMON, "message": "It is broken.", "remedy": "Mend it.", "detail": "",
-            "code": "error", "video": None, "frames": 0,
+            "code": "error", "setting": "", "video": None, "frames": 0,
         },
     ),
 ]  # fmt: skip

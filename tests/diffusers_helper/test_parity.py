@@ -111,6 +111,7 @@ def check(
     assert difference.max() <= 1 / 255
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_sections", [1, 2, 3, 5])
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_latents_and_frames_are_those_of_diffusers(

@@ -290,7 +290,7 @@ def test_damage_is_refused_or_harmless(kind: str) -> None:
             assert image.mode == "RGB"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     width=st.integers(16, 90),
     height=st.integers(16, 90),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,20 @@ def scene(tmp_path: Path) -> Path:
     return write_scene(tmp_path / "scene.png", 90, 100)
 
 
+@pytest.fixture(scope="module")
+def latents_of(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., torch.Tensor]:
+    """Return what makes the latents of a request with these settings, once for all tests."""
+    folder = tmp_path_factory.mktemp("jobs")
+    scene = write_scene(folder / "scene.png", 90, 100)
+
+    @functools.cache
+    def latents(**settings: Any) -> torch.Tensor:
+        job = tmp_path_factory.mktemp("job") / "job"
+        return make(tiny_request(scene, **settings), models, job)[0].latents
+
+    return latents
+
+
 def frames_in(video: Path) -> int:
     with av.open(video) as container:
         return sum(1 for _ in container.decode(video=0))
@@ -81,6 +97,7 @@ def test_a_loaded_model_is_not_loaded_again(models: Models, scene: Path, tmp_pat
     assert "load" not in outline(events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "lengths"), [("inverted", [33, 69, 109]), ("forward", [37, 73, 109])])
 def test_the_video_grows_by_sections(
     mode: Mode, lengths: list[int], models: Models, scene: Path, tmp_path: Path
@@ -99,6 +116,7 @@ def test_the_video_grows_by_sections(
     assert result.latents.shape[2] == 28
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_the_same_request_gives_the_same_bytes(
     mode: Mode, tiny_model: Path, scene: Path, tmp_path: Path
@@ -110,6 +128,7 @@ def test_the_same_request_gives_the_same_bytes(
     assert torch.equal(one.latents, two.latents)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -124,26 +143,22 @@ def test_the_same_request_gives_the_same_bytes(
     ids=lambda change: next(iter(change)),
 )
 def test_every_setting_changes_the_result(
-    change: dict[str, Any], models: Models, scene: Path, tmp_path: Path
+    change: dict[str, Any], latents_of: Callable[..., torch.Tensor]
 ) -> None:
     base = {"steps": 4} if "sampler" in change else {}
-    plain, _ = make(tiny_request(scene, **base), models, tmp_path / "plain")
-    changed, _ = make(tiny_request(scene, **change), models, tmp_path / "changed")
-    difference = (plain.latents - changed.latents).abs().mean()
+    difference = (latents_of(**base) - latents_of(**change)).abs().mean()
     assert difference > 1e-4
 
 
+@pytest.mark.slow
 def test_negative_prompt_and_rescale_count_where_real_guidance_is_on(
-    models: Models, scene: Path, tmp_path: Path
+    latents_of: Callable[..., torch.Tensor],
 ) -> None:
-    def latents(name: str, **settings: Any) -> torch.Tensor:
-        return make(tiny_request(scene, **settings), models, tmp_path / name)[0].latents
-
-    guided = latents("guided", cfg=4.0)
-    assert not torch.equal(guided, latents("negative", cfg=4.0, negative="a green square slowly"))
-    assert not torch.equal(guided, latents("rescaled", cfg=4.0, cfg_rescale=0.7))
+    guided = latents_of(cfg=4.0)
+    assert not torch.equal(guided, latents_of(cfg=4.0, negative="a green square slowly"))
+    assert not torch.equal(guided, latents_of(cfg=4.0, cfg_rescale=0.7))
     # Without real guidance the model is not asked about the negative prompt.
-    assert torch.equal(latents("off", negative="a green square"), latents("plain"))
+    assert torch.equal(latents_of(negative="a green square"), latents_of())
 
 
 def test_unknown_words_are_told(models: Models, scene: Path, tmp_path: Path) -> None:
@@ -154,6 +169,7 @@ def test_unknown_words_are_told(models: Models, scene: Path, tmp_path: Path) -> 
     assert "red" not in warnings[0].split("them: ")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", buckets(64, 16), ids=str)
 def test_every_picture_shape(shape: tuple[int, int], models: Models, tmp_path: Path) -> None:
     height, width = shape

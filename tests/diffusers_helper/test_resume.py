@@ -49,6 +49,7 @@ def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.Tem
     return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "made"),
     [("sample 2", 1), ("decode 2", 2), ("write 2", 2), ("finished 2/3", 2), ("decode 3", 3)],
@@ -73,6 +74,7 @@ def test_a_resumed_job_gives_the_same_bytes(
     assert not {"text", "image", "vae_encode", "vision"} & set(lines)
 
 
+@pytest.mark.slow
 def test_sections_are_taken_over_into_another_folder(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_sections_are_taken_over_into_another_folder(
     assert not any(line.startswith("sample") for line in outline(events))
 
 
+@pytest.mark.slow
 def test_any_section_can_be_made_again_alone(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -95,6 +98,7 @@ def test_any_section_can_be_made_again_alone(
         assert torch.equal(again, load_file(kept / name)["latents"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -120,6 +124,7 @@ def test_latents_of_another_request_are_refused(
     assert words in refusal.value.message
 
 
+@pytest.mark.slow
 def test_weights_that_have_changed_are_noticed(
     order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -152,6 +157,7 @@ def _empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_cut, _flip, _empty])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     harm: Callable[[Path], None],
@@ -173,6 +179,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     assert torch.equal(again["latents"], before["latents"])
 
 
+@pytest.mark.slow
 def test_other_versions_are_told(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +192,7 @@ def test_other_versions_are_told(
     assert f"torch {torch.__version__.split('+')[0]}" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])
 def test_damaged_encodings_are_made_again(
     harm: Callable[[Path], None],
@@ -207,6 +215,7 @@ def test_damaged_encodings_are_made_again(
     assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
 
 
+@pytest.mark.slow
 def test_encodings_of_something_else_are_not_used(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -220,6 +229,7 @@ def test_encodings_of_something_else_are_not_used(
     assert "text" not in outline(events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
 )

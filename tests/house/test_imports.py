@@ -58,6 +58,7 @@ def test_the_core_and_the_jobs_import_without_torch_or_gradio_and_do_nothing(tmp
     assert not set(seen["loaded"]) & (HEAVY | {"gradio"})
 
 
+@pytest.mark.slow
 def test_the_page_imports_without_torch_and_does_nothing(tmp_path: Path) -> None:
     names = [name for name in modules() if name.split(".")[0] in ("app", "demo_gradio") and is_light(name)]
     seen = probe(tmp_path, names, warm_up=("gradio",))
@@ -88,6 +89,7 @@ raise SystemExit(3)
 """
 
 
+@pytest.mark.slow
 def test_the_probe_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rocm_nodes.py").write_text(NOISY, encoding="utf-8")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.jobs import PATIENCE
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 _FILES = ("webui.sh", "scripts/setup.sh", "requirements.txt", "constraints.txt", "pyproject.toml")
 _TOOLS = (
@@ -98,7 +100,7 @@ class FreshCheckout:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             start_new_session=True,  # a test kills the whole group
             check=False,
         )

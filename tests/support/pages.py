@@ -19,8 +19,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from app.jobs.service import JobService
-from diffusers_helper.request import RANGES
-from tests.support.jobs import ROOT
+from diffusers_helper.request import SETTINGS
+from tests.support.jobs import PATIENCE, ROOT
 from tests.support.staged_engine import STEPS, StagedEngine
 
 # Events of a job until its first section can be watched, and of each further section.
@@ -117,7 +117,7 @@ class PageProgram:
 
     def result(self) -> tuple[int, str, str]:
         """Exit code, standard output, standard error of a program that ends by itself."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err
 
     def end(self) -> None:
@@ -143,7 +143,7 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
     if numbers.keys() - {"seconds"}:
         open_folds(page)
     for name, value in numbers.items():
-        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(RANGES[name].label)}"))
+        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(SETTINGS[name].label)}"))
         field.fill(f"{value:g}")
         field.press("Tab")
     page.get_by_role("button", name="Start Generation").click()

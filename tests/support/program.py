@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.jobs import ROOT, STAND_IN, write_blank_model, write_picture
+from tests.support.jobs import PATIENCE, ROOT, STAND_IN, write_blank_model, write_picture
 
 JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height"},
@@ -24,7 +24,7 @@ JSON_FIELDS = {
         "retries", "vae_tile_px",
     },
     "cancelled": {"video", "frames", "peak_host_bytes"},
-    "failed": {"message", "remedy", "detail", "code", "video", "frames"},
+    "failed": {"message", "remedy", "detail", "code", "setting", "video", "frames"},
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ class Program:
     def run(self, *arguments: str, script: str | None = None) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
         process = self.start(*arguments, script=script)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         return process.returncode, out.decode(), err.decode()
 
     def end(self) -> None:

@@ -93,6 +93,7 @@ def test_a_blend_lies_between_the_model_and_the_running_mean(tmp_path: Path) -> 
     assert all(torch.allclose(state["model"][name], value + 0.25) for name, value in shipped.items())
 
 
+@pytest.mark.slow
 def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Encoders) -> None:
     renderer = Renderer(make_canvases(1, 1))
     case = Case(scene(), Motion("right"), "the red ball moves right")
@@ -107,6 +108,7 @@ def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Enc
     assert float((quick[:, 1:] - true[:, 1:]).square().mean()) < float(late)
 
 
+@pytest.mark.slow
 def test_a_pool_forgets_its_oldest_clips(vae, encoders: Encoders) -> None:
     pool = Pool(vae, encoders, Renderer(make_canvases(1, 1)), np.random.default_rng(3), limit=3)
     pool.add(SIZE, 3)

@@ -17,9 +17,9 @@ from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import Mode
+from diffusers_helper.request import SETTINGS
 
 _log = logging.getLogger(__name__)
-MODE_LABELS: dict[Mode, str] = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 _ELSEWHERE = LongtakeError("This job runs in another program, such as the command line.", "End it there.")
 _EXAMPLE_SECONDS = 2.4  # two sections: soon there, and long enough to see the video grow
 # What `choose_model` and `restore` change besides settings, in this order.
@@ -27,7 +27,8 @@ AROUND = ("examples", "banner")
 
 
 def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
-    return [(MODE_LABELS[mode], mode) for mode in modes]
+    """Return the orders that a model can be asked for, as a radio offers them."""
+    return [(SETTINGS["mode"].choices[mode], mode) for mode in modes]
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,6 @@ class Actions:
         try:
             settings = settings | {"image": picture_path(settings.get("image"))}
             return self._submit(self._request(settings))
-        except InputError as error:
-            return view.error_box(error, form.control_of(error))
         except LongtakeError as error:
             return view.error_box(error)
 

@@ -10,8 +10,9 @@ from app.jobs.pace import PaceBook, Work, in_words, passes
 from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
+from app.ui.errors import page_error
 from app.ui.form.memory_view import Told, tell
-from app.ui.form.settings import control_of, to_request
+from app.ui.form.settings import to_request
 from app.ui.pictures import Crop, Size, crop_of, picture_path
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.errors import InputError
@@ -80,7 +81,7 @@ class Describer:
         try:
             request = GenerationRequest.from_dict(to_request(known | {"image": "any"}, info, self._planner))
         except InputError as error:
-            return Told("", _refusal(error) if control_of(error) in MEMORY_SETTINGS else "")
+            return Told("", _refusal(error) if error.setting in MEMORY_SETTINGS else "")
         return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
@@ -131,7 +132,7 @@ def _size_words(crop: Crop, size: Size) -> str:
 def _refusal(found: Size | InputError | None) -> str:
     if not isinstance(found, InputError):
         return ""
-    return f'<p class="lt-refusal" role="alert">{escape(without_paths(str(found)))}</p>'
+    return f'<p class="lt-refusal" role="alert">{escape(without_paths(" ".join(page_error(found))))}</p>'
 
 
 def _whole(value: object, otherwise: int) -> int:

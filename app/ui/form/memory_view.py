@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from html import escape
 
 from app.redact import without_paths
-from app.ui.planner import Planner, Refusal, refusal
+from app.ui.errors import page_error
+from app.ui.planner import Planner
 from app.ui.text import MEMORY_STAGES, cap_gb, gb
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import Budget, StagePlan
+from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
 from diffusers_helper.planning.job import VideoPlan
 from diffusers_helper.request import GenerationRequest
 
@@ -35,10 +36,11 @@ def tell(
         return Told("planned at the start", f'<p class="lt-plan-say">{text}</p>')
     try:
         found = planner.plan(request, info, shape)
+    except DoesNotFit as error:
+        return Told("does not fit", _refused(error, planner))
     except LongtakeError as error:
-        return Told("", f'<p class="lt-refusal">No plan: {escape(without_paths(str(error)))}</p>')
-    if isinstance(found, Refusal):
-        return Told("does not fit", _refused(found, planner))
+        message = escape(without_paths(" ".join(page_error(error))))
+        return Told("", f'<p class="lt-refusal">No plan: {message}</p>')
     return Told(f"fits, peak {gb(found.job.peak_bytes)} GB", _fits(found, planner, request))
 
 
@@ -92,17 +94,17 @@ def _row(stage: StagePlan) -> str:
     return f'<tr><th scope="row">{MEMORY_STAGES[stage.stage]}</th>{figures}</tr>'
 
 
-def _refused(found: Refusal, planner: Planner) -> str:
-    stage = max(found.least.stages, key=lambda stage: stage.peak_bytes)
+def _refused(error: DoesNotFit, planner: Planner) -> str:
+    least = error.least
+    stage = max(least.stages, key=lambda stage: stage.peak_bytes)
     used = _used(stage)
-    if found.is_preserved:
-        stage = found.least.stage(found.stage)
+    if error.is_preserved:
+        stage = least.stage(error.stage)
         used = [("stay", "weights that stay", stage.resident_bytes)]
-        used.append(("kept", "preserved", found.budget.preserved_in_force))
-    error = refusal(found)
+        used.append(("kept", "preserved", error.budget.preserved_in_force))
     return (
-        f"{_bar(found.budget, used, stage.stage)}"
-        f'<p class="lt-plan-say lt-refusal" data-fits="no">{escape(error.message)} {escape(error.remedy)}</p>'
+        f"{_bar(error.budget, used, stage.stage)}"
+        f'<p class="lt-plan-say lt-refusal" data-fits="no">{escape(" ".join(page_error(error)))}</p>'
         f"{_where(planner)}"
     )
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from app.jobs.job import Job
 from app.redact import without_paths
+from app.ui.errors import page_words
 from app.ui.live import words
 from app.ui.live.job import Cell, LiveJob
 from app.ui.live.memory_record import memory_of
@@ -97,8 +98,8 @@ def show(
         shown["figures"] = _figures(live, elapsed, shown["memory"])
     if live.state == "failed":
         shown["failure"] = {
-            "message": without_paths(live.job.message, live.job.folder.parent),
-            "remedy": without_paths(live.job.remedy, live.job.folder.parent),
+            "message": without_paths(page_words(live.job.message), live.job.folder.parent),
+            "remedy": without_paths(page_words(live.job.remedy), live.job.folder.parent),
             "report": report(live.job.id),
         }
     return shown

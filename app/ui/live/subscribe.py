@@ -13,6 +13,7 @@ from app.jobs.service import JobService
 from app.ui.form import markup as view
 from app.ui.form.controls import RequestForm
 from app.ui.live.broadcast import Broadcast
+from app.ui.scripts import on_load
 from app.ui.waiting import Place, Room, hears
 
 # A page beyond that number takes the place of the one that was opened first, which asks again after a while.
@@ -69,7 +70,6 @@ async def subscribe(broadcast: Broadcast, place: Place) -> AsyncGenerator[tuple[
 
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("player.js", "strip.js", "timeline.js", "live.js")
 
 
 class Result:
@@ -83,7 +83,7 @@ class Result:
         self.view = gr.HTML(
             {"job": "", "state": "idle", "beat": 0},
             html_template=(_HERE / "live.html").read_text(encoding="utf-8"),
-            js_on_load="\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+            js_on_load=on_load("live/live.js"),
             apply_default_css=False,
             elem_classes="lt-live",
         )

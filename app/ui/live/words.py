@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from app.ui.live.job import LiveJob
@@ -9,7 +10,7 @@ from app.ui.text import duration
 from diffusers_helper.events import Stage
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import FPS
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 
 _BEFORE_SECTIONS: dict[Stage, str] = {
     "load": "Loading the model",
@@ -30,7 +31,6 @@ _STAGES: dict[Stage | None, str] = {
     "decode": "Decoding",
     "write": "Writing the video",
 }
-_ORDERS = {"inverted": "End first", "forward": "Forward"}
 
 
 def headline(live: LiveJob, jobs_first: int) -> str:
@@ -113,25 +113,10 @@ def stage_seconds(live: LiveJob) -> list[tuple[str, float]]:
 
 
 def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[str, str]]:
-    """All that was asked for, in words."""
-    resolution = request.resolution or (info.side if info else None)
-    rows = [
-        ("Prompt", request.prompt or "none"),
-        ("Negative prompt", request.negative or "none"),
-        ("Model", info.title if info else Path(request.model).name),
-        ("Order", _ORDERS[request.mode]),
-        ("Length asked for", f"{request.seconds:g} s"),
-        ("Seed", str(request.seed)),
-        ("Steps per section", str(request.steps)),
-        ("Sampler", {"unipc": "UniPC", "euler": "Euler"}[request.sampler]),
-        ("Distilled CFG scale", f"{request.guidance:g}"),
-        ("CFG scale", f"{request.cfg:g}"),
-        ("CFG re-scale", f"{request.cfg_rescale:g}"),
-        ("Resolution", f"{resolution} pixels" if resolution else "the model's own"),
-        ("MP4 compression", str(request.crf)),
-    ]
-    if request.vram_cap_gb is not None:
-        rows.append(("VRAM cap", f"{request.vram_cap_gb:g} GB"))
-    if request.preserved_gb is not None:
-        rows.append(("Preserved memory", f"{request.preserved_gb:g} GB"))
-    return rows
+    """Return all that was asked for, by the settings' labels; what was left to the machine is left out."""
+    values = asdict(request) | {
+        "model": info.title if info else Path(request.model).name,
+        "resolution": request.resolution or (info.side if info else None),
+    }
+    shown = {name: value for name, value in values.items() if name != "image" and value is not None}
+    return [(SETTINGS[name].short_label, SETTINGS[name].shown(value)) for name, value in shown.items()]

@@ -64,7 +64,6 @@ def studio(tmp_path: Path, tiny_model: Path) -> Iterator[Studio]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Studio, mode: str) -> None:
     *_, whole = studio.events(mode)

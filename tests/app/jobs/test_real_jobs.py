@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from diffusers_helper.events import (
     StepDone,
 )
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import is_running, processes_in_group, wait_until, write_picture
+from tests.support.jobs import PATIENCE, is_running, processes_in_group, wait_until, write_picture
 from tests.support.program import Program, check_contract, until
 
 SETTINGS = ["--seconds", "1", "--steps", "2", "--prompt", "a red ball moves left"]
@@ -70,10 +69,8 @@ def test_a_signal_while_networks_compute_leaves_a_whole_video(program: Program) 
         "--prompt", "a red ball", "--seconds", "12", "--steps", "4",
     )  # fmt: skip
     until(process, "section_finished", 2)
-    start = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=10)
-    assert time.monotonic() - start < 5
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert not processes_in_group(process.pid)
@@ -84,7 +81,7 @@ def test_a_signal_while_networks_compute_leaves_a_whole_video(program: Program) 
 
 
 @pytest.mark.slow
-def test_an_engine_whose_parent_is_killed_stops_computing_within_a_second(program: Program) -> None:
+def test_an_engine_whose_parent_is_killed_stops_computing(program: Program) -> None:
     process = program.start(
         "generate", "--json", "--image", "picture.png", "--model", str(program.model), "--out", "videos",
         "--prompt", "a red ball", "--seconds", "60", "--steps", "50",
@@ -92,7 +89,8 @@ def test_an_engine_whose_parent_is_killed_stops_computing_within_a_second(progra
     until(process, "step_done", 3)
     (engine,) = [pid for pid in processes_in_group(process.pid) if pid != process.pid]
     process.kill()
-    assert wait_until(lambda: not is_running(engine), 2) < 1.2
+    wait_until(lambda: not is_running(engine))
+    assert not list(program.outputs.glob("*/video.mp4"))
 
 
 class Studio:
@@ -129,28 +127,25 @@ def studio(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
 @pytest.mark.parametrize(
     "stage", ["load", "text", "image", "vae_encode", "vision", "sample", "decode", "write"]
 )
-def test_a_cancel_in_any_stage_ends_the_job_soon_and_leaves_the_video_so_far(
-    studio: Studio, stage: str
-) -> None:
+def test_a_cancel_in_any_stage_ends_the_job_and_leaves_the_video_so_far(studio: Studio, stage: str) -> None:
     section = 2 if stage in ("sample", "decode", "write") else None
     job = studio.submit(seconds=4.8, steps=3)
-    start = None
+    is_cancelled = False
     shown: SectionFinished | None = None
     steps_after = 0
     end: Event | None = None
     for end in studio.events(job):
         if isinstance(end, SectionFinished):
             shown = end
-        if start is not None and isinstance(end, StepDone):
+        if is_cancelled and isinstance(end, StepDone):
             steps_after += 1
         # The model is loaded with the first job only; then the cancel comes with the first event.
         is_there = isinstance(end, StageStarted) and (end.stage, end.section) == (stage, section)
-        if start is None and (is_there or (stage == "load" and isinstance(end, JobStarted))):
-            start = time.monotonic()
-            assert studio.service.cancel(job)
+        if not is_cancelled and (is_there or (stage == "load" and isinstance(end, JobStarted))):
+            is_cancelled = studio.service.cancel(job)
+            assert is_cancelled
     assert isinstance(end, Cancelled)
-    assert start is not None
-    assert time.monotonic() - start < 5
+    assert is_cancelled
     assert steps_after <= 1
     assert end.frames == (shown.frames if shown else 0)
     assert bool(shown) == (section is not None)

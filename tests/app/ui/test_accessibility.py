@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import PATIENCE
 from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 from tests.support.staged_engine import FAILING_PROMPT
 
@@ -39,7 +40,7 @@ def violations(page: Any) -> list[str]:
 def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
     """A tab in light or dark that keeps its width over the test."""
     page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(PATIENCE * 1000)
     visit(page, stand)
     yield page
     page.close()

@@ -35,6 +35,7 @@ from tests.support.jobs import ROOT
 from tests.support.pages import PageProgram, write_photo
 from tests.support.staged_engine import FAILING_PROMPT, MESSAGE, REMEDY, StagedEngine
 
+pytestmark = pytest.mark.slow
 FAST: dict[str, Any] = {"seconds": 1, "steps": 2}
 
 

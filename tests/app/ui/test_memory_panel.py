@@ -19,14 +19,13 @@ from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer
 from app.ui.form.memory_view import tell
 from app.ui.live.memory_record import memory_of
-from app.ui.planner import Planner, Refusal
+from app.ui.planner import Planner
 from app.ui.text import gb
-from diffusers_helper.errors import InputError
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import GB
+from diffusers_helper.planning.budget import GB, DoesNotFit
 from diffusers_helper.planning.job import FORGET, learned_levels
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.recovery import Level
@@ -129,10 +128,7 @@ def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
 def test_of_a_card_whose_size_is_unknown_nothing_is_planned() -> None:
     planner = Planner(profile_for(Machine("cuda", "", "NVIDIA GPU", 0), {}))
     assert told(planner)[0] == "planned at the start"
-    assert (
-        planner.check(GenerationRequest(image="x", model="framepack-i2v"), find_model("framepack-i2v"))
-        is None
-    )
+    planner.check(GenerationRequest(image="x", model="framepack-i2v"), find_model("framepack-i2v"))
     assert told(planner, vram_cap_gb=12)[0].startswith("fits, peak ")
 
 
@@ -149,7 +145,7 @@ def test_the_description_follows_the_memory_settings(tmp_path: Path, monkeypatch
     assert describer.describe(values | {"vram_cap_gb": 3.5}).facts["memory"] == "does not fit"
     broken = describer.describe(values | {"vram_cap_gb": 0})
     assert broken.facts["memory"] == ""
-    assert "vram_cap_gb is 0" in broken.memory
+    assert "VRAM Cap is 0" in broken.memory
     assert describer.describe(values | {"steps": "<b>"}).memory == ""
 
 
@@ -164,12 +160,12 @@ def test_what_does_not_fit_is_refused_before_it_is_queued(
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(info, RADEON) | {"model": info.name, "image": photo, "prompt": "a ball"}
     notice = actions.start(values | {"vram_cap_gb": 3.5})
-    assert 'data-control="vram_cap_gb"' in notice
+    assert 'data-setting="vram_cap_gb"' in notice
     said = Describer(service, catalogue).describe(values | {"vram_cap_gb": 3.5}).memory
     sentence = re.findall("<b>(.*)</b>", notice)[0]
     assert "smallest cap that works is" in sentence
     assert sentence in said
-    with pytest.raises(InputError, match="Does not fit"):
+    with pytest.raises(DoesNotFit):
         catalogue.submit(service, {"image": photo["path"], "model": info.name, "vram_cap_gb": 3.5})
     assert service.jobs() == []
     assert actions.start(values) == ""
@@ -185,9 +181,9 @@ def test_planning_again_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "app.ui.planner.demands_for", lambda *_: pytest.fail("the model's files were read again")
     )
-    again = planner.plan(GenerationRequest(image="x", vram_cap_gb=0.01), info, (128, 128))
-    assert not isinstance(first, Refusal)
-    assert isinstance(again, Refusal)
+    with pytest.raises(DoesNotFit):
+        planner.plan(GenerationRequest(image="x", vram_cap_gb=0.01), info, (128, 128))
+    assert first.job.keep_all_resident
 
 
 def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from app.machine import this_profile
 from app.ui.text import cap_gb
 from diffusers_helper.errors import InputError
 from diffusers_helper.picture import load_picture
-from diffusers_helper.request import RANGES, GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.clips import read
+from tests.support.jobs import PATIENCE
 from tests.support.pages import (
     FIRST,
     VIDEO,
@@ -37,7 +38,7 @@ LABELS = {
 def test_the_controls_are_those_of_framepack(page: Any) -> None:
     open_folds(page)
     for name, value in LABELS.items():
-        bounds = RANGES[name]
+        bounds = SETTINGS[name]
         number = page.get_by_label(re.compile(f"^number input for {re.escape(bounds.label)}"))
         slider = page.get_by_label(re.compile(f"^range slider for {re.escape(bounds.label)}"))
         assert float(number.input_value()) == value
@@ -116,7 +117,7 @@ def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Sta
 
 def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     page.get_by_text("5 s → comes out as 4.83 s, 145 frames in 4 sections.").wait_for()
-    page.get_by_label(f"number input for {RANGES['seconds'].label}").fill("60")
+    page.get_by_label(f"number input for {SETTINGS['seconds'].label}").fill("60")
     page.get_by_text("60 s → comes out as 60.03 s, 1801 frames in 50 sections.").wait_for()
     open_folds(page)
     page.get_by_role("button", name="New seed").click()
@@ -136,6 +137,7 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
 @pytest.mark.parametrize("width", [390, 1024, 1440, 3840])
 def test_nothing_is_wider_than_the_window(browser: Any, stand: Stand, width: int, theme: str) -> None:
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=theme)
+    page.set_default_timeout(PATIENCE * 1000)
     visit(page, stand)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("button", name="Start Generation").wait_for()
@@ -150,10 +152,10 @@ def test_the_whole_product_from_a_click_to_a_video(
 ) -> None:
     program = PageProgram(tmp_path, "--model", str(tiny_model))
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
     try:
         page.goto(program.wait_until_up())
         start(page, photo, seconds=1, steps=2)
-        page.set_default_timeout(120_000)
         finished = status(page, state="finished", frames=37)
         assert page.evaluate(VIDEO)["duration"] == pytest.approx(37 / 30, abs=0.02)
         video = program.outputs / finished.get_attribute("data-job") / "video.mp4"

@@ -127,7 +127,7 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     start(page, photo, seed=2**53)
-    assert "seed is larger than a browser can hold exactly" in notice(page, "seed").inner_text()
+    assert "Seed is larger than a browser can hold exactly" in notice(page, "seed").inner_text()
     page.wait_for_function("document.activeElement.closest('#set-seed') !== null")
     assert page.locator("#set-seed input").get_attribute("aria-invalid") == "true"
     assert stand.service.jobs() == []
@@ -264,7 +264,7 @@ def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: A
     assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 8, None)
     stand.engine.go(FIRST + FURTHER + 1)
     status(page, state="finished", frames=73)
-    page.get_by_text("A few seconds on this machine, from its last job.").wait_for()
+    page.get_by_text(re.compile(r"\bon this machine, from its last job\.")).wait_for()
 
 
 def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> None:

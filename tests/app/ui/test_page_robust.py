@@ -16,7 +16,7 @@ import pytest
 from app.jobs.service import JobService
 from app.ui.live import watch
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS
-from tests.support.jobs import ROOT, wait_until
+from tests.support.jobs import PATIENCE, ROOT, wait_until
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -30,7 +30,6 @@ from tests.support.pages import (
 )
 
 pytestmark = needs_chromium
-PATIENCE = 120  # seconds; only a fault takes as long
 HOSTILE = (
     '<img src=x onerror="window.hit=1"></script><svg onload=window.hit=2>\u202e\u0000-abc {{hit}} ${hit} '
 )
@@ -63,13 +62,6 @@ FOCUSED = """() => {
         tag: one.tagName, html: one.outerHTML.slice(0, 160),
     };
 }"""
-
-
-@pytest.fixture(autouse=True)
-def patience(request: pytest.FixtureRequest) -> None:
-    """These tests do more than others before what they wait for comes."""
-    if "page" in request.fixturenames:
-        request.getfixturevalue("page").set_default_timeout(PATIENCE * 1000)
 
 
 @pytest.fixture
@@ -159,14 +151,14 @@ def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: P
         page.reload(wait_until="domcontentloaded")
         status(page, state="running", frames=33, job=job)
     status(second, state="running", frames=33, job=job)
-    wait_until(lambda: subscriptions(stand.service) == 2, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 2)
     stand.engine.go(1000)
     for tab in (page, second):
         status(tab, state="finished", job=job)
     second.close()
-    wait_until(lambda: subscriptions(stand.service) == 1, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 1)
     page.goto("about:blank")
-    wait_until(lambda: subscriptions(stand.service) == 0, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 0)
 
 
 def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path) -> None:
@@ -199,7 +191,7 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
             stand.service.cancel(job.id)
         return not asked and stand.service.open_jobs() == (None, ())
 
-    wait_until(all_over, PATIENCE)
+    wait_until(all_over)
     assert set(answers) == {200}
     assert 1 <= len(stand.service.jobs(200)) <= 51
     assert faults == []

@@ -39,7 +39,7 @@ def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     photo = write_photo(tmp_path_factory.mktemp("photo") / "photo.png")
     job = stand.service.submit(GenerationRequest(image=str(photo), seconds=1))
     stand.engine.go(1000)
-    wait_until(lambda: stand.service.job(job.id).is_over, 60)
+    wait_until(lambda: stand.service.job(job.id).is_over)
     for name in (
         "sections/0001.safetensors",
         "page.html",

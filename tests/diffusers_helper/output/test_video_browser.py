@@ -13,6 +13,7 @@ import pytest
 
 from diffusers_helper.packing import MODES, Mode
 from tests.support.clips import parts_of, writer
+from tests.support.jobs import PATIENCE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -73,8 +74,10 @@ def colours() -> np.ndarray:
 def page() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser.new_page()
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE * 1000)
+        yield page
         browser.close()
 
 

@@ -164,7 +164,7 @@ def test_a_default_of_preserved_memory_gives_way_and_a_persons_own_does_not() ->
     assert [default.with_cap(gb_bytes(cap)).preserved_in_force / GB for cap in (20, 12.5, 1)] == [18, 10.5, 0]
     own = replace(default, is_default=False)
     assert own.with_cap(4 * GB).preserved_in_force == 18 * GB
-    with pytest.raises(DoesNotFit, match=r"lower --preserved-gb"):
+    with pytest.raises(DoesNotFit, match=r"lower preserved_gb"):
         plan_stage(own.with_cap(18 * GB), Stage("vision", Weights("image_encoder", GB), 1000))
 
 
@@ -180,7 +180,7 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_three_remedies() -> No
     assert "4.00 GB" in error.message
     assert "working takes 3.00 GB" in error.message
     assert len(error.remedies) == 3
-    assert "--vram-cap-gb to 7.00" in error.remedies[0]
+    assert "`vram_cap_gb` to 7.00" in error.remedies[0]
     with pytest.raises(DoesNotFit, match=r"this device has 6\.00 GB"):
         plan_stage(replace(budget, total_bytes=6 * GB), stage)
 

@@ -31,6 +31,7 @@ from diffusers_helper.planning.job import (
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.recovery import Level
 from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import PATIENCE
 from tests.support.published import part_folder, write_published
 
 FULL = find_model("framepack-i2v")
@@ -210,7 +211,7 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
 
     def slow(file: Path) -> float:
         asked.append(threading.current_thread().name)
-        assert may_answer.wait(60)
+        assert may_answer.wait(PATIENCE)
         return 3e9
 
     monkeypatch.setattr(disk, "disk_speed", slow)

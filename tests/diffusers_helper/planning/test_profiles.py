@@ -216,7 +216,7 @@ def test_the_engine_starts_with_the_profiles_environment(
     )
     engine = EngineProcess((sys.executable, "-c", code, str(file)))
     engine.start()
-    wait_until(file.exists, 60)
+    wait_until(file.exists)
     engine.close()
     found = json.loads(file.read_text())
     assert found["MIOPEN_FIND_MODE"] == "NORMAL"

@@ -85,11 +85,11 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "first"),
     [
-        (CUDA, "shortage", "smaller resolution"),
+        (CUDA, "shortage", "smaller `resolution`"),
         (PIECES, "fragmentation", "Start Longtake anew"),
         (HIP, "driver", "GTT"),
         (HSA, "driver", "GTT"),
-        ("CUDA error: out of memory", "shortage", "smaller resolution"),
+        ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
     ],
 )
 def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
@@ -241,6 +241,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert "of weights stay on the device instead of" in note
 
 
+@pytest.mark.slow
 def test_decoding_goes_on_in_smaller_tiles(
     deep_models: Models, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
@@ -304,7 +305,7 @@ def test_a_runner_passes_the_advice_on(
     )
     failed = events[-1]
     assert isinstance(failed, Failed)
-    assert failed.code == "error"
+    assert failed.code == "out_of_memory"
     assert "BlockAllocator::alloc failed" in failed.message
     assert failed.remedy.startswith("1. Look at what limits the driver")
     assert failed.remedy.count("\n") >= 6

@@ -117,10 +117,11 @@ REFERENCE = {
 @pytest.mark.parametrize(("steps", "shift"), REFERENCE)
 def test_unipc_gives_the_stored_vectors(steps: int, shift: float) -> None:
     got = sample_unipc(toy_denoise, torch.tensor(START, dtype=torch.float64), flow_sigmas(steps, shift))
-    assert got.tolist() == pytest.approx(REFERENCE[steps, shift], rel=1e-13)
+    # Processors round sines and hyperbolic tangents otherwise, and the toy is stiff.
+    assert got.tolist() == pytest.approx(REFERENCE[steps, shift], rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     factors=st.lists(
         st.one_of(st.floats(1e-4, 0.1), st.floats(0.1, 0.999), st.floats(0.999, 0.99999)),

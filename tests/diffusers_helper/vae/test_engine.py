@@ -103,6 +103,7 @@ def test_a_stream_gives_the_same_bits_with_any_chunk(chunk: int) -> None:
     assert told == [(piece, pieces) for piece in range(1, pieces + 1)]
 
 
+@pytest.mark.slow
 def test_a_stream_needs_no_more_memory_for_a_longer_video() -> None:
     peaks: list[int] = []
     for count in (4, 16):
@@ -114,6 +115,7 @@ def test_a_stream_needs_no_more_memory_for_a_longer_video() -> None:
     assert peaks[1] - peaks[0] <= 2 * latents  # these wait on the device, and their first layer's result
 
 
+@pytest.mark.slow
 def test_windows_of_hunyuan_are_those_of_diffusers() -> None:
     vae: Any = hunyuan()
     latents = noise(1, 16, 11, 4, 4)
@@ -139,6 +141,7 @@ def only(engine: VaeEngine, video: Video, time: str, tile: int) -> VaePlan:
     return next(plan for plan in plans if (plan.time, plan.tiles.side) == (time, tile))
 
 
+@pytest.mark.slow
 @each_kind
 def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
     vae = make()
@@ -184,6 +187,7 @@ def test_all_tiles_have_one_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -
     assert shapes == {(64 // shrink, 64 // shrink)}
 
 
+@pytest.mark.slow
 @each_kind
 def test_a_shortage_is_answered_by_a_smaller_plan(make: Make) -> None:
     vae: Any = make()

@@ -39,6 +39,7 @@ def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
     return models, types
 
 
+@pytest.mark.slow
 def test_what_overflows_is_decoded_again_in_fp32(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_what_overflows_is_decoded_again_in_fp32(
     assert result.frames == 73
 
 
+@pytest.mark.slow
 def test_a_job_that_goes_on_knows_what_overflowed(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,44 @@
+"""The page's words for errors: settings are called by their labels, memory is told in the plan's words."""
+
+from __future__ import annotations
+
+from app.ui.text import MEMORY_STAGES, cap_gb, gb
+from diffusers_helper.errors import LongtakeError, in_words, own_name
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.request import SETTINGS
+
+# A smaller picture needs less only in these stages; the VAE works in pieces of one size.
+_BY_SIZE = ("sample",)
+
+
+def page_words(text: str) -> str:
+    """Return a text of an error or a failed job as the page says it."""
+    return in_words(text, _label)
+
+
+def page_error(error: LongtakeError) -> tuple[str, str]:
+    """Return the message and the remedy of an error as the page says them."""
+    if isinstance(error, DoesNotFit):
+        return _does_not_fit(error)
+    return page_words(error.message), page_words(error.remedy)
+
+
+def _label(name: str) -> str:
+    return SETTINGS[name].short_label if name in SETTINGS else own_name(name)
+
+
+def _does_not_fit(error: DoesNotFit) -> tuple[str, str]:
+    budget, least = error.budget, gb(error.smallest_cap_bytes, up=True)
+    end = f", and this device has {cap_gb(budget.total_bytes)} GB." if error.is_too_large else "."
+    message = (
+        f"Does not fit: “{MEMORY_STAGES[error.stage]}” needs more than a cap of "
+        f"{cap_gb(budget.cap_bytes)} GB leaves; the smallest cap that works is {least} GB{end}"
+    )
+    heaviest = max(error.least.stages, key=lambda stage: stage.peak_bytes).stage
+    ways = (
+        "lower `preserved_gb`" if error.is_preserved else "",
+        "" if error.is_too_large else f"set `vram_cap_gb` to {least} GB or more",
+        "choose a smaller `resolution`" if heaviest in _BY_SIZE and not error.is_preserved else "",
+    )
+    remedy = " or ".join(filter(None, ways)) or "choose another model"
+    return message, page_words(f"{remedy[0].upper()}{remedy[1:]}.")
