@@ -29,7 +29,7 @@ _DESCRIPTION = "Makes a video that starts with a picture. Waits for its turn and
 def add_endpoint(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
     """Add `/generate` to the page that is being built."""
     gr.api(
-        endpoint(page, service, catalogue),
+        endpoint(service, catalogue, lambda request: hears(page, request, behind=_MESSAGES_BEHIND)),
         api_name="generate",
         api_description=_DESCRIPTION,
         concurrency_limit=None,  # the queue is ours: a waiting call must not hold up another
@@ -81,9 +81,15 @@ class _Calls:
 
 
 def endpoint(
-    page: gr.Blocks, service: JobService, catalogue: Catalogue
+    service: JobService, catalogue: Catalogue, listens: Callable[[gr.Request | None], bool] = lambda _: True
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return the endpoint's function. A call that is given up does not end its job."""
+    """Return the endpoint's function. A call that is given up does not end its job.
+
+    Args:
+        service: Where jobs are handed in.
+        catalogue: What there is to choose from.
+        listens: Whether whoever made a call still waits for its answer.
+    """
     signature, calls = _signature(catalogue.preselected), _Calls(service, catalogue)
 
     async def generate(*values: object, **named: object) -> Any:
@@ -94,7 +100,7 @@ def endpoint(
         try:
             settings["image"] = picture_path(settings["image"])
             job = await calls.store(settings)
-            job = await calls.wait(job, lambda: hears(page, request, behind=_MESSAGES_BEHIND))
+            job = await calls.wait(job, lambda: listens(request))
             return _video(job)
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error

@@ -70,16 +70,14 @@ def open_page(
         The page, for `close_page`, and its address.
 
     Raises:
-        InputError: If there is no such model, the machine's calibration is of no use, or there can be no
-            folder for uploads.
+        InputError: If there is no such model or no folder for uploads, or the calibration is of no use.
     """
     _take_environment()
     from app.ui.catalogue import Catalogue
     from app.ui.page import build_page
     from app.ui.planner import Planner
 
-    if profile is None:
-        profile = this_profile(os.environ)
+    profile = profile or this_profile(os.environ)
     planner = Planner(profile, read_calibration(profile.machine), this_local(os.environ))
     page = build_page(service, Catalogue.starting_with(model, planner))
     outputs = given_path(outputs, "outputs").absolute()

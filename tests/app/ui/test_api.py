@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import quote
 
 import av
-import gradio as gr
 import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
@@ -205,7 +204,7 @@ def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pyte
     service = JobService(tmp_path / "outputs", engine)
     service.start()
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
-    generate: Any = endpoint(gr.Blocks(), service, Catalogue())
+    generate: Any = endpoint(service, Catalogue())
     assert inspect.iscoroutinefunction(generate)
     engine.go(100)
     with pytest.raises(Exception, match=re.escape(f"{MESSAGE} {REMEDY}")):

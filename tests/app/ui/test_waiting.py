@@ -18,7 +18,7 @@ from app.jobs.service import JobService
 from app.ui import api
 from app.ui.live import broadcast, subscribe
 from app.ui.waiting import Endings, Room
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, staged_page, write_photo
@@ -62,8 +62,9 @@ class Visitor:
         return ask(self.url, "/gradio_api/queue/join", method="POST", data=message).status
 
     def call(self, picture: object, seed: int) -> int:
-        rest = [25, None, None, 10.0, 1.0, 0.0, 16, "unipc", "demo", None, None, None]
-        return self.join(self.generate, [picture, "a red ball", "", 1.0, seed, *rest], f"call{seed}")
+        settings = {name: setting.default for name, setting in SETTINGS.items()}
+        settings |= {"image": picture, "prompt": "a red ball", "seconds": 1, "seed": seed, "mode": None}
+        return self.join(self.generate, list(settings.values()), f"call{seed}")
 
     def press(self, function: int) -> str:
         message = {"data": [], "fn_index": function, "session_hash": "person"}
@@ -105,7 +106,7 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
     picture = visitor.upload(write_photo(tmp_path / "photo.png"))
     assert {visitor.call(picture, seed) for seed in range(CALLS)} == {200}
     assert visitor.is_served()
-    wait_until(lambda: len(stand.service.jobs(2 * CALLS)) == CALLS, 120)
+    wait_until(lambda: len(stand.service.jobs(2 * CALLS)) == CALLS)
     assert len(list(stand.outputs.glob("*/request.json"))) == CALLS
     newest = stand.service.jobs(1)[0]
     assert "Removed from the queue." in visitor.press(visitor.remove)
@@ -131,7 +132,7 @@ def test_a_call_beyond_the_bound_is_stored_and_says_so(
         visitor = Visitor(stand)
         picture = visitor.upload(write_photo(tmp_path / "photo.png"))
         assert [visitor.call(picture, seed) for seed in range(2)] == [200] * 2
-        wait_until(lambda: len(stand.service.jobs()) == 2, 60)
+        wait_until(lambda: len(stand.service.jobs()) == 2)
         assert visitor.call(picture, 2) == 200
         answer = visitor.first_message("call2", "process_completed")
         newest = stand.service.jobs(1)[0]
