@@ -27,7 +27,7 @@ from app.web.folder_names import FolderNames
 from app.web.served_files import ServedFiles, UploadRoom, page_script
 
 MAX_MESSAGE_BYTES = 2 * 2**20  # of a request that is no upload: settings and a prompt are a few kB
-_JOINS = 4  # of calls and pages that ask for news: more at once would keep other answers waiting
+_JOINS = 4  # of programs, and of pages, that ask for news: more at once would keep other answers waiting
 _KNOWN_BROWSER = "longtake-browser"
 _YEAR_SECONDS = 365 * 24 * 3600
 _AROUND_FILES = 2**16  # bytes of a form besides its files
@@ -126,7 +126,7 @@ class Guard:
     ) -> None:
         self._app, self._hosts, self._files, self._uploads = app, hosts, files, uploads
         self._login, self._attempts = login, Attempts()
-        self._joins = asyncio.Semaphore(_JOINS)
+        self._joins = {from_page: asyncio.Semaphore(_JOINS) for from_page in (True, False)}
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,7 +153,8 @@ class Guard:
         elif path == _UPLOAD:
             await self._upload(scope, receive, send)
         elif scope["method"] == "POST" and _JOIN.fullmatch(path):
-            async with self._joins:
+            # A browser says whose page asks; a page must not wait for a crowd of programs.
+            async with self._joins["origin" in Headers(scope=scope)]:
                 await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
         else:
             await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
