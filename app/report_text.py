@@ -15,6 +15,7 @@ from app.redact import without_names, without_paths
 from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
 from diffusers_helper.packing import FPS
+from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30
 MAX_VALUE = 1000  # characters of one setting or field: a long prompt is told by its beginning
@@ -48,8 +49,8 @@ def report_text(service: JobService, job_id: str) -> str:
 def _versions() -> Iterator[str]:
     yield f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "  " + ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    yield f"  {os.cpu_count()} CPUs, {memory:.1f} GB of RAM"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield f"  {os.cpu_count()} CPUs, {gb_text(memory)} GB of RAM"
 
 
 def _version(package: str) -> str:
@@ -62,7 +63,8 @@ def _version(package: str) -> str:
 def _facts(job: Job) -> Iterator[str]:
     yield f"  state {job.state}, {job.frames} frames ({job.frames / FPS:.2f} s) of video"
     if job.started is not None and job.ended is not None:
-        yield f"  took {job.ended - job.started:.1f} s after {job.started - job.created:.1f} s in the queue"
+        waited, took = job.started - job.created, job.ended - job.started
+        yield f"  took {duration(took)} after {duration(waited)} in the queue"
 
 
 def _settings(job: Job) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What counting live tensors costs: CPU time of `generate` with the account, over the same without.
+"""The cost of counting live tensors: CPU time of `generate` with the account, over the same without.
 
     python benchmarks/accounting.py [--model demo] [--seconds 2] [--steps 8] [--repeat 7] [--json]
 

@@ -39,7 +39,7 @@ from transformers import (
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
-from app.machine import calibration_file, this_machine  # noqa: E402
+from app.machine import this_local, this_machine  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
@@ -55,11 +55,9 @@ from diffusers_helper.planning.estimates import Calibration  # noqa: E402
 from diffusers_helper.planning.networks import Network  # noqa: E402
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
-from diffusers_helper.vae.codec import decode_latents, encode_picture  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
-from diffusers_helper.vae.passes import Pieces  # noqa: E402
-from diffusers_helper.vae.plan import Tiles  # noqa: E402
-from diffusers_helper.vae.sections import SectionDecoder  # noqa: E402
+from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
+from diffusers_helper.vae.plan import OWN_CHUNK, Tiles  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}
@@ -176,14 +174,13 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
     tiles, piece = Tiles.of(tile), (min(tile, height), min(tile, side))
     known = network(module, module.config, dtype)
     case = f"{width} x{layers} {side}x{height} tile {tile} {dtype}"
-    shape = (1, 16, 9, height // 8, side // 8)
-    decoded = measure(
-        module, lambda: decode_latents(module, torch.randn(shape), 0, SectionDecoder(), tiles, Pieces())
-    )
+    vae_family = family_of(module)
+    shape = (1, 16, OWN_CHUNK + 2, height // 8, side // 8)
+    decoded = measure(module, lambda: decode_pass(vae_family, torch.randn(shape), tiles, Pieces()))
     estimated = decode_bytes(known, 5, *piece, backend=Backend())
     yield Result("decode", case, estimated, decoded)
-    picture, noise = Image.new("RGB", (side, height)), torch.zeros(1, 16, 1, height // 8, side // 8)
-    encoded = measure(module, lambda: encode_picture(module, picture, noise, tiles, Pieces()))
+    frames = torch.zeros(1, 3, 1, height, side)
+    encoded = measure(module, lambda: encode_pass(vae_family, frames, tiles, Pieces()))
     estimated = encode_bytes(known, 1, *piece, backend=Backend())
     yield Result("vae_encode", case, estimated, encoded)
 
@@ -284,7 +281,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(factors) + "\n")
         if arguments.save:
             machine = this_machine(os.environ)
-            Calibration(factors).write(calibration_file(), machine.arch or machine.kind)
+            Calibration(factors).write(this_local(os.environ).calibration, machine.card)
         return
     for result in grid():
         if arguments.json:

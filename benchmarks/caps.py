@@ -30,14 +30,15 @@ sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
-from diffusers_helper.job_memory import JobMemory  # noqa: E402
+from diffusers_helper.job_memory import MemoryPlans  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
 from diffusers_helper.models.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.picture import load_picture  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.planning.budget import GB, DoesNotFit, JobPlan  # noqa: E402
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.units import GB  # noqa: E402
 
 MB = 1024**2
 TOLERANCE = 0.1
@@ -122,7 +123,7 @@ class Caps:
 
     def plan(self, cap: int | None = None, tile: int | None = None) -> JobPlan:
         """Raises DoesNotFit."""
-        return JobMemory(self._under(cap, tile), self._models, *self._shape, Local()).plan
+        return MemoryPlans(self._under(cap, tile), self._models, *self._shape, Local()).plan
 
     def ladder(self, count: int) -> list[int]:
         """`count` caps that work, at least 3: twice what everything takes at once with the VAE's usual tile,

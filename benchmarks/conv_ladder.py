@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
 from cache.conv_routes import ConvCase  # noqa: E402
-from cache.conv_rungs import RUNGS  # noqa: E402
+from cache.conv_rungs import RUNGS, Convolution  # noqa: E402
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback  # noqa: E402
 from diffusers_helper.models.loaders import load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
@@ -119,15 +119,17 @@ def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> lis
     return rows
 
 
-def random_call(case: ConvCase, dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], Tensor]:
-    """Arguments of a convolution, and its result in fp64 on the CPU."""
+def random_call(
+    case: ConvCase, dtype: torch.dtype, device: torch.device
+) -> tuple[tuple[Tensor, Convolution], Tensor]:
+    """Return an input and a convolution, and their result in fp64 on the CPU."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.shape, generator=generator).to(dtype)
     weight = (torch.randn(case.weight, generator=generator) / math.prod(case.weight[1:]) ** 0.5).to(dtype)
     bias = torch.randn(case.weight[0], generator=generator).to(dtype)
     rest = (case.stride, case.padding, case.dilation, case.groups)
     exact = functional.conv3d(x.double(), weight.double(), bias.double(), *rest)
-    return (x.to(device), weight.to(device), bias.to(device), *rest), exact
+    return (x.to(device), Convolution(weight.to(device), bias.to(device), *rest)), exact
 
 
 def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> int:

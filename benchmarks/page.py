@@ -34,9 +34,9 @@ sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from app.jobs.service import JobService  # noqa: E402
-from app.ui.form.actions import MODE_LABELS  # noqa: E402
 from diffusers_helper.events import SectionFinished  # noqa: E402
 from diffusers_helper.packing import MODES, Mode  # noqa: E402
+from diffusers_helper.request import SETTINGS  # noqa: E402
 from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402
 
 LOADS = 5
@@ -199,7 +199,7 @@ def run(counts: list[int]) -> list[Row]:
 def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     """One job by the page's own button, in the mode that is chosen there, to its end."""
     before = page.locator(".lt-status").get_attribute("data-job") or ""
-    page.get_by_role("radio", name=MODE_LABELS[mode]).check(force=True)
+    page.get_by_role("radio", name=SETTINGS["mode"].choices[mode]).check(force=True)
     page.get_by_role("button", name="Start Generation").click()
     page.wait_for_function(
         """before => {

@@ -44,10 +44,11 @@ from diffusers_helper.memory.device import Device, open_device  # noqa: E402
 from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
 from diffusers_helper.models.loaders import load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
-from diffusers_helper.planning.budget import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.planning.profiles import Profile, profile_for  # noqa: E402
+from diffusers_helper.units import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.vae.engine import VaeEngine  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
+from diffusers_helper.vae.guest import Guest  # noqa: E402
 from diffusers_helper.vae.plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 
 # Frames of latents, and the plan in words.
@@ -189,12 +190,12 @@ class Bench:
         return decode
 
     def _engine(self, settings: VaeSettings) -> Decode:
-        engine = VaeEngine(self.vae, self.device, settings, self.profile.backend)
+        engine = VaeEngine(Guest(self.vae, self.device, settings, self.profile.backend))
         shrink = family_of(self.vae).shrink
 
         def decode(latents: Tensor) -> tuple[Tensor, str]:
             video = Video(latents.shape[2], latents.shape[3] * shrink, latents.shape[4] * shrink)
-            plan = engine.plans("decode", video)[0].reason
+            plan = engine.owner.plans("decode", video)[0].reason
             return engine.decode(latents), plan
 
         return decode

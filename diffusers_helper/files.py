@@ -1,9 +1,12 @@
-"""Files that are written whole or not at all."""
+"""Files that appear whole or not at all, and checksums."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
@@ -34,14 +37,37 @@ def given_path(path: str | Path, setting: str) -> Path:
         ) from error  # fmt: skip
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader, or a crash, sees the old content or the new one, never a part."""
+@contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """Give a temporary path that takes the place of `path` when the block ends well.
+
+    A reader, or a crash, sees the old file or the new one, never a part.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file as `replacing` does."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def sha256_of(parts: Iterable[bytes]) -> str:
+    """Return the SHA-256 sum of some bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def file_sum(path: Path) -> str:
+    """Return the SHA-256 sum of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

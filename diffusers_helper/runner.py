@@ -1,4 +1,4 @@
-"""Makes one video after the other and keeps the model loaded between them."""
+"""The runner of jobs, one after the other, with the model loaded between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Runner:
     """The models of the last job, ready for the next one of the same model."""
 
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        """`local`: settings of this machine."""
+        """Take the settings of this machine, and what makes its convolutions run."""
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
@@ -41,11 +41,14 @@ class Runner:
         *,
         resume: bool = False,
     ) -> None:
-        """Makes the video in `folder`. Whatever happens ends in one final event; nothing is raised.
+        """Make the video in `folder`. Whatever happens ends in one final event; nothing is raised.
 
-        With `resume` it goes on with what an earlier run has left there.
-
-        The request comes from `submit`, which has decided whether its model may be a folder.
+        Args:
+            request: From `submit`, which has decided whether its model may be a folder.
+            folder: Where the job's files go.
+            on_event: Told what happens, in this thread.
+            cancel: Ends the job.
+            resume: Whether to go on with what an earlier run has left in the folder.
         """
         said = _Said(on_event)
         started = time.monotonic()
@@ -81,7 +84,7 @@ class Runner:
 
 
 class _Said:
-    """Passes events on and remembers what a last word has to repeat."""
+    """A forwarder of events, which remembers what the final one has to repeat."""
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
         self._on_event = on_event

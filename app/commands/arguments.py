@@ -9,11 +9,12 @@ import sys
 from collections.abc import Collection
 from typing import Any, NoReturn, get_args
 
+from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
 from diffusers_helper.errors import LongtakeError, in_words, own_name
 from diffusers_helper.events import Failed
 from diffusers_helper.models.registry import model_names
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import engine_environment
 from diffusers_helper.request import SETTINGS, Section
 
 _log = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ def given_find_mode(arguments: argparse.Namespace) -> dict[str, str]:
 def take_find_mode(arguments: argparse.Namespace) -> None:
     """Put the argument into this process's environment, which an engine started from here gets too."""
     given = given_find_mode(arguments)
-    if given and detect(os.environ).kind != "rocm":
+    if given and this_machine(os.environ).kind != "rocm":
         _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
     os.environ.update(given)
 
@@ -139,5 +140,4 @@ def take_engine_environment() -> None:
 
     Call it before torch is imported, which reads its environment once.
     """
-    profile = profile_for(detect(os.environ), os.environ)
-    os.environ.update(engine_environment(profile, os.environ))
+    os.environ.update(engine_environment(this_profile(os.environ), os.environ))

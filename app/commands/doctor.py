@@ -24,7 +24,6 @@ from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import GB, gb_text
 from diffusers_helper.planning.job import known_networks, plan_video, weights_speed
 from diffusers_helper.planning.profiles import (
     ALLOCATOR_VARIABLES,
@@ -35,6 +34,7 @@ from diffusers_helper.planning.profiles import (
     profile_for,
 )
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, gb_text
 
 Level = Literal["ok", "note", "problem"]
 _PROBE_SECONDS = 240

@@ -23,14 +23,13 @@ from app.in_process import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
-from app.machine import cache_folder
+from app.machine import cache_folder, this_profile
 from app.report_text import report_text
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.planning.profiles import detect, profile_for
 from diffusers_helper.request import GenerationRequest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,7 +48,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     given = given_settings(arguments)
     given.setdefault("mode", find_model(arguments.model, allow_folder=True).modes[0])
     request = GenerationRequest.from_dict(given)
-    profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use, as does
+    this_profile(os.environ)  # refuses here what the engine could not use, as does
     cache_folder()
     take_find_mode(arguments)
     if arguments.in_process:

@@ -11,19 +11,20 @@ from typing import Any
 
 from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
 from app.jobs.stdio import say
-from app.machine import named_machine, read_calibration, this_local, this_machine
+from app.machine import named_machine, this_local, this_machine
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
-from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.picture import load_picture
-from diffusers_helper.planning.budget import DoesNotFit, gb_text
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import VideoPlan, plan_video, weights_speed
-from diffusers_helper.planning.profiles import Profile, profile_for
+from diffusers_helper.planning.profiles import Profile, profile_in_force
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import gb_text
 
 _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in all")
 
@@ -43,15 +44,16 @@ def print_plan(arguments: argparse.Namespace) -> int:
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     info.check_mode(request.mode)
     # Of another machine nobody knows how much main memory it has, and what happened there.
-    local = Local() if arguments.card else this_local(os.environ)
+    here = this_local(os.environ)
+    local = Local(here.environ) if arguments.card else here
     free_ram = None if arguments.card else host_memory().available or None
     machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
-    profile = profile_for(machine, os.environ).with_kernel(seen_kernel(local.kernels, machine.card))
+    profile = profile_in_force(machine, local)
     try:
         plan = plan_video(
             request, info, profile,
             shape=_shape(arguments.image, request, info),
-            calibration=read_calibration(machine),
+            calibration=Calibration.read(here.calibration, machine.card),
             learned=local.learned,
             free_ram_bytes=free_ram,
             disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),

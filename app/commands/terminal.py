@@ -11,6 +11,7 @@ from app.commands.arguments import error_line
 from app.jobs.job import Job
 from app.jobs.stdio import explained
 from diffusers_helper.events import (
+    STAGES,
     Cancelled,
     Event,
     Failed,
@@ -24,12 +25,7 @@ from diffusers_helper.events import (
     to_dict,
 )  # fmt: skip
 from diffusers_helper.packing import FPS
-
-_STAGES = {
-    "load": "loading the model", "text": "reading the prompt", "image": "preparing the picture",
-    "vae_encode": "encoding the picture", "vision": "looking at the picture", "sample": "denoising",
-    "decode": "decoding", "write": "writing the video",
-}  # fmt: skip
+from diffusers_helper.units import duration
 
 
 class JsonLines:
@@ -83,7 +79,7 @@ class ProgressBar:
         if self._stderr.isatty():
             bar = self._bar or tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
             self._bar = bar
-            bar.set_description_str(_STAGES[event.stage])
+            bar.set_description_str(STAGES[event.stage].running)
 
     def _step(self, event: StepDone) -> None:
         if self._bar is not None:
@@ -92,7 +88,7 @@ class ProgressBar:
 
     def _piece(self, event: PieceDone) -> None:
         if self._bar is not None:
-            self._bar.set_description_str(f"{_STAGES[event.stage]} {event.piece}/{event.pieces}")
+            self._bar.set_description_str(f"{STAGES[event.stage].running} {event.piece}/{event.pieces}")
 
     def _end(self, event: Event) -> None:
         if self._bar is not None:
@@ -100,7 +96,7 @@ class ProgressBar:
         video = None
         if isinstance(event, Finished):
             video = event.video
-            self._say(f"Finished: {event.frames} frames in {event.seconds:.1f} s.")
+            self._say(f"Finished: {event.frames} frames in {duration(event.seconds)}.")
         elif isinstance(event, Cancelled | Failed):
             video = event.video
             if isinstance(event, Failed):

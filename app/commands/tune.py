@@ -25,14 +25,14 @@ from app.commands.arguments import (
     take_find_mode,
 )
 from app.commands.generate import Signals
-from app.jobs.pace import in_words
+from app.machine import this_profile
 from app.miopen import routes_folder
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import plan_sections
-from diffusers_helper.planning.profiles import detect, profile_for
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import about
 
 if TYPE_CHECKING:
     import torch
@@ -109,8 +109,8 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.models.loaders import dtype_for
     from diffusers_helper.vae.families import family_of
-    from diffusers_helper.vae.passes import DTYPES
-    from diffusers_helper.vae.sections import window_sizes
+    from diffusers_helper.vae.passes import DTYPES, window_sizes
+    from diffusers_helper.vae.plan import OWN_CHUNK
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)
@@ -120,7 +120,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
-    profile = profile_for(detect(os.environ), os.environ)
+    profile = this_profile(os.environ)
     dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
     torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
     lengths = {
@@ -133,7 +133,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     latents = [side // family.shrink for side in sides]
     with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
         family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
-        for count in sorted({size for length in lengths for size in window_sizes(length)}):
+        for count in sorted({size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}):
             shape = (1, vae.config.latent_channels, count, *latents)
             for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
                 pass
@@ -161,7 +161,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     seconds = {case: expected_seconds(case, rates) for case in waiting}
     if waiting:
         search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
-        _say(f"{len(waiting)} shapes to measure: {in_words(sum(seconds.values()))}{search}")
+        _say(f"{len(waiting)} shapes to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
         total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",

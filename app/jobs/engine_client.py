@@ -17,9 +17,10 @@ from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
+from app.machine import this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
@@ -177,12 +178,15 @@ class EngineProcess:
         # In our process group, environment and log level: what is done to this process reaches both.
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        profile = profile_for(detect(os.environ), os.environ)
         self._process = subprocess.Popen(
             (*self._command, level),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **engine_environment(profile, os.environ), "PYTHONPATH": path},
+            env={
+                **os.environ,
+                **engine_environment(this_profile(os.environ), os.environ),
+                "PYTHONPATH": path,
+            },
         )
         self._events = queue.SimpleQueue()
         _log.info("engine started, process %d", self._process.pid)

@@ -130,19 +130,3 @@ class PaceBook:
             events = (item[1] for item in self._service.follow(job.id) if item is not None)
             self._known[job.id] = pace_of(events, job.request.cfg)
         return self._known[job.id]
-
-
-def in_words(seconds: float) -> str:
-    """`about 40 seconds`, `about 9 minutes`, `about 2.5 hours`: no more digits than an estimate has."""
-    if seconds < 7.5:
-        return "a few seconds"
-    if seconds < 57.5:
-        return f"about {5 * round(seconds / 5)} seconds"
-    minutes = seconds / 60
-    if minutes < 9.5:
-        halves = round(2 * minutes) / 2
-        return "about 1 minute" if halves == 1 else f"about {halves:g} minutes"
-    if minutes < 57.5:
-        return f"about {round(minutes) if minutes < 20 else 5 * round(minutes / 5)} minutes"
-    halves = round(2 * minutes / 60) / 2
-    return "about 1 hour" if halves == 1 else f"about {halves:g} hours"

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import write_atomic
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +41,11 @@ def card_in_use(environ: Mapping[str, str]) -> str:
     Raises:
         InputError: for a value in the environment that cannot be used.
     """
-    machine = detect(environ)
+    profile = this_profile(environ)
+    machine = profile.machine
     if machine.kind != "rocm":
         return machine.name
-    engine = {**environ, **engine_environment(profile_for(machine, environ), environ)}
+    engine = {**environ, **engine_environment(profile, environ)}
     try:
         torch = importlib.metadata.version("torch")  # which brings MIOpen
     except importlib.metadata.PackageNotFoundError:

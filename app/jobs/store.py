@@ -18,7 +18,7 @@ from app.jobs.owner import Owner, is_alive
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
 from diffusers_helper.failures import interrupted_event
-from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.files import given_path, replacing, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -201,11 +201,9 @@ class JobStore:
         if shown is None:
             return None, 0
         if not folder.video.exists() and Path(shown.video).exists():
-            temporary = folder.video.with_name(f".{folder.video.name}.tmp")
-            with contextlib.suppress(OSError):  # on a full disk it stays where it is
+            # On a full disk it stays where it is.
+            with contextlib.suppress(OSError), replacing(folder.video) as temporary:
                 shutil.copyfile(shown.video, temporary)
-                temporary.replace(folder.video)
-            temporary.unlink(missing_ok=True)
         return str(folder.video if folder.video.exists() else shown.video), shown.frames
 
     def _last_words(self, job_id: str) -> tuple[Event | None, SectionFinished | None]:

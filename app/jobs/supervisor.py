@@ -19,6 +19,7 @@ from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
 from app.jobs.patience import Patience, has_kernels
 from diffusers_helper.events import (
+    STAGES,
     Event,
     Finished,
     JobStarted,
@@ -28,6 +29,7 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.units import duration
 
 _log = logging.getLogger(__name__)
 
@@ -45,16 +47,6 @@ _COMPILING = (
     "Later runs start at once."
 )
 _VMSTAT = Path("/proc/vmstat")
-_DOING = {
-    "load": "loading the model",
-    "text": "encoding the prompt",
-    "image": "preparing the picture",
-    "vae_encode": "encoding the picture",
-    "vision": "looking at the picture",
-    "sample": "denoising",
-    "decode": "decoding",
-    "write": "writing the video",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class Place:
         if not self.stage:
             return "while it was starting"
         of = f" section {self.section}" if self.section else ""
-        return f"while {_DOING.get(self.stage, self.stage)}{of}"
+        return f"while {STAGES[self.stage].running}{of}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +198,7 @@ class _Run:
         if self._is_first:
             limit = max(limit, self._patience.first)
         if self._engine.restarts and silence > limit and not self._hung:
-            self._hung = f"gave no sign of life for {_duration(silence)}"
+            self._hung = f"gave no sign of life for {duration(silence)}"
             self._engine.kill()
         first = self._compiles and not loading and is_new
         if first and silence > _NOTICE_SECONDS and _COMPILING not in self._said:
@@ -303,7 +295,3 @@ def _memory_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"

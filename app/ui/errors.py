@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from app.ui.text import MEMORY_STAGES, cap_gb, gb
 from diffusers_helper.errors import LongtakeError, in_words, own_name
+from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import gb_text
 
 # A smaller picture needs less only in these stages; the VAE works in pieces of one size.
 _BY_SIZE = ("sample",)
@@ -28,11 +29,11 @@ def _label(name: str) -> str:
 
 
 def _does_not_fit(error: DoesNotFit) -> tuple[str, str]:
-    budget, least = error.budget, gb(error.smallest_cap_bytes, up=True)
-    end = f", and this device has {cap_gb(budget.total_bytes)} GB." if error.is_too_large else "."
+    budget, least = error.budget, gb_text(error.smallest_cap_bytes, up=True)
+    end = f", and this device has {gb_text(budget.total_bytes)} GB." if error.is_too_large else "."
     message = (
-        f"Does not fit: “{MEMORY_STAGES[error.stage]}” needs more than a cap of "
-        f"{cap_gb(budget.cap_bytes)} GB leaves; the smallest cap that works is {least} GB{end}"
+        f"Does not fit: “{STAGES[error.stage].network}” needs more than a cap of "
+        f"{gb_text(budget.cap_bytes)} GB leaves; the smallest cap that works is {least} GB{end}"
     )
     heaviest = max(error.least.stages, key=lambda stage: stage.peak_bytes).stage
     ways = (

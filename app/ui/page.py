@@ -14,8 +14,8 @@ from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.live.subscribe import Result, connect_updates
-from app.ui.text import cap_gb
 from diffusers_helper import __version__
+from diffusers_helper.units import gb_text
 
 # The form's script puts the chosen model's title in.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
@@ -47,7 +47,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
 def _header(catalogue: Catalogue) -> str:
     """Return what computes, with what, and how much memory it may take unless a request says otherwise."""
     profile = catalogue.planner.profile
-    cap = f"memory cap {cap_gb(profile.cap_bytes.value)} GB"
+    cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
     return _HEADER.format(
         card=escape(profile.machine.name),
         model=escape(catalogue.info(catalogue.preselected).title),

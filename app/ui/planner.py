@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from app.machine import this_profile
 from app.ui.pictures import Pictures
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
@@ -19,7 +19,7 @@ from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import GB, Demand, DoesNotFit
+from diffusers_helper.planning.budget import Demand, DoesNotFit
 from diffusers_helper.planning.estimates import Calibration, largest_bucket
 from diffusers_helper.planning.job import (
     VideoPlan,
@@ -29,16 +29,13 @@ from diffusers_helper.planning.job import (
     plan_video,
     weights_speed,
 )
-from diffusers_helper.planning.profiles import Profile, detect, profile_for
+from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)
 MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
 _DEMANDS_KNOWN = 128
-
-
-def _this_profile() -> Profile:
-    return profile_for(detect(os.environ), os.environ)
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Planner:
         pictures: sizes of those that were handed in; a video's shape follows from its picture's.
     """
 
-    profile: Profile = field(default_factory=_this_profile)
+    profile: Profile = field(default_factory=lambda: this_profile(os.environ))
     calibration: Calibration = field(default_factory=Calibration)
     local: Local = field(default_factory=Local)
     pictures: Pictures = field(default_factory=Pictures)
@@ -68,14 +65,14 @@ class Planner:
     def defaults(self) -> dict[str, float]:
         """Cap and preserved memory of this machine in GB, as the form shows them."""
         settings = (self.profile.cap_bytes, self.profile.preserved_bytes)
-        values = (_tenths(setting.value) for setting in settings)
+        values = (float(gb_text(setting.value)) for setting in settings)
         return dict(zip(MEMORY_SETTINGS, values, strict=True))
 
     @property
     def most_gb(self) -> float:
         """What the form's sliders go up to."""
         total = self.profile.machine.total_bytes
-        return _tenths(total) if total else 192.0
+        return float(gb_text(total)) if total else 192.0
 
     def own(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The form's memory settings as a request has them: None where they are this machine's."""
@@ -98,6 +95,7 @@ class Planner:
             LongtakeError: if a local model's files cannot be read.
         """
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
+        # `doctor` may have looked since the page was opened.
         profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
         return plan_video(
             request, info, profile,
@@ -148,8 +146,3 @@ class Planner:
             raise
         except LongtakeError as error:
             _log.info("the plan is left to the engine: %s", error)
-
-
-def _tenths(count: int) -> float:
-    scale = 10 if count >= GB else 1000
-    return math.floor(scale * count / GB) / scale

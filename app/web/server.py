@@ -22,12 +22,13 @@ from app.commands.arguments import (
 )  # fmt: skip
 from app.jobs.service import JobService
 from app.jobs.stdio import open_closed_streams, say
+from app.machine import this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
-from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE, detect, profile_for
+from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
 _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
@@ -110,7 +111,7 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
     """
     given = {CAP_VARIABLE: arguments.vram_cap_gb, PRESERVED_VARIABLE: arguments.preserved_gb}
     os.environ.update({name: value for name, value in given.items() if value is not None})
-    profile_for(detect(os.environ), os.environ)
+    this_profile(os.environ)
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:

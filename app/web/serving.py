@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from app.jobs.service import JobService
-from app.machine import cache_folder, read_calibration, this_local, this_profile
+from app.machine import cache_folder, this_local, this_profile
 from app.web.guard import Guard, Hosts
 from app.web.served_files import ServedFiles, UploadRoom
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.picture import MAX_BYTES
+from diffusers_helper.planning.estimates import Calibration
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -77,8 +78,8 @@ def open_page(
     from app.ui.page import build_page
     from app.ui.planner import Planner
 
-    profile = profile or this_profile(os.environ)
-    planner = Planner(profile, read_calibration(profile.machine), this_local(os.environ))
+    profile, local = profile or this_profile(os.environ), this_local(os.environ)
+    planner = Planner(profile, Calibration.read(local.calibration, profile.machine.card), local)
     page = build_page(service, Catalogue.starting_with(model, planner))
     outputs = given_path(outputs, "outputs").absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})

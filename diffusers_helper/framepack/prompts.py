@@ -28,12 +28,12 @@ _TAIL_TOKENS = 8
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuses a prompt that the model would have to cut. The negative prompt counts only where it is used.
+    """Refuse a prompt that the model would have to cut. The negative prompt counts only where it is used.
 
-    Does nothing where the model's tokenizer is not on this machine yet.
+    Nothing is done where the model's tokenizer is not on this machine yet.
 
     Raises:
-        InputError: if a text has more than 256 tokens.
+        InputError: If a text has more than 256 tokens.
     """
     without = _count("", info)
     texts = {"prompt": request.prompt} | ({"negative": request.negative} if request.cfg > 1 else {})
@@ -50,13 +50,13 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
 
 
 def encoded_tokens(text: str, info: ModelInfo) -> int:
-    """Tokens that the transformer reads of a prompt: those of the template behind its head.
+    """Return how many tokens the transformer reads of a prompt: those of the template behind its head.
 
     Counted by the model's tokenizer. Where that is not on this machine yet, more than a tokenizer makes of
     usual prompts: one for two bytes.
 
     Raises:
-        InputError: if the tokenizer's file is of no use.
+        InputError: If the tokenizer's file is of no use.
     """
     count = _count(text, info)
     if count is None:
@@ -65,7 +65,7 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 
 def _count(text: str, info: ModelInfo) -> int | None:
-    """Tokens of a text in the template, head and tail included; None without a tokenizer."""
+    """Return the number of tokens of a text in the template, head and tail too; None without a tokenizer."""
     file = _tokenizer_file(info.parts["tokenizer"])
     if file is None:
         return None
@@ -75,7 +75,7 @@ def _count(text: str, info: ModelInfo) -> int | None:
 
 @lru_cache(maxsize=1)  # a large vocabulary takes a second to read
 def _tokenizer(file: Path, changed: int, size: int) -> Any:
-    """`changed` and `size` are for the cache alone."""
+    """Read a tokenizer. The time of its last change and its size are for the cache alone."""
     from tokenizers import Tokenizer  # here: only a prompt to check has to pay for it
 
     try:

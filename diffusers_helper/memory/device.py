@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -13,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.memory.accounting import Account
-from diffusers_helper.memory.flush import FlushReport, flush_rocm_allocator
-from diffusers_helper.memory.repeats import Repeats
 
 
 class Device(ABC):
@@ -36,43 +33,43 @@ class Device(ABC):
     @property
     @abstractmethod
     def total_bytes(self) -> int:
-        """What the device has."""
+        """The bytes that the device has."""
 
     @abstractmethod
     def allocated_bytes(self) -> int:
-        """Of live tensors."""
+        """Return the bytes of live tensors."""
 
     @abstractmethod
     def reserved_bytes(self) -> int:
-        """What torch holds: live tensors, and what its allocator keeps for the next."""
+        """Return the bytes that torch holds: live tensors, and what its allocator keeps for the next."""
 
     @abstractmethod
     def peak_bytes(self) -> int:
-        """The highest `reserved_bytes` since `reset_peak`; of an account, of live tensors."""
+        """Return the highest `reserved_bytes` since `reset_peak`; for an account, of live tensors."""
 
     @abstractmethod
     def reset_peak(self) -> None:
-        """The peak starts anew from what is there."""
+        """Begin the peak anew, with what is there."""
 
     @abstractmethod
     def free_bytes(self) -> int:
-        """What can still be had, under the cap, by this process."""
+        """Return the bytes that this process can still have under the cap."""
 
     @abstractmethod
     def limit(self, cap_bytes: int | None) -> None:
-        """Sets or lifts the cap. An allocation that would pass it raises `torch.OutOfMemoryError`."""
+        """Set or lift the cap. An allocation that would pass it raises `torch.OutOfMemoryError`."""
 
     @abstractmethod
     def empty_cache(self) -> None:
-        """Gives what the allocator keeps unused back to the driver."""
+        """Give what the allocator keeps unused back to the driver."""
 
     @abstractmethod
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Says that these tensors are on the device, where the device cannot know it by itself."""
+        """Say that these tensors are on the device, which may not know it by itself."""
 
     @abstractmethod
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Says that these tensors are on the host, where the device cannot know it by itself."""
+        """Say that these tensors are on the host, which the device may not know by itself."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -82,19 +79,11 @@ class Device(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def computing(self, network: nn.Module) -> AbstractContextManager[None]:
-        """While entered, a device that has to watch each operation may spare itself those it knows."""
-        return nullcontext()
-
     def put(self, tensor: Tensor) -> Tensor:
-        """A copy on the device, contiguous and in storage of its own."""
+        """Return a copy on the device, contiguous and in storage of its own."""
         with self:
             copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.torch_device)
             return copy.copy_(tensor)
-
-    def flush(self, stage: str, min_resident_gb: float = 0.0) -> FlushReport:
-        """As `flush_rocm_allocator`."""
-        return flush_rocm_allocator(stage, min_resident_gb, device=self)
 
 
 class CudaDevice(Device):
@@ -124,7 +113,7 @@ class CudaDevice(Device):
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def free_bytes(self) -> int:
-        """The driver's free memory and the allocator's own spare, as far as the cap allows."""
+        """Return the driver's free memory and the allocator's own spare, as far as the cap allows."""
         allocated = self.allocated_bytes()
         free = torch.cuda.mem_get_info(self.torch_device)[0] + self.reserved_bytes() - allocated
         return free if self.cap_bytes is None else max(0, min(free, self.cap_bytes - allocated))
@@ -138,10 +127,10 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Its tensors know where they are."""
+        """Do nothing, as its tensors know where they are."""
 
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Its tensors know where they are."""
+        """Do nothing, as its tensors know where they are."""
 
     def __enter__(self) -> Self:
         return self
@@ -160,12 +149,11 @@ class AccountingDevice(Device):
     def __init__(self, cap_bytes: int | None = None) -> None:
         self.torch_device = torch.device("cpu")
         self.account = Account(cap_bytes)
-        self._repeats = Repeats(self.account)
         self.cap_bytes = cap_bytes
 
     @property
     def total_bytes(self) -> int:
-        """The machine's memory."""
+        """The bytes of the machine's memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocated_bytes(self) -> int:
@@ -181,7 +169,7 @@ class AccountingDevice(Device):
         self.account.reset_peak()
 
     def free_bytes(self) -> int:
-        """Under the cap; without one, under the machine's memory."""
+        """Return what is free under the cap; without one, of the machine's memory."""
         cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
         return max(0, cap - self.allocated_bytes())
 
@@ -189,16 +177,13 @@ class AccountingDevice(Device):
         self.cap_bytes = self.account.cap_bytes = cap_bytes
 
     def empty_cache(self) -> None:
-        """Nothing is kept."""
+        """Do nothing, as nothing is kept."""
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
         self.account.adopt(what)
 
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
         self.account.release(what)
-
-    def computing(self, network: nn.Module) -> AbstractContextManager[None]:
-        return self._repeats.of(network)
 
     def __enter__(self) -> Self:
         self.account.__enter__()
@@ -211,10 +196,10 @@ class AccountingDevice(Device):
 
 
 def open_device(cap_bytes: int | None = None, torch_device: torch.device | str | None = None) -> Device:
-    """The device to compute on, with a cap on what torch may hold there.
+    """Return the device to compute on, with a cap on what torch may hold there.
 
     Args:
-        cap_bytes: None for no cap.
+        cap_bytes: The cap; None for no cap.
         torch_device: None for the first GPU, or the accounting device where there is none.
     """
     wanted = torch.device(torch_device or ("cuda" if torch.cuda.is_available() else "cpu"))

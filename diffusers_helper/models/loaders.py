@@ -6,7 +6,6 @@ keep the type they are stored in, they take no memory that the kernel could not 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from transformers.utils import logging as transformers_logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.part_files import find_part, fingerprint, stored_dtype
 from diffusers_helper.models.registry import PARTS, ModelInfo
@@ -68,7 +68,7 @@ class Models:
     @property
     def fingerprint(self) -> str:
         """Tells these weights from others. Complete only once all parts are loaded."""
-        return hashlib.sha256(json.dumps(self._fingerprints, sort_keys=True).encode()).hexdigest()
+        return sha256_of([json.dumps(self._fingerprints, sort_keys=True).encode()])
 
     @property
     def is_loaded(self) -> bool:

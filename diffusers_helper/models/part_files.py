@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from safetensors import safe_open
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.files import sha256_of
 from diffusers_helper.models.hub_cache import is_complete
 from diffusers_helper.models.registry import PartSource
 
@@ -102,12 +103,13 @@ def fingerprint(folder: Path) -> str:
     Reading all of a large model would take minutes; a change that leaves all samples as they are is not made
     by accident.
     """
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            for place in range(_SAMPLES):
-                file.seek(size * place // _SAMPLES)
-                digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
+    return sha256_of(part for path in sorted(folder.glob("*.safetensors")) for part in _samples(path))
+
+
+def _samples(path: Path) -> Iterator[bytes]:
+    size = path.stat().st_size
+    yield f"{path.name} {size} ".encode()
+    with path.open("rb") as file:
+        for place in range(_SAMPLES):
+            file.seek(size * place // _SAMPLES)
+            yield file.read(_SAMPLE_BYTES)

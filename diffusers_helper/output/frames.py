@@ -1,4 +1,4 @@
-"""One small picture per section, for the timeline of a page."""
+"""Decoded frames: their blending, and a small picture of each section for the timeline of a page."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ MAX_SIDE = 192  # pixels
 
 
 def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) -> Path:
-    """Writes the picture from the middle of what a section adds to the video.
+    """Write the picture from the middle of what a section adds to the video.
 
     Args:
-        folder: where the pictures go; made if it is missing.
+        folder: Where the pictures go; made if it is missing.
+        section: The section.
         frames: (T, H, W, 3), all that the section's decode gave, -1 to 1.
+        mode: The order in which sections are made.
 
-    Returns: the file, named after the section's number.
+    Returns:
+        The file, named after the section's number.
     """
     own = section.decoded_frames - section.overlap_frames
     middle = own // 2 + (section.overlap_frames if mode == "forward" else 0)
@@ -38,12 +41,12 @@ def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) 
 
 
 def to_uint8(frames: Tensor) -> np.ndarray:
-    """Pixels of frames in -1 to 1: out of range is cut, the rest rounded to 0 to 255."""
+    """Return the pixels of frames in -1 to 1: out of range is cut, the rest rounded to 0 to 255."""
     return (frames / 2 + 0.5).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
 
 
 class FrameBlender:
-    """Joins what the sections decode, and tells frames that are final from those that will still change.
+    """The joint of what the sections decode, which tells final frames from those that will still change.
 
     Neighbouring sections both decode the frames where they meet; over those the picture changes linearly from
     the earlier section's to the later one's, as in FramePack. Only frames that face the next section are
@@ -55,14 +58,15 @@ class FrameBlender:
         self._pending: Tensor | None = None
 
     def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
-        """Takes the frames that a section decoded, (T, H, W, 3) in -1 to 1.
+        """Blend the frames that a section decoded, (T, H, W, 3) in -1 to 1, with those of the section before.
 
         Where the frames of the section before are not known, nothing is blended; `pending` is right even so.
 
-        Returns: (final, pending) as `GrowingVideo.add_section` takes them.
+        Returns:
+            (final, pending) as `GrowingVideo.add_section` takes them.
 
         Raises:
-            ValueError: if there are not as many frames as the plan says.
+            ValueError: If there are not as many frames as the plan says.
         """
         if len(frames) != section.decoded_frames:
             raise ValueError(f"{len(frames)} frames were decoded; expected {section.decoded_frames}.")

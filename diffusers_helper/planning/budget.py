@@ -1,22 +1,21 @@
-"""What of a model stays on the device and what is streamed: decided from integers, before anything is loaded.
+"""The decision what of a model stays on the device and what is streamed, made before anything is loaded.
 
 The rule: resident weights <= cap - max(preserved, working set + reserve), and no plan's peak exceeds the cap.
 A transformer's blocks that do not fit are copied in ahead of their turn, through a ring of `RING_BLOCKS`
-slots that lies in the preserved memory and is part of the peak.
+slots that lies in the preserved memory and is part of the peak. All figures are whole bytes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.units import GB, gb_text
 
-GB = 1024**3
 RING_BLOCKS = 2
-# What a default of preserved memory leaves for weights at least, as 18 of 20 GB do.
+# The least that a default of preserved memory leaves for weights, as 18 of 20 GB do.
 LEFT_FOR_WEIGHTS = 2 * GB
 
 
@@ -26,9 +25,9 @@ class Weights:
 
     Attributes:
         name: the part's name in the registry.
-        total_bytes: all of them.
-        block_bytes: those of each block that can be streamed, in the order they run. The rest is always
-            resident while the model is in use.
+        total_bytes: the bytes of all weights.
+        block_bytes: the bytes of each block that can be streamed, in the order they run. The others are
+            always resident while the model is in use.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Stage:
     """One use of one model: "text", "text_2", "vae_encode", "vision", "sample" or "decode".
 
     Attributes:
-        working_bytes: most that inputs, activations and outputs take at a time.
+        working_bytes: the most that inputs, activations and outputs take at a time.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job needs with one size of the VAE's tiles (pixels; None where nothing is tiled)."""
+    """The needs of a job with one size of the VAE's tiles (in pixels; None where nothing is tiled)."""
 
     vae_tile_px: int | None
     stages: tuple[Stage, ...]
@@ -67,14 +66,14 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What there is.
+    """The memory that a job may use.
 
     Attributes:
         total_bytes: the device's memory.
-        cap_bytes: most that this process may hold there, in all.
-        preserved_bytes: what weights leave free, at least.
+        cap_bytes: the most that this process may hold there, in all.
+        preserved_bytes: the least that weights leave free.
         reserve_bytes: what the process holds that no tensor shows: context, MIOpen's and BLAS' workspaces.
-        is_default: whether preserved_bytes is a default, which gives way to a small cap.
+        is_default: whether preserved_bytes is a default, which is lowered under a small cap.
     """
 
     total_bytes: int
@@ -84,12 +83,12 @@ class Budget:
     is_default: bool = False
 
     def with_cap(self, cap_bytes: int) -> Budget:
-        """The same under another cap."""
+        """Return the same budget under another cap."""
         return replace(self, cap_bytes=cap_bytes)
 
     @property
     def preserved_in_force(self) -> int:
-        """A default leaves LEFT_FOR_WEIGHTS; a person's own value stands."""
+        """The preserved bytes; a default leaves LEFT_FOR_WEIGHTS, a person's own value is kept."""
         if not self.is_default:
             return self.preserved_bytes
         return max(0, min(self.preserved_bytes, self.cap_bytes - LEFT_FOR_WEIGHTS))
@@ -97,15 +96,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """How one stage runs.
+    """The plan of one stage.
 
     Attributes:
         stage, model: names.
         resident_bytes: weights that stay on the device for the stage.
         resident_blocks, streamed_blocks: indices of blocks, ascending.
         ring_bytes: the device side of the ring; 0 where nothing is streamed.
-        slot_bytes: one slot of the ring: the largest streamed block.
-        streamed_bytes: what is copied in for one forward pass.
+        slot_bytes: one slot of the ring, as large as the largest streamed block.
+        streamed_bytes: the bytes that are copied in for one forward pass.
         others_bytes: weights of other models that stay on the device meanwhile.
         peak_bytes: others + resident + ring + working + reserve; never more than the cap.
         evict: names of models that leave the device before.
@@ -130,12 +129,12 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """How all stages of a job run.
+    """The plan of all stages of a job.
 
     Attributes:
-        keep_all_resident: all models fit at once, and stay on the device between the stages and after.
-        peak_bytes: the highest of the stages'.
-        smallest_cap_bytes: with one byte less the job would be refused.
+        keep_all_resident: whether all models fit at once and stay on the device between the stages.
+        peak_bytes: the highest peak of the stages.
+        smallest_cap_bytes: the cap below which the job would be refused.
     """
 
     budget: Budget
@@ -146,7 +145,11 @@ class JobPlan:
     smallest_cap_bytes: int
 
     def stage(self, name: str) -> StagePlan:
-        """Raises KeyError if the job has no such stage."""
+        """Return the plan of a stage.
+
+        Raises:
+            KeyError: if the job has no such stage.
+        """
         for plan in self.stages:
             if plan.stage == name:
                 return plan
@@ -206,24 +209,12 @@ class DoesNotFit(InputError):
         return plan_job(self.budget.with_cap(self.smallest_cap_bytes), self.demands)
 
 
-def gb_text(count: int, *, up: bool = False) -> str:
-    """Bytes as GB (1024^3) for people: two decimals, four below 1 GB; `up` never shows less than there is."""
-    scale = 100 if count >= GB else 10_000
-    whole = -(-count * scale // GB) if up else round(count * scale / GB)
-    return f"{whole / scale:.2f}" if scale == 100 else f"{whole / scale:.4f}".rstrip("0").rstrip(".")
-
-
-def gb_bytes(count: float) -> int:
-    """GB (1024^3), as people give them, as bytes."""
-    return math.floor(count * GB)
-
-
 @lru_cache(maxsize=64)
 def _spread_order(count: int) -> tuple[int, ...]:
-    """0 to count - 1 so that the indices before any place lie evenly: by reversed bits.
+    """Return 0 to count - 1 in an order whose beginnings are spread evenly: by reversed bits.
 
-    Resident blocks between streamed ones give the copies time. That the first n are among the first n + 1 is
-    what makes a larger cap never stream more.
+    Resident blocks between streamed ones give the copies time. Since the first n are among the first n + 1, a
+    larger cap never streams more.
     """
     bits = max(1, (count - 1).bit_length())
     reversed_bits = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
@@ -232,7 +223,7 @@ def _spread_order(count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The first `count` blocks of the spread order resident, the rest streamed."""
+    """A split of blocks: the first `count` of the spread order are resident, the others are streamed."""
 
     count: int
     resident_bytes: int
@@ -262,7 +253,7 @@ def _splits(model: Weights) -> tuple[_Split, ...]:
 
 
 def least_resident(model: Weights) -> int:
-    """Bytes on the device when as many blocks as possible are streamed, the ring included."""
+    """Return the bytes on the device when as many blocks as possible are streamed, with the ring."""
     return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
 
 
@@ -275,10 +266,10 @@ def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
 
 
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
-    """As many of the stage's weights on the device as the budget allows.
+    """Plan a stage with as many of its weights on the device as the budget allows.
 
-    Other models stay there only where this one fits beside them whole; else all of them leave first, so that
-    there is one large model at a time.
+    Other models stay there only where this one fits beside them whole. Otherwise all of them leave first, so
+    that there is one large model at a time.
 
     Raises:
         DoesNotFit: if no split keeps within the cap.
@@ -331,10 +322,10 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
-    """The plan for the first of the demands that fits; give them by preference, largest tiles first.
+    """Return the plan for the first of the demands that fits; give them by preference, largest tiles first.
 
     Raises:
-        DoesNotFit: if none does.
+        DoesNotFit: if none of them fits.
     """
     for demand in demands:
         if smallest_cap(budget, demand.stages) <= budget.cap_bytes:
@@ -349,7 +340,7 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
     keep = all(_fits(budget, whole, stage.working_bytes) for stage in demand.stages)
     plans: list[StagePlan] = []
     for place, stage in enumerate(demand.stages):
-        # What the stages before have brought onto the device is still there.
+        # The weights of the earlier stages are still on the device.
         beside = {other.model.name: other.model for other in demand.stages[:place]} if keep else {}
         plans.append(plan_stage(budget, stage, tuple(beside.values())))
     peak = max(plan.peak_bytes for plan in plans)
@@ -357,7 +348,7 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
-    """The smallest cap under which each stage fits, one model at a time: exact to the byte."""
+    """Return, exact to the byte, the smallest cap under which each stage fits, one model at a time."""
     return max(_smallest_cap(budget, stage) for stage in stages)
 
 
@@ -366,7 +357,7 @@ def _smallest_cap(budget: Budget, stage: Stage) -> int:
         working = split.resident_bytes + split.ring_bytes + stage.working_bytes + budget.reserve_bytes
         kept = split.resident_bytes + budget.preserved_bytes
         if budget.is_default and split.resident_bytes <= LEFT_FOR_WEIGHTS:
-            # The default gives way until LEFT_FOR_WEIGHTS are left, and to nothing below that.
+            # The default is lowered until LEFT_FOR_WEIGHTS are left, and no further.
             kept = split.resident_bytes
         return max(working, kept)
 

@@ -1,4 +1,4 @@
-"""What all samplers share: the checked noise levels, and the one call of the model per step."""
+"""The part that all samplers share: the checked noise levels, and the one call of the model per step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class StepInfo:
     """One finished model call, for progress and previews.
 
     Attributes:
-        step: counts from 1.
-        steps: how many there will be.
-        sigma: noise level of the call.
-        x0: what the model returned, in the shape of the latents. Samplers work on a copy.
+        step: Counts from 1.
+        steps: How many there will be.
+        sigma: The noise level of the call.
+        x0: What the model returned, in the shape of the latents. Samplers work on a copy.
     """
 
     step: int
@@ -35,11 +35,11 @@ OnStep = Callable[[StepInfo], object]
 
 
 class Denoiser:
-    """Calls the model with the latents' own dtype and keeps everything else in at least float32.
+    """The caller of the model, in the latents' own dtype; everything else stays in at least float32.
 
     Attributes:
-        sigmas: the noise levels of the model calls, without the 0 at the end.
-        dtype: what a sampler computes in.
+        sigmas: The noise levels of the model calls, without the 0 at the end.
+        dtype: What a sampler computes in.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Denoiser:
         self._on_step = on_step
 
     def predict(self, x: Tensor, index: int) -> Tensor:
-        """The model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
+        """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
 
         Raises:
-            ValueError: if they have another shape than `x`.
+            ValueError: If they have another shape than `x`.
         """
         sigma = self.sigmas[index]
         level = torch.tensor(sigma, dtype=torch.float64, device=x.device)
@@ -71,5 +71,5 @@ class Denoiser:
         return kept
 
     def result(self, x0: Tensor) -> Tensor:
-        """The last prediction in the latents' own dtype."""
+        """Return the last prediction in the latents' own dtype."""
         return x0.to(self._latents_dtype)

@@ -12,18 +12,18 @@ from diffusers_helper.sampling.denoiser import Denoise, Denoiser, OnStep
 def sample_euler(
     denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Clean latents by one model call per step: x becomes x + (x - x0) / sigma * (sigma_next - sigma).
+    """Return clean latents by one model call a step: x becomes x + (x - x0) / sigma * (sigma_next - sigma).
 
     The step to sigma 0 ends on the last prediction itself, which is returned.
 
     Args:
-        denoise: (x, sigma) -> x0, both like `x`; sigma is a float64 scalar tensor.
-        x: latents at `sigmas[0]`, any shape and floating-point dtype, which the result keeps.
-        sigmas: steps + 1 strictly descending levels, the last one 0.
-        on_step: called after each model call.
+        denoise: Called as (x, sigma) -> x0, both like `x`; sigma is a float64 scalar tensor.
+        x: Latents at `sigmas[0]`, any shape and floating-point dtype, which the result keeps.
+        sigmas: Their steps + 1 strictly descending levels, the last one 0.
+        on_step: Called after each model call.
 
     Raises:
-        ValueError: for other sigmas, latents that are not floating-point, or a prediction of another shape.
+        ValueError: For other sigmas, latents that are not floating-point, or a prediction of another shape.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

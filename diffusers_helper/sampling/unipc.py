@@ -24,7 +24,7 @@ MAX_ORDER = 3
 
 
 def _phi(k: int, z: float) -> float:
-    """phi_k(z) = sum over j >= 0 of z^j / (j + k)!, for z <= 0."""
+    """Return phi_k(z) = sum over j >= 0 of z^j / (j + k)!, for z <= 0."""
     if z < -1:
         value = math.exp(z)
         for i in range(k):
@@ -35,7 +35,7 @@ def _phi(k: int, z: float) -> float:
 
 
 def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
-    """Weights rho with sum over j of rho_j nodes_j^(i-1) = moments_i."""
+    """Return weights rho with sum over j of rho_j nodes_j^(i-1) = moments_i."""
     if len(nodes) == 1:
         # The first-order rule of UniPC in place of the exact moment: one half.
         return [0.5]
@@ -46,13 +46,14 @@ def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
 
 
 def step_weights(sigmas: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Weights of the differences m_k - m_0 in one step of order `len(sigmas)` - 1.
+    """Return the weights of the differences m_k - m_0 in one step of order `len(sigmas)` - 1.
 
     Args:
         sigmas: level aimed at, level left, levels before it; the newest first.
 
-    Returns: (predictor, corrector). The predictor's weigh the earlier predictions, the newest first; the
-        corrector's the same and then the one at the level aimed at.
+    Returns:
+        (predictor, corrector). The predictor's weigh the earlier predictions, the newest first; the
+        corrector's weigh the same and then the one at the level aimed at.
     """
     target, left, *earlier = sigmas
     h = math.log(left / target)
@@ -76,19 +77,19 @@ def _moved(base: Tensor, weights: Sequence[float], predictions: Sequence[Tensor]
 def sample_unipc(
     denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Clean latents by one model call per step; the predictor's call serves the corrector too.
+    """Return clean latents, by one model call per step; the predictor's call serves the corrector too.
 
     The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0: the last prediction is
     the result.
 
     Args:
-        denoise: (x, sigma) -> x0, both like `x`; sigma is a float64 scalar tensor.
-        x: latents at `sigmas[0]`, any shape and floating-point dtype, which the result keeps.
-        sigmas: steps + 1 strictly descending levels, the last one 0.
-        on_step: called after each model call.
+        denoise: Called as (x, sigma) -> x0, both like `x`; sigma is a float64 scalar tensor.
+        x: Latents at `sigmas[0]`, any shape and floating-point dtype, which the result keeps.
+        sigmas: Their steps + 1 strictly descending levels, the last one 0.
+        on_step: Called after each model call.
 
     Raises:
-        ValueError: for other sigmas, latents that are not floating-point, or a prediction of another shape.
+        ValueError: For other sigmas, latents that are not floating-point, or a prediction of another shape.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

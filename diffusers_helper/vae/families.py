@@ -1,4 +1,4 @@
-"""What differs between kinds of video VAE: how one pass is made, and whether frames can follow one another.
+"""The kinds of video VAE, which differ in how a pass is made and whether frames can follow one another.
 
 The VAEs are diffusers' own and belong to somebody else: nothing in them is changed, not even their settings.
 """
@@ -20,10 +20,10 @@ class Family(Protocol):
     """A VAE as the engine drives it. Latents are those that its own `decode` takes, not scaled any more.
 
     Attributes:
-        has_stream: whether frames can follow one another exactly.
-        shrink: pixels for one latent, along each side. Along time it is 4 for all: n latent frames are
+        has_stream: Whether frames can follow one another exactly.
+        shrink: Pixels for one latent, along each side. Along time it is 4 for all: n latent frames are
             4 n - 3 frames.
-        dtype: what is computed in.
+        dtype: The type that it computes in.
     """
 
     has_stream: bool
@@ -31,14 +31,14 @@ class Family(Protocol):
     dtype: torch.dtype
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        """Frames (B, 3, F, H, W) on the device, of one pass or of one latent frame after the other.
+        """Yield frames (B, 3, F, H, W) on the device, of one pass or of one latent frame after the other.
 
         The latents may be anywhere, in any type.
         """
         ...
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Moments (B, 2 C, T, H / shrink, W / shrink) on the device; `frames` may be anywhere."""
+        """Return moments (B, 2 C, T, H / shrink, W / shrink) on the device; `frames` may be anywhere."""
         ...
 
 
@@ -97,12 +97,16 @@ class WanFamily:
 
 
 def _memory(network: nn.Module) -> list[Any]:
-    """A place for the last frames at each convolution, as diffusers counts them."""
+    """Return a place for the last frames at each convolution, as diffusers counts them."""
     return [None] * sum(isinstance(module, WanCausalConv3d) for module in network.modules())
 
 
 def family_of(vae: nn.Module) -> Family:
-    """Raises InputError if it is none of the kinds known here."""
+    """Return the kind of a VAE.
+
+    Raises:
+        InputError: If it is none of the kinds known here.
+    """
     if isinstance(vae, AutoencoderKLHunyuanVideo):
         return HunyuanFamily(vae)
     if isinstance(vae, AutoencoderKLWan):

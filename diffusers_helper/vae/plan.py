@@ -1,4 +1,4 @@
-"""How a video VAE works within the memory there is: whole, as a stream, in tiles, in windows of time.
+"""Plans of how a video VAE works within the memory there is: whole, as a stream, in tiles, in windows.
 
 Decided from integers, before anything is computed. The ways, in the order they are tried:
 
@@ -9,7 +9,7 @@ Decided from integers, before anything is computed. The ways, in the order they 
 4. in windows that overlap in time, where there is no stream (HunyuanVideo), whole or in tiles. That is how
    diffusers and FramePack decode with this VAE, but other values than those of one pass.
 
-The estimates are those of `memory.vae_estimates`, which the plans of a job use too.
+The estimates are those of `planning.vae_estimates`, which the plans of a job use too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Literal, get_args
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.budget import gb_text
 from diffusers_helper.planning.estimates import TILES
 from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
+from diffusers_helper.units import gb_text
 
 Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
@@ -42,7 +42,7 @@ _LATENT_PX = 16
 
 @dataclass(frozen=True, slots=True)
 class VaeSettings:
-    """What a person may set; None and "auto" leave it to the plan.
+    """The settings that a person may make; None and "auto" leave them to the plan.
 
     Attributes:
         chunk: latent frames that are handed over at a time. A stream gives the same bits with any. Where
@@ -84,7 +84,7 @@ class VaeSettings:
 
 
 def settings_for(profile: Profile) -> VaeSettings:
-    """What suits a machine."""
+    """Return what suits a machine."""
     dtype = profile.vae_dtype.value
     precision = "auto" if dtype == "stored" else dtype
     return VaeSettings(precision=precision, largest_px=profile.vae_tile.value)
@@ -92,20 +92,20 @@ def settings_for(profile: Profile) -> VaeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Pixels of a tile's side, and at least so many of them in common with the next tile; 0 for no tiles."""
+    """The pixels of a tile's side, and how many it has in common with the next at least; 0 for no tiles."""
 
     side: int = 0
     overlap: int = 0
 
     @classmethod
     def of(cls, side: int, share: float = 0.25) -> Tiles:
-        """Tiles that have this share in common, in whole latents of any of the VAEs."""
+        """Return tiles that have this share in common, in whole latents of any of the VAEs."""
         return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
 
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """What is encoded or decoded: latent frames (4 n - 3 frames), pixels."""
+    """The size of what is encoded or decoded: n latent frames (4 n - 3 frames), and pixels."""
 
     latents: int
     height: int
@@ -135,10 +135,10 @@ class VaePlan:
 def vae_plans(
     network: Network, video: Video, task: Task, settings: VaeSettings, backend: Backend = Backend()
 ) -> tuple[VaePlan, ...]:
-    """All ways that the settings allow, in the order they are tried.
+    """Return all ways that the settings allow, in the order they are tried.
 
     Args:
-        network: the VAE as it computes.
+        network: The VAE as it computes.
     """
     kinds: tuple[Time, ...] = ("stream",) if has_stream(network) else ("whole", "windows")
     if not has_stream(network) and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
@@ -153,10 +153,10 @@ def vae_plans(
 
 
 def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Of these the first that the free memory suffices for, and what may be tried after it.
+    """Return the first plan that the free memory suffices for, and those that may be tried after it.
 
     Raises:
-        InputError: if it suffices for none.
+        InputError: If it suffices for none.
     """
     usable = int(free_bytes * settings.memory_threshold)
     fitting = [plan for plan in plans if plan.working_bytes <= usable]
@@ -175,7 +175,7 @@ def _is_tile(side: int | None) -> bool:
 
 
 def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
-    """Sides of tiles, 0 for none; those that are no smaller than the picture are none."""
+    """Return the sides of tiles, 0 for none; those that are no smaller than the picture are none."""
     side = max(video.height, video.width)
     if settings.tile_px is not None:
         return (settings.tile_px if settings.tile_px < side else 0,)
@@ -206,7 +206,7 @@ def _plan(
 
 
 def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
-    """How, and by how much the result differs from that of one pass, where that was measured."""
+    """Say how it works, and how far the result is from that of one pass where that was measured."""
     how = {
         "whole": "All frames in one pass",
         "stream": "One latent frame after the other",
@@ -224,5 +224,5 @@ def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
 
 
 def _db(measured: Mapping[int, int], size: int) -> int:
-    """Of the sizes measured the largest that is not above this one, or the smallest of all."""
+    """Return the figure of the largest size measured that is not above this one, or of the smallest."""
     return max((db for known, db in measured.items() if known <= size), default=min(measured.values()))

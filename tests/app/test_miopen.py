@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands import arguments
 from app.commands.arguments import Parser, take_engine_environment
 from app.commands.doctor import examine
 from app.miopen import FIND_MODES, VARIABLE, find_mode_findings, name_of
@@ -139,7 +138,7 @@ def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatc
     """Else it would time what the engine does not run."""
     order: list[str] = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(arguments, "detect", lambda _: order.append("environment") or machine())
+    monkeypatch.setattr("app.machine.detect", lambda *_: order.append("environment") or machine())
     monkeypatch.setattr(
         "diffusers_helper.models.loaders.load_models", lambda _: order.append("load") or stop()
     )

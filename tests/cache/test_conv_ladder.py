@@ -18,8 +18,8 @@ from torch.nn import functional
 from cache import conv
 from cache.conv import case_of
 from cache.conv_routes import RouteStore
-from cache.conv_rungs import RUNGS, Rung
-from tests.support.drivers import MEMORY, NO_ALGORITHM, ONE, Driver, break_rungs, ladder, some_call
+from cache.conv_rungs import RUNGS, Convolution, Rung
+from tests.support.drivers import MEMORY, NO_ALGORITHM, Driver, break_rungs, ladder, some_call
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +63,7 @@ def test_one_rung_after_the_other(
         assert torch.allclose(learned.conv3d(*call), expected)
     assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
     assert asked == ["miopen", "taps", "native", "tiles"]
-    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
     assert route.rung == "cpu"
     assert set(route.failed) == {"miopen", "taps", "native", "tiles"}
     assert route.reason.startswith("miopen: MIOpen Error: No suitable algorithm")
@@ -101,7 +101,7 @@ def test_without_memory_only_the_smaller_rungs_are_asked(
     asked = break_rungs(monkeypatch, "miopen", "taps", "native", text=MEMORY)
     assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
     assert asked == ["miopen", "taps"]
-    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
     assert (route.rung, route.failed) == ("tiles", {})
     assert route.reason == f"miopen: {MEMORY}; taps: {MEMORY}"
     assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
@@ -182,7 +182,7 @@ def test_a_first_call_is_announced_and_over_and_later_ones_are_not(
 
 
 def test_a_deadly_rung_is_never_asked_again(driver: Driver, call: tuple[Any, ...], tmp_path: Path) -> None:
-    case = case_of(call[0], call[1], ONE, ONE, ONE, 1)
+    case = case_of(call[0], Convolution(*call[1:]))
     learned = ladder(tmp_path)
     learned.conv3d(*call)
     assert len(driver.shapes) == 1
@@ -205,7 +205,7 @@ def test_a_lost_device_is_charged_to_the_first_call_and_raised(
     with pytest.raises(RuntimeError, match="illegal memory access"):
         ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1
-    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
     assert route.deadly == {"miopen": driver.text}
     ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1

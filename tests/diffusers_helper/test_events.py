@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError, fields
+from typing import get_args
 
 import pytest
 
@@ -121,3 +122,19 @@ def test_fields_of_a_later_version_are_left_out() -> None:
 def test_what_is_no_event_is_refused(data: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         from_dict(data)
+
+
+def test_a_log_of_version_0_1_is_read() -> None:
+    """It announced a stage without work, and its events had fewer fields."""
+    data = {"event": "stage_started", **COMMON, "stage": "image", "section": None}
+    assert from_dict(data) == StageStarted(**COMMON, stage="vae_encode")
+    assert from_dict({"event": "cancelled", **COMMON, "video": None, "frames": 0}) == Cancelled(
+        **COMMON, video=None, frames=0
+    )
+
+
+def test_every_stage_has_words() -> None:
+    assert {*get_args(events.Stage)} < {*events.STAGES}
+    networks = [name for name, facts in events.STAGES.items() if facts.network]
+    assert networks == ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
+    assert events.STAGES["load"].title == "Loading the model"

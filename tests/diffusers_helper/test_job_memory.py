@@ -14,15 +14,16 @@ import pytest
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
-from diffusers_helper.job_memory import JobMemory
+from diffusers_helper.job_memory import MemoryPlans
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.store import Move, Store
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.planning.budget import GB, DoesNotFit, JobPlan
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
+from diffusers_helper.units import GB
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.support.moves import DOCUMENT, SECTION, moves
 
@@ -53,7 +54,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
 
 
 def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> JobPlan:
-    return JobMemory(request, deep_models, side, side, Local()).plan
+    return MemoryPlans(request, deep_models, side, side, Local()).plan
 
 
 def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float]:
@@ -64,7 +65,7 @@ def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float
         return {"vram_cap_gb": 4 * cap / GB}
     if kind == "one at a time":
         return {"vram_cap_gb": cap / GB}
-    demand = JobMemory(tiny_request(small_scene), deep_models, 64, 64, Local())._demands[0]
+    demand = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).demands[0]
     fixed = max(stage.model.fixed_bytes for stage in demand.stages)
     return {"vram_cap_gb": cap / GB, "preserved_gb": (cap - fixed) / GB}
 
@@ -124,12 +125,12 @@ def test_a_job_counts_with_the_kernel_that_doctor_saw(
     deep_models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
     request, local = tiny_request(small_scene), Local(folder=tmp_path)
-    believed = JobMemory(request, deep_models, 64, 64, local).plan
+    believed = MemoryPlans(request, deep_models, 64, 64, local).plan
     keep_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
-    seen = JobMemory(request, deep_models, 64, 64, local).plan
+    seen = MemoryPlans(request, deep_models, 64, 64, local).plan
     assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
     own = Local({"LONGTAKE_ATTENTION": "fused"}, tmp_path)
-    assert JobMemory(request, deep_models, 64, 64, own).plan == believed
+    assert MemoryPlans(request, deep_models, 64, 64, own).plan == believed
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_loaded(
@@ -202,10 +203,10 @@ def test_nothing_is_left_on_the_device_after_an_error(
     stores: list[Store],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("diffusers_helper.pipeline.decode_latents", broken)
+    monkeypatch.setattr("diffusers_helper.vae.engine.decode_pass", broken)
     with pytest.raises(ZeroDivisionError):
         make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert stores[0].log[-1] == Move("flush", "exception-cleanup")

@@ -22,7 +22,7 @@ from diffusers_helper.models.registry import PARTS
 from diffusers_helper.packing import Mode
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling.seeds import noise_for
 from tests.support.making import Frames, load_tiny, seconds_for, tiny_request, write_scene
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}

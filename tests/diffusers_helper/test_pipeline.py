@@ -31,7 +31,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling.seeds import noise_for
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
 
@@ -75,7 +75,7 @@ def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_p
         ]
         for n, windows in ((1, 3), (2, 6))
     ]
-    head = ["JobStarted", "load", "text", "image", "vae_encode", "vision"]
+    head = ["JobStarted", "load", "text", "vae_encode", "vision"]
     assert outline(events) == [*head, *sections[0], *sections[1], "Finished"]
     assert {event.job for event in events} == {"job"}
     times = [event.time for event in events]

@@ -55,6 +55,30 @@ NEVER_IMPORTED = ("app.engine", "app.probe", "app.ui.picture_worker", "app.__mai
 UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
 
 
+def place(module: str) -> str:
+    """Return the path of a module or package: a folder ends in a slash."""
+    path = module.replace(".", "/")
+    return f"{path}/" if (ROOT / path).is_dir() else f"{path}.py"
+
+
+def own_modules(layer: Layer) -> list[str]:
+    """Return the places of a layer's entries that exist, without the files of packages."""
+    places = [place(module) for module in layer.modules if not module.endswith(".__init__")]
+    return [path for path in places if (ROOT / path).exists()]
+
+
+def layer_table() -> str:
+    """Return the table of layers as docs/architecture.md shows it."""
+    lines = ["| layer | modules | imports | other packages |", "| --- | --- | --- | --- |"]
+    for layer in filter(own_modules, LAYERS):
+        modules = ", ".join(f"`{module}`" for module in own_modules(layer))
+        packages = layer.packages if isinstance(layer.packages, str) else ", ".join(layer.packages)
+        banned = [name for name in layer.banned if name != "argparse"]
+        packages += f", but not {', '.join(banned)}" if banned and packages == "any" else ""
+        lines.append(f"| {layer.name} | {modules} | {', '.join(layer.imports)} | {packages} |")
+    return "\n".join(lines)
+
+
 def is_below(module: str, prefix: str) -> bool:
     """Return whether a module is the one named or stands below it; `package.__init__` is the package."""
     return module == prefix or module.startswith(prefix + ".") or f"{module}.__init__" == prefix
@@ -215,6 +239,28 @@ def is_blind(handler: ast.ExceptHandler, line: str) -> bool:
     _, marker, reason = line.partition("noqa: BLE001")
     raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
     return not raises and not (marker and reason.strip(" -:#"))
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes that reach themselves, of a graph of imports."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting += graph[node]
+        return found
+
+    return sorted(node for node in graph if node in reached(node))
+
+
+def import_graph(files: list[Source]) -> dict[str, set[str]]:
+    """Return what each module imports of the others, anywhere in its file."""
+    modules = {source.module for source in files}
+    return {source.module: {target for _, target in imports(source) if target in modules} for source in files}
 
 
 def faults(source: Source) -> list[str]:

@@ -77,7 +77,7 @@ class Frames:
                     parts.append(final)
                 return super().add_section(final, pending)
 
-        monkeypatch.setattr("diffusers_helper.pipeline.GrowingVideo", Recording)
+        monkeypatch.setattr("diffusers_helper.job.GrowingVideo", Recording)
 
     def all(self) -> np.ndarray:
         """(T, H, W, 3) uint8 in order of time."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from app.jobs.pace import PaceBook, Work, in_words, passes
+from app.jobs.pace import PaceBook, Work, passes
 from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
@@ -19,6 +19,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import about
 
 _MEMORY_NEEDS = (
     "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *MEMORY_SETTINGS,
@@ -106,7 +107,7 @@ class Describer:
         if estimate is None:
             return "No time estimate yet: the first video on this machine will tell."
         jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
-        words = in_words(estimate.seconds)
+        words = about(estimate.seconds)
         return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
 
 

@@ -8,12 +8,13 @@ from html import escape
 from app.redact import without_paths
 from app.ui.errors import page_error
 from app.ui.planner import Planner
-from app.ui.text import MEMORY_STAGES, cap_gb, gb
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
 from diffusers_helper.planning.job import VideoPlan
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import gb_text
 
 # A bar over the whole device tells nothing of what takes less than this share of it.
 _SMALL_SHARE, _AROUND = 0.1, 1.25
@@ -41,13 +42,13 @@ def tell(
     except LongtakeError as error:
         message = escape(without_paths(" ".join(page_error(error))))
         return Told("", f'<p class="lt-refusal">No plan: {message}</p>')
-    return Told(f"fits, peak {gb(found.job.peak_bytes)} GB", _fits(found, planner, request))
+    return Told(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, request))
 
 
 def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
     """What it costs."""
     job = plan.job
-    said = [f"Fits: peak {gb(job.peak_bytes)} of {cap_gb(job.budget.cap_bytes)} GB."]
+    said = [f"Fits: peak {gb_text(job.peak_bytes)} of {gb_text(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
     budget = job.budget
     if sample.streamed_blocks:
@@ -55,10 +56,10 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
         step = sample.streamed_bytes * (2 if request.cfg > 1 else 1)
         said.append(
             f"{len(sample.streamed_blocks)} of {blocks} blocks of the transformer are streamed, "
-            f"{gb(step)} GB a step."
+            f"{gb_text(step)} GB a step."
         )
         if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
-            kept = cap_gb(budget.preserved_in_force)
+            kept = gb_text(budget.preserved_in_force)
             said.append(f"Preserved memory gives way to {kept} GB under this cap.")
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
@@ -88,10 +89,10 @@ def _fits(plan: VideoPlan, planner: Planner, request: GenerationRequest) -> str:
 
 
 def _row(stage: StagePlan) -> str:
-    streamed = gb(stage.streamed_bytes) if stage.streamed_bytes else "–"
-    cells = (gb(stage.resident_bytes + stage.others_bytes), streamed, gb(stage.peak_bytes))
+    streamed = gb_text(stage.streamed_bytes) if stage.streamed_bytes else "–"
+    cells = (gb_text(stage.resident_bytes + stage.others_bytes), streamed, gb_text(stage.peak_bytes))
     figures = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr><th scope="row">{MEMORY_STAGES[stage.stage]}</th>{figures}</tr>'
+    return f'<tr><th scope="row">{STAGES[stage.stage].network}</th>{figures}</tr>'
 
 
 def _refused(error: DoesNotFit, planner: Planner) -> str:
@@ -139,19 +140,20 @@ def _bar(budget: Budget, used: Used, stage: str) -> str:
     over = ""
     if total > cap:
         over = f'<div class="lt-mem-over" style="left:{share(cap)};width:{share(total - cap)}"></div>'
-    told = [(kind, name, gb(size)) for kind, name, size in used]
+    told = [(kind, name, gb_text(size)) for kind, name, size in used]
     if free:
-        told.append(("free", "free", gb(free)))
+        told.append(("free", "free", gb_text(free)))
     legend = "".join(
         f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in told
     )
-    name = MEMORY_STAGES[stage]
+    name = STAGES[stage].network
     words = ", ".join(f"{name} {size} GB" for _, name, size in told)
-    words = f"{name}, the heaviest stage: {words}; cap {cap_gb(cap)} GB"
+    words = f"{name}, the heaviest stage: {words}; cap {gb_text(cap)} GB"
     side = "lt-left" if cap > whole / 2 else "lt-right"
     return (
         f'<div class="lt-mem" role="img" aria-label="{words}">'
         f'<div class="lt-mem-bar">{parts}</div>{over}'
-        f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {cap_gb(cap)}</span></div></div>'
+        f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {gb_text(cap)}</span></div>'
+        "</div>"
         f'<ul class="lt-mem-key" aria-hidden="true"><li><b>{name}, in GB</b></li>{legend}</ul>'
     )

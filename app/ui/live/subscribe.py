@@ -1,4 +1,4 @@
-"""Keeps one open page up to date."""
+"""The connection that keeps an open page up to date."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _HERE = Path(__file__).parent
 class Result:
     """Video, preview, sections, progress and figures, as one component.
 
-    Its value is what `scene.show` makes. The markup never changes: scripts put the values into it, so that
+    Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so that
     focus, scrolling and layout stay where they are.
     """
 

@@ -26,13 +26,12 @@ from cache.conv_probe import (
     rates_of,
 )
 from cache.conv_routes import ConvCase, RouteStore
-from cache.conv_rungs import RUNGS, Rung
+from cache.conv_rungs import RUNGS, Convolution, Rung
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
-from diffusers_helper.vae.codec import decode_latents
-from diffusers_helper.vae.passes import Pieces
-from diffusers_helper.vae.plan import Tiles
-from diffusers_helper.vae.sections import SectionDecoder
-from tests.support.drivers import NO_ALGORITHM, ONE, ladder, some_call
+from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.passes import Pieces, decode_pass, window_sizes
+from diffusers_helper.vae.plan import OWN_CHUNK, Tiles
+from tests.support.drivers import NO_ALGORITHM, ladder, some_call
 from tests.support.making import load_tiny
 
 CPU = torch.device("cpu")
@@ -51,7 +50,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def case() -> ConvCase:
     call = some_call()
-    return case_of(call[0], call[1], ONE, ONE, ONE, 1)
+    return case_of(call[0], Convolution(*call[1:]))
 
 
 def run(tiny_model: Path, *more: str) -> int:
@@ -100,7 +99,8 @@ def test_what_a_decode_asks_for_is_measured_and_used(
     )
     with torch.inference_mode(), handler.install(vae):
         vae.encode(torch.zeros(1, 3, 1, 64, 64))
-        decode_latents(vae, torch.zeros(1, 16, 10, 8, 8), 0, SectionDecoder(), Tiles(), Pieces())
+        for size in window_sizes(10, OWN_CHUNK).values():
+            decode_pass(family_of(vae), torch.zeros(1, 16, size, 8, 8), Tiles(), Pieces())
     assert asked == {}  # every case is known to work
     assert handler.ladder is not None
     used = {rung for rung, count in handler.ladder.successes.items() if count}
@@ -150,12 +150,12 @@ def test_how_long_it_takes_is_told_before_it_starts(
     said = capsys.readouterr().err.splitlines()
     first = next(n for n, line in enumerate(said) if line.startswith("shape"))
     assert said[first - 2 : first] == [
-        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 minutes",
+        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 min",
     ]  # fmt: skip
     assert run(tiny_model, "--again") == 0
     said = capsys.readouterr().err
     assert "A few shapes first" not in said
-    assert "6 shapes to measure: about 5 minutes" in said
+    assert "6 shapes to measure: about 5 min" in said
 
 
 def test_the_estimate_follows_what_was_measured(case: ConvCase) -> None:

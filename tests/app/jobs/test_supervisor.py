@@ -327,7 +327,7 @@ def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock:
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel search is expected again where the card, MIOpen with torch, or the find mode is another."""
     machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
-    monkeypatch.setattr("app.jobs.patience.detect", lambda _: machine)
+    monkeypatch.setattr("app.machine.this_machine", lambda _: machine)
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
     first = card_in_use({})
     assert first == "RX 7900 XTX (gfx1100), torch 2.13.0+rocm7.2, find mode FAST"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.machine import this_profile
-from app.ui.text import cap_gb
 from diffusers_helper.errors import InputError
 from diffusers_helper.picture import load_picture
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import gb_text
 from tests.support.clips import read
 from tests.support.jobs import PATIENCE
 from tests.support.pages import (
@@ -110,7 +110,7 @@ def test_the_demo_model_names_its_words(page: Any) -> None:
 
 
 def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Stand) -> None:
-    cap = cap_gb(this_profile(os.environ).cap_bytes.value)
+    cap = gb_text(this_profile(os.environ).cap_bytes.value)
     text = page.locator(".lt-machine").inner_text()
     assert " ".join(text.split()) == f"CPU, Longtake demo model memory cap {cap} GB"
 

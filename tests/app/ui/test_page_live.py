@@ -201,7 +201,7 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     assert finished.get_by_text("Seed").locator("xpath=..").inner_text().split() == ["Seed", "7"]
     ram = finished.get_by_text("Most RAM of the engine since its start").locator("xpath=..")
     assert ram.inner_text().endswith(f"{PEAK / 2**30:.1f} GB")
-    assert finished.get_by_role("rowheader", name="Denoising steps").is_visible()
+    assert finished.get_by_role("rowheader", name="Denoising").is_visible()
     with page.expect_download() as download:
         finished.get_by_text("Download the video (2.43 s)").click()
     assert download.value.suggested_filename == f"longtake-the-red-ball-moves-right-{job[-4:]}.mp4"

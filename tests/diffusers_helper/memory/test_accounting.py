@@ -108,6 +108,18 @@ def test_host_tensors_count_once_they_are_adopted_or_moved(account: Account) -> 
     del weight, copy
 
 
+def test_what_is_written_into_a_host_tensor_stays_the_hosts(account: Account) -> None:
+    host = floats(1000)
+    with account:
+        weight = torch.ones(1000)
+        torch.add(weight, weight, out=host)
+        host[:10].copy_(weight[:10])
+        host += weight
+        assert account.allocated_bytes == 4000
+    assert host.sum() == 3000 - 10
+    del weight
+
+
 def test_a_released_tensor_is_not_taken_off_twice(account: Account) -> None:
     with account:
         a, b = floats(1000), floats(10)

@@ -116,7 +116,9 @@ def test_the_stages_are_the_documents_nine() -> None:
 
 def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixture) -> None:
     assert flush_rocm_allocator("worker-start") == FlushReport("worker-start")
-    assert AccountingDevice().flush("post-vae-decode", 1.5) == FlushReport("post-vae-decode")
+    assert flush_rocm_allocator("post-vae-decode", 1.5, device=AccountingDevice()) == FlushReport(
+        "post-vae-decode"
+    )
     assert not log.messages
 
 
@@ -220,7 +222,7 @@ def test_tensors_that_are_garbage_are_given_back_and_counted(stage: str) -> None
             Knot(torch.zeros(MIB, dtype=torch.uint8))
             kept = torch.zeros(1000, dtype=torch.uint8)
         assert device.allocated_bytes() == MIB + 1000
-        assert device.flush(stage) == FlushReport(stage, gc_bytes=MIB)
+        assert flush_rocm_allocator(stage, device=device) == FlushReport(stage, gc_bytes=MIB)
         assert device.allocated_bytes() == 1000
     finally:
         gc.enable()
@@ -234,7 +236,7 @@ def test_after_an_exception_old_garbage_goes_too() -> None:
     gc.collect()
     gc.collect()
     del knot
-    assert device.flush("exception-cleanup").gc_bytes == MIB
+    assert flush_rocm_allocator("exception-cleanup", device=device).gc_bytes == MIB
     assert device.allocated_bytes() == 0
 
 
@@ -242,11 +244,11 @@ def test_after_an_exception_old_garbage_goes_too() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_on_a_gpu_each_way_gives_back() -> None:
     device = CudaDevice()
-    before = device.flush("worker-start")
+    before = flush_rocm_allocator("worker-start", device=device)
     tensor = torch.zeros(256 * MIB, dtype=torch.uint8, device=device.torch_device)
     assert device.allocated_bytes() >= 256 * MIB
     del tensor
-    report = device.flush("post-vae-decode")
+    report = flush_rocm_allocator("post-vae-decode", device=device)
     assert report.cache_bytes >= 256 * MIB
     assert report.trimmed
     assert report.pool_bytes == 0

@@ -15,7 +15,6 @@ from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.backend import ROCM, Backend
-from diffusers_helper.planning.budget import GB
 from diffusers_helper.planning.estimates import (
     Calibration,
     demands,
@@ -26,6 +25,7 @@ from diffusers_helper.planning.estimates import (
     transformer_bytes,
 )
 from diffusers_helper.planning.networks import networks, safetensors_header
+from diffusers_helper.units import GB
 
 DEMO = networks(find_model("demo"), on_cpu=True)
 FULL = networks(find_model("framepack-i2v"), on_cpu=False)
@@ -133,7 +133,7 @@ def test_smaller_tiles_need_less() -> None:
 
 
 def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "memory.json"
+    file = tmp_path / "cache" / "calibration.json"
     assert Calibration.read(file, "cpu") == Calibration()
     Calibration({"decode": 1.5}).write(file, "gfx1100")
     Calibration({"sample": 2.0}).write(file, "cpu")
@@ -149,9 +149,9 @@ def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
     "text", ["{", "[]", '{"cpu": {"sample": "x"}}', '{"cpu": {"sample": 0}}', '{"cpu": 5}']
 )
 def test_a_calibration_of_no_use_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "memory.json"
+    file = tmp_path / "calibration.json"
     file.write_text(text)
-    with pytest.raises(InputError, match=r"memory\.json"):
+    with pytest.raises(InputError, match=r"calibration\.json"):
         Calibration.read(file, "cpu")
 
 

@@ -18,7 +18,7 @@ from diffusers_helper.machine.kernels import keep_kernel, seen_kernel
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import GB, Weights
+from diffusers_helper.planning.budget import Weights
 from diffusers_helper.planning.job import (
     FORGET,
     VideoPlan,
@@ -31,6 +31,7 @@ from diffusers_helper.planning.job import (
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.recovery import Level
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB
 from tests.support.jobs import PATIENCE
 from tests.support.published import part_folder, write_published
 

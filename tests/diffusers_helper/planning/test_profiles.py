@@ -12,7 +12,6 @@ import pytest
 from app.jobs.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
-from diffusers_helper.planning.budget import gb_bytes
 from diffusers_helper.planning.profiles import (
     FAMILIES,
     Machine,
@@ -23,6 +22,7 @@ from diffusers_helper.planning.profiles import (
     family_of,
     profile_for,
 )
+from diffusers_helper.units import gb_bytes
 from tests.support.jobs import wait_until
 from tests.support.machines import GB, write, write_card, write_memory
 

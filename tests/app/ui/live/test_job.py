@@ -243,10 +243,10 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     live.job = replace(live.job, state="finished", ended=1400.0)
     figures = scene_of(live)["figures"]
     stages = {stage["name"]: stage for stage in figures["stages"]}
-    assert stages["Denoising steps"]["text"] == "4 min 10 s"
-    assert stages["Denoising steps"]["share"] == 1.0
+    assert stages["Denoising"]["text"] == "4 min 10 s"
+    assert stages["Denoising"]["share"] == 1.0
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
-    assert ("Most RAM of the engine since its start", "2.0 GB") in figures["facts"]
+    assert ("Most RAM of the engine since its start", "2 GB") in figures["facts"]
     assert ("Took", "6 min 40 s") in figures["facts"]
 
 
