@@ -44,7 +44,22 @@ def this_profile(environ: Mapping[str, str]) -> Profile:
 
 def this_local(environ: Mapping[str, str]) -> Local:
     """Return the settings of this machine and the folder of what was found out about it."""
-    return Local(dict(environ), user_cache_path("longtake", appauthor=False))
+    return Local(dict(environ), cache_folder())
+
+
+def cache_folder() -> Path:
+    """Return the folder, in the user's own cache, of what can be found out again. It is not made.
+
+    Raises:
+        InputError: If there is no home folder, as with a user that only a container knows.
+    """
+    try:
+        return user_cache_path("longtake", appauthor=False)
+    except RuntimeError as error:
+        raise InputError(
+            "HOME is not set, and this user has no home folder; expected one for caches.",
+            "Set HOME or XDG_CACHE_HOME to a folder that can be written.",
+        ) from error
 
 
 def named_machine(card: str) -> Machine:

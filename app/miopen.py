@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_dir
-
 from app.jobs.patience import MIOPEN_FOLDERS
+from app.machine import cache_folder
 from diffusers_helper.units import gb_text
 
 VARIABLE = "MIOPEN_FIND_MODE"
@@ -58,7 +57,7 @@ RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
 
 def routes_folder() -> Path:
     """Return the folder of routes in the user's cache, without making it."""
-    return Path(user_cache_dir("longtake"), "conv_routes")
+    return cache_folder() / "conv_routes"
 
 
 def conv_settings() -> dict[str, Any]:

@@ -27,6 +27,10 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
         "download", "The model could not be downloaded from huggingface.co.",
         "Check the network connection and start again; what was loaded so far is kept.",
     ),
+    "proxy": (
+        "download", "The model cannot be loaded by way of the proxy that is set ({text}).",
+        "Unset ALL_PROXY, or set it to an address that begins with http://.",
+    ),
     "installation": (
         "installation", "A package that Longtake needs cannot be loaded ({text}).",
         "Run ./webui.sh --setup-only to complete the installation.",

@@ -9,6 +9,33 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
+from diffusers_helper.errors import InputError
+
+
+def given_path(path: str | Path, setting: str) -> Path:
+    """Return a path that a person gave, with `~` replaced by the home folder it stands for.
+
+    Args:
+        path: The path.
+        setting: What it was given as.
+
+    Raises:
+        InputError: If there is no such home folder, or for a name that is not UTF-8 and so cannot be told.
+    """
+    try:
+        str(path).encode()
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            setting=setting, value=str(path), expected="a home folder that exists after the ~",
+            remedy="Write the whole path.",
+        ) from error  # fmt: skip
+    except UnicodeEncodeError as error:
+        raise InputError(
+            setting=setting, value=str(path), expected="a name in UTF-8",
+            remedy="Rename it, or choose another one.",
+        ) from error  # fmt: skip
+
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Trouble = Literal[
-    "device_memory", "host_memory", "device", "driver", "disk_full", "download", "installation"
+    "device_memory", "host_memory", "device", "driver", "disk_full", "download", "proxy", "installation"
 ]  # fmt: skip
 
 
@@ -71,6 +71,7 @@ _TABLE = (
             "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
         }),
     ),
+    _Signs("proxy", texts=("using socks proxy",), kind=ImportError),
     _Signs("installation", frozenset({"ImportError"})),
 )  # fmt: skip
 

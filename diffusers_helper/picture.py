@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import stat
 import struct
 import warnings
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ MIN_SIDE = 16
 MAX_ASPECT = 8
 # A smaller copy of a larger picture is kept. It is still larger than any video, and as PNG below MAX_BYTES.
 KEPT_PIXELS = 16_000_000
+# A progressive JPEG has about ten. Each costs a pass over the whole picture, and hardly any bytes.
+MAX_SCANS = 64
 # These decoders are in wide use. Pillow's others are rarely needed, and each adds to the risk of an attack.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 
@@ -37,12 +41,42 @@ def load_picture(source: Path | bytes) -> Image.Image:
         source: PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF of at most 64 MiB and 64 megapixels.
 
     Returns:
-        RGB, 8 bits a channel, upright.
+        The picture as RGB, 8 bits a channel, upright.
 
     Raises:
-        PictureError: if it is not such a picture, is damaged, has a side below 16 pixels or one side more
-            than 8 times the other. Size and shape are judged by the header, before anything is decoded.
+        PictureError: For anything that is no such picture, is damaged, has a side below 16 pixels or one side
+            more than 8 times the other. Size and shape are judged by the header, before anything is decoded.
     """
+    with _opened(source) as (image, name):
+        try:
+            return _as_rgb(image)
+        except (PictureError, MemoryError):
+            raise
+        except Exception as error:
+            # Decoders meet damage with many kinds of errors: OSError, SyntaxError, EOFError, zlib.error, ...
+            raise PictureError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
+
+
+def size_of(source: Path | bytes) -> tuple[int, int]:
+    """Return width and height of a picture as its header has them.
+
+    Raises:
+        PictureError: As `load_picture` does by the header.
+    """
+    with _opened(source) as (image, _):
+        return image.size
+
+
+def plain_png(image: Image.Image) -> bytes:
+    """Return a picture as the PNG file that a job keeps."""
+    content = io.BytesIO()
+    image.save(content, "PNG", compress_level=1)
+    return content.getvalue()
+
+
+@contextlib.contextmanager
+def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
+    """Yield a picture whose header was read and judged, and its name in sentences."""
     name = "The picture" if isinstance(source, bytes) else f"The picture {source.name}"
     content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
     if not content:
@@ -53,13 +87,8 @@ def load_picture(source: Path | bytes) -> Image.Image:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         image = _open(content, name)
         _check_size(image, name)
-        try:
-            return _as_rgb(image)
-        except (PictureError, MemoryError):
-            raise
-        except Exception as error:
-            # Decoders raise many kinds of errors for damage: OSError, SyntaxError, EOFError, zlib.error, ...
-            raise PictureError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
+        _check_scans(content, image, name)
+        yield image, name
 
 
 def fit_picture(image: Image.Image, height: int, width: int) -> Image.Image:
@@ -123,6 +152,14 @@ def _check_size(image: Image.Image, name: str) -> None:
         )
 
 
+def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
+    if image.format not in ("JPEG", "MPO"):
+        return
+    scans = content.count(b"\xff\xda")  # the marker of one; nothing else in the coded data looks like it
+    if scans > MAX_SCANS:
+        raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     image.load()
     orientation = _orientation(image)  # after loading, as Pillow then turns a TIFF by itself
@@ -131,7 +168,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
-    image = image.convert("RGB")
+    if image.mode != "RGB":
+        image = image.convert("RGB")
     if image.width * image.height > KEPT_PIXELS:
         scale = math.sqrt(KEPT_PIXELS / (image.width * image.height))
         size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
@@ -168,8 +206,11 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
             "The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT
         )
     if image.mode == "I" or image.mode.startswith("I;16"):
-        values = np.asarray(image).astype(np.int64).clip(0, 65535)
-        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        values = np.asarray(image)
+        scaled = np.empty(values.shape, np.uint8)
+        for row in range(len(values)):  # row by row: whole, the numbers between would take gigabytes
+            scaled[row] = (values[row].astype(np.int64).clip(0, 65535) + 128) // 257
+        return Image.fromarray(scaled)
     return image
 
 

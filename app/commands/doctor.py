@@ -7,15 +7,18 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
+from app.jobs.stdio import say
 from app.machine import output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
@@ -81,21 +84,21 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         InputError: for anything in the arguments or the environment that cannot be used.
     """
     if arguments.clear_miopen_cache:
-        return clear_miopen_cache(Path.home(), os.environ)
+        return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
     environ = {**os.environ, **given_find_mode(arguments)}
     local = this_local(environ)
     if arguments.forget_smaller_plans:
         return _forget(local)
-    report = examine(arguments.model, Path(arguments.out), environ, local=local)
+    report = examine(arguments.model, given_path(arguments.out, "outputs"), environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
-        sys.stdout.write(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
+        say(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
     else:
         for finding in report.findings:
-            sys.stdout.write(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}\n")
+            say(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}\n")
             if finding.remedy:
-                sys.stdout.write(f"{'':<20}-> {finding.remedy}\n")
-        sys.stdout.write("A job would work.\n" if report.is_well else "A job would fail.\n")
+                say(f"{'':<20}-> {finding.remedy}\n")
+        say("A job would work.\n" if report.is_well else "A job would fail.\n")
     return 0 if report.is_well else EXIT_FAILED
 
 
@@ -105,7 +108,7 @@ def _forget(local: Local) -> int:
     except OSError as error:
         sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
         return EXIT_FAILED
-    sys.stdout.write(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+    say(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
     return 0
 
 
@@ -253,12 +256,16 @@ def _memory(report: Report, root: Path) -> None:
 
 def _disk(report: Report, outputs: Path) -> None:
     folder = outputs.absolute()
-    while not folder.is_dir():
+    while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if not os.access(folder, os.W_OK):
-        report.add("disk", f"{folder} cannot be written to", "problem", "Choose another folder with --out.")
-    elif free < _DISK_BYTES:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".longtake-", dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        text = f"{outputs} cannot be written ({error.strerror})"
+        report.add("disk", text, "problem", "Choose another folder with --out.")
+        return
+    if free < _DISK_BYTES:
         report.add(
             "disk", f"{gb_text(free)} GB free in {folder}", "note",
             f"Free {gb_text(_DISK_BYTES)} GB for videos and latents.",

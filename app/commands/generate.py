@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType, TracebackType
 
 from app.commands.arguments import (
@@ -25,11 +24,11 @@ from app.in_process import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
-from app.machine import this_profile
+from app.machine import cache_folder, this_profile
 from app.report_text import report_text
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, Warned
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -50,11 +49,15 @@ def make_video(arguments: argparse.Namespace) -> int:
         BrokenPipeError: If nobody reads the output any more; the job is cancelled.
     """
     request = None if arguments.resume else _request(arguments)
-    this_profile(os.environ)  # refuses at once what the engine could not use
+    # Both refuse at once what the engine could not use.
+    this_profile(os.environ)
+    cache_folder()
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    service = JobService(Path(arguments.out), InProcessEngine() if arguments.in_process else None)
+    service = JobService(
+        given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
+    )
     with Signals() as signals:
         if request is not None:
             job, known = service.submit(request, allow_folder=True), 0

@@ -7,12 +7,13 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
+from app.jobs.stdio import say
 from app.machine import named_machine, this_local, this_machine
 from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -64,18 +65,18 @@ def print_plan(arguments: argparse.Namespace) -> int:
                 "remedies": [*map(command_words, error.remedies)],
                 "stage": error.stage, "smallest_cap_bytes": error.smallest_cap_bytes,
             }  # fmt: skip
-            sys.stdout.write(json.dumps(refusal) + "\n")
+            say(json.dumps(refusal) + "\n")
         sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT
     text = json.dumps(_as_json(plan, profile)) + "\n" if arguments.json else _as_text(plan, profile, info)
-    sys.stdout.write(text)
+    say(text)
     return 0
 
 
 def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
     if image is None:
         return None
-    picture = load_picture(Path(image).expanduser())
+    picture = load_picture(given_path(image, "image"))
     side = request.resolution or info.side
     return nearest_bucket(picture.height, picture.width, side, info.multiple)
 

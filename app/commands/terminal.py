@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from app.commands.arguments import error_line
 from app.jobs.job import Job
+from app.jobs.stdio import explained
 from diffusers_helper.events import (
     STAGES,
     Cancelled,
@@ -115,4 +116,5 @@ class ProgressBar:
 def _write_line(stdout: IO[bytes], text: str) -> None:
     line = text.encode(errors="surrogateescape") + b"\n"
     while line:  # unbuffered: a write may take only a part
-        line = line[stdout.write(line) :]
+        with explained():
+            line = line[stdout.write(line) :]

@@ -54,7 +54,7 @@ class EventReader:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:
+        except OSError:  # not there yet, or not to be read: one log must not keep all other jobs from theirs
             return
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._offset += len(line)

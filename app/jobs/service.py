@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import threading
 from collections.abc import Iterator
@@ -19,9 +18,10 @@ from app.jobs.trouble import TROUBLE, unwritable
 from app.jobs.worker import Worker
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event
+from diffusers_helper.files import given_path
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.picture import load_picture
+from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import GenerationRequest
 
 _SILENCE_SECONDS = 1.0
@@ -90,12 +90,15 @@ class JobService:
         """End the engine at once: a job that was asked to end ends now."""
         self._engine.kill()
 
-    def submit(self, request: GenerationRequest, *, allow_folder: bool = False) -> Job:
+    def submit(
+        self, request: GenerationRequest, *, allow_folder: bool = False, picture: bytes | None = None
+    ) -> Job:
         """Check everything that can be checked without a model, and queue the job.
 
         Args:
             request: What to make; its picture is copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
+            picture: The start picture as a plain PNG file, where a process of its own has decoded it.
 
         Raises:
             InputError: For anything that cannot be used; then no job was made.
@@ -103,11 +106,11 @@ class JobService:
         info = find_model(request.model, allow_folder=allow_folder)
         info.check_mode(request.mode)
         check_prompt(request, info)
-        picture = io.BytesIO()
-        load_picture(Path(request.image).expanduser()).save(picture, "PNG", compress_level=1)
+        if picture is None:
+            picture = plain_png(load_picture(given_path(request.image, "image")))
         model = request.model if request.model in model_names() else str(info.folder)
         try:
-            job = self._store.add(replace(request, model=model), picture.getvalue())
+            job = self._store.add(replace(request, model=model), picture)
         except TROUBLE as error:
             raise unwritable(self._outputs, error) from error
         self._wake()

@@ -24,7 +24,7 @@ from app.jobs.state_log import StateLog, change_by
 from app.jobs.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, Warned
-from diffusers_helper.files import sync_folder, write_atomic
+from diffusers_helper.files import given_path, sync_folder, write_atomic
 from diffusers_helper.output.job_folder import JobFolder, new_job_id
 from diffusers_helper.request import GenerationRequest
 
@@ -46,7 +46,7 @@ class JobStore:
     """
 
     def __init__(self, outputs: Path) -> None:
-        self.outputs = outputs.expanduser().absolute()
+        self.outputs = given_path(outputs, "outputs").absolute()
         self._lock = threading.RLock()  # of writing
         self._reading = threading.Lock()
         self._file = self.outputs / INDEX_FOLDER / "jobs.sqlite3"

@@ -8,6 +8,7 @@ interrupted section, with the same settings, and the video gets the same bytes.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -141,7 +142,7 @@ class _Run:
     ) -> None:
         self._job, self._engine, self._patience = job, engine, patience
         self._asked_to_end, self._compiles = asked_to_end, compiles
-        self._is_first = compiles and not has_kernels(Path.home())
+        self._is_first = compiles and not has_kernels(Path(os.path.expanduser("~")))
         self._started: JobStarted | None = None
         self._shown: SectionFinished | None = None
         self._said: set[str] = set()

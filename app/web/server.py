@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
@@ -21,11 +21,12 @@ from app.commands.arguments import (
     take_find_mode,
 )  # fmt: skip
 from app.jobs.service import JobService
-from app.jobs.stdio import open_closed_streams
+from app.jobs.stdio import open_closed_streams, say
 from app.machine import this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
-from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
+from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         auth = _auth(arguments)
         _take_memory_settings(arguments)
         take_find_mode(arguments)
+        _check_proxies(os.environ)
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
     except LongtakeError as error:
@@ -136,6 +138,25 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
     return None
 
 
+def _check_proxies(environ: Mapping[str, str]) -> None:
+    """Refuse proxies that the libraries which come next could not be imported with.
+
+    Raises:
+        InputError: If there is one.
+    """
+    if importlib.util.find_spec("socksio") is not None:
+        return
+    for name in ("all_proxy", "https_proxy", "http_proxy"):
+        for variable in (name, name.upper()):
+            value = environ.get(variable, "")
+            if value.lower().startswith("socks"):
+                raise InputError(
+                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, since "
+                    "the package for SOCKS is not installed.",
+                    f"Unset {variable}, or install socksio beside Longtake.",
+                )
+
+
 def _free_port(server: str, port: int) -> int:
     """The port to listen on; for 0 any that is free.
 
@@ -165,7 +186,7 @@ def _free_port(server: str, port: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
-    outputs = Path(arguments.outputs)
+    outputs = given_path(arguments.outputs, "outputs")
     service = JobService(outputs)
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
     signals = _StopSignals()
@@ -184,8 +205,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         )
         # Only now: the engine's start would slow down the page's.
         service.start(warm=True)
-        sys.stdout.write(f"Longtake is on {url}\nCtrl-C ends it.\n")
-        sys.stdout.flush()
+        say(f"Longtake is on {url}\nCtrl-C ends it.\n")
         signals.wait()
         _end_within(_END_SECONDS)
     finally:

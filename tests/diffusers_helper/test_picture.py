@@ -6,6 +6,7 @@ import io
 import os
 import random
 import struct
+import tracemalloc
 import warnings
 import zlib
 from pathlib import Path
@@ -97,6 +98,20 @@ def test_16_bit_grey_is_scaled_not_clipped() -> None:
     expected = Image.fromarray(np.round(values / 257).astype(np.uint8))
     for kind in ("PNG", "TIFF"):
         assert_near(load_picture(encoded(Image.fromarray(values), kind)), expected, 0)
+
+
+def test_wide_grey_takes_no_more_room_than_its_pixels_need() -> None:
+    """Whole, the numbers between took eight times as much."""
+    values = np.full((1500, 4000), 40_000, np.uint16)
+    content = encoded(Image.fromarray(values), compress_level=1)
+    tracemalloc.start()
+    try:
+        image = load_picture(content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert image.getpixel((7, 7)) == (156, 156, 156)
+    assert peak < 3 * values.nbytes
 
 
 def test_16_bit_colour() -> None:

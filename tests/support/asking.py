@@ -32,16 +32,18 @@ def ask(
     headers: Iterable[tuple[str, str]] | dict[str, str] = (),
     body: bytes | Iterable[bytes] | None = None,
     data: Any = None,
+    source: str = "",
 ) -> Answer:
     """Send one request exactly as described, and return the answer.
 
     `Host` is the server's own unless given. `data` is sent as JSON, an iterable `body` in chunks without a
-    length.
+    length. `source` is the address that asks.
     """
     given = list(headers.items()) if isinstance(headers, dict) else list(headers)
     if data is not None:
         body, given = json.dumps(data).encode(), [*given, ("Content-Type", "application/json")]
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
+    origin = (source, 0) if source else None
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE, source_address=origin)
     try:
         has_host = any(name.lower() == "host" for name, _ in given)
         connection.putrequest(method, path, skip_host=has_host, skip_accept_encoding=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from html import escape
 from typing import Any
@@ -21,7 +22,10 @@ from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
 
 # No event of the page is an endpoint, shows Gradio's spinner, or waits for another one.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-_SCRIPT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+# These run in the browser only, but whoever asks the server for them must not make gradio read a picture.
+_SCRIPT: dict[str, Any] = {
+    "queue": False, "preprocess": False, "show_progress": "hidden", "api_visibility": "private",
+}  # fmt: skip
 _CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **_SCRIPT}
 
 
@@ -186,8 +190,10 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
 
         return handler
 
-    def describe(*values: object) -> tuple[Any, ...]:
-        described = describer.describe(dict(zip(names, values, strict=True)))
+    async def describe(*values: object) -> tuple[Any, ...]:
+        settings = dict(zip(names, values, strict=True))
+        await describer.pictures.prepare_upload(settings["image"])
+        described = await asyncio.to_thread(describer.describe, settings)
         return described.length, described.picture, described.memory, described.facts
 
     # A folded control has no change event; whoever sets it lets the script report that, as `facts.submit`.

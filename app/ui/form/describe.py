@@ -48,6 +48,7 @@ class Describer:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._paces, self._planner = PaceBook(service), catalogue.planner
+        self.pictures = catalogue.planner.pictures
 
     def describe(self, settings: dict[str, Any]) -> Description:
         info = self._info(settings)
@@ -74,7 +75,7 @@ class Describer:
             path = picture_path(picture)
         except InputError as error:
             return error
-        return self._planner.pictures.judge(path) if path else None
+        return self.pictures.judge(path) if path else None
 
     def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> Told:
         known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}

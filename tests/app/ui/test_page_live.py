@@ -330,7 +330,7 @@ def test_a_connection_that_hangs_is_told_and_made_anew(
                 over.wait()
             yield scene
 
-    monkeypatch.setattr("app.ui.live.subscribe.watch", hang)
+    monkeypatch.setattr("app.ui.live.broadcast.watch", hang)
     monkeypatch.setattr("app.ui.live.scene._CALM_SECONDS", 1000.0)
     page.reload()
     job = submit(stand, photo, seconds=2.4)
