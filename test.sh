@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets Longtake up with what its tests need, checks style and types, then runs the tests.
+# Sets Longtake up with the packages of its tests, checks style and types, then runs the tests.
 #
 #   ./test.sh [--quick] [arguments of pytest, such as tests/diffusers_helper/test_packing.py -k forward]
 #
 # --quick leaves out the tests that are marked `slow` or `page`, and checks style and types while the others run.
-# The same settings from the environment as webui.sh.
+# It reads the same settings from the environment as webui.sh.
 set -euo pipefail
 
 # shellcheck source=scripts/setup.sh

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The process's exit code.
     """
     open_closed_streams()
-    logging.raiseExceptions = False  # a closed stderr is no reason for a traceback
+    logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     try:
         arguments = _parser().parse_args(argv)
         level = logging.INFO if arguments.verbose else logging.WARNING
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
     except BrokenPipeError:
-        # Whoever read our output has left. What is still buffered has nowhere to go.
+        # The reader of our output has left, so that nothing can receive what is still buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_CANCELLED
 
@@ -94,12 +94,10 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
     group.add_argument(
         "--out", default="outputs", metavar="DIR", help="the job's folder is made in it (default: outputs)"
     )
+    group.add_argument("--json", action="store_true", help="print only JSON events, one per line")
+    group.add_argument("--verbose", action="store_true", help="log each action to standard error")
     group.add_argument(
-        "--json", action="store_true", help="standard output is one JSON event a line and nothing else"
-    )
-    group.add_argument("--verbose", action="store_true", help="log to standard error what is done")
-    group.add_argument(
-        "--in-process", action="store_true", help="without the engine process, for looking for faults"
+        "--in-process", action="store_true", help="run without the engine process, for debugging"
     )
     add_find_mode(group)
 
@@ -107,7 +105,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
 def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "plan",
-        help="what a video would take of the device's memory",
+        help="show how much of the device's memory a video would need",
         description="What stays on the device and what is streamed, with the predicted peak of each stage.\n"
         "Nothing is loaded: neither a GPU nor the model's files need to be there.",
         epilog="exit codes: 0 it fits, 1 failed, 2 it does not fit or the command cannot be used.",
@@ -121,29 +119,29 @@ def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="FAMILY:GB",
         help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
     )
-    parser.add_argument("--json", action="store_true", help="the plan as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
 
 
 def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="what this machine has, and what stands in a job's way",
+        help="examine this machine, and report what would make a job fail",
         description="Looks at card, torch, memory, disk and environment, and tests which attention runs.",
         epilog="exit codes: 0 a job would work, 1 it would fail, 2 the command cannot be used.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=run_doctor, verbose=False)
     add_setting(parser, "model")
-    parser.add_argument("--out", default="outputs", metavar="DIR", help="where its files would go")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument("--out", default="outputs", metavar="DIR", help="folder for a job's files")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument(
         "--clear-miopen-cache",
         action="store_true",
-        help="instead remove what MIOpen has learned and compiled, and say how much that was",
+        help="remove what MIOpen has learned and compiled instead, and report its size",
     )
     add_find_mode(parser)
     parser.add_argument(
         "--forget-smaller-plans",
         action="store_true",
-        help="instead forget that memory ran out before, so that plans take what the cap allows",
+        help="forget earlier shortages of memory instead, so that plans use all that the cap allows",
     )

@@ -135,6 +135,7 @@ def _leave_interrupts_to_parent() -> None:
 
 
 def main() -> None:
+    """Run the engine until its standard input ends."""
     _leave_interrupts_to_parent()
     _end_with_parent()
     events = EventPipe(take_stdout())

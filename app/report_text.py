@@ -1,4 +1,4 @@
-"""The text of a problem report: what helps to find a fault, nothing that tells who or where a person is."""
+"""The text of a problem report, which helps to find a fault and reveals nothing about the person."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from diffusers_helper.packing import FPS
 from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30
-MAX_VALUE = 1000  # characters of one setting or field: a long prompt is told by its beginning
+MAX_VALUE = 1000  # characters of one setting or field; a long prompt is cut to its beginning
 MAX_DETAIL = 8000
 _PACKAGES = ("torch", "diffusers", "transformers", "gradio", "av", "numpy")
 
 
 def report_text(service: JobService, job_id: str) -> str:
-    """Versions, settings, what happened and the last events of a job, as plain text.
+    """Return versions, settings, what happened and the last events of a job, as plain text.
 
-    Paths keep only what lies inside the outputs folder, the program and Python; the names of the person and
-    of the machine, and what looks like a password or a key, are taken out. The environment is not looked at.
+    Paths keep only the part inside the outputs folder, the program and Python. The names of the person and of
+    the machine, and texts that look like a password or a key, are removed. The environment is not read.
 
     Raises:
-        InputError: if there is no such job.
+        InputError: If there is no such job.
     """
     job = service.job(job_id)
     events = service.events(job_id)

@@ -70,15 +70,15 @@ class ConvLadder:
     """A computer of convolutions that takes for each the rung that works.
 
     Attributes:
-        attempts: number of calls, by rung.
-        successes: number of calls that gave a result, by rung.
-        left: recognised errors of this process, by case and rung.
+        attempts: Number of calls, by rung.
+        successes: Number of calls that gave a result, by rung.
+        left: Recognised errors of this process, by case and rung.
 
     Args:
-        routes: what is known, and where to keep what is learned.
-        classify: returns the kind of an error, or None for an unknown one.
-        forced: the only rung to use, for debugging; its errors are raised unchanged.
-        on_first_call: called before a rung's first call for a case that it is not known to compute. If the
+        routes: What is known, and where to keep what is learned.
+        classify: Returns the kind of an error, or None for an unknown one.
+        forced: The only rung to use, for debugging; its errors are raised unchanged.
+        on_first_call: Called before a rung's first call for a case that it is not known to compute. If the
             process dies before `after_first_call` is called with the same arguments, that rung ended it: see
             `mark_deadly`.
     """
@@ -109,7 +109,7 @@ class ConvLadder:
         """Compute what `torch.nn.functional.conv3d` computes.
 
         Raises:
-            RuntimeError: the rung's own error, if it is unknown or no rung is left to try.
+            RuntimeError: The rung's own error, if it is unknown or no rung is left to try.
         """
         conv = Convolution(weight, bias, stride, padding, dilation, groups)
         if x.dim() != 5 or weight.dim() != 5:  # without a batch, or a mistake that torch explains
@@ -138,7 +138,7 @@ class ConvLadder:
         """Record that a rung ended a process, so that it is never used for this case again.
 
         Raises:
-            ValueError: if `case` is not the text of a case, or if there is no such rung.
+            ValueError: If `case` is not the text of a case, or if there is no such rung.
         """
         if rung not in RUNGS:
             raise ValueError(f"rung is {rung!r}; expected one of {', '.join(RUNGS)}.")

@@ -35,8 +35,8 @@ class Measurement:
     """The times of one case.
 
     Attributes:
-        milliseconds: of the rungs whose result was right.
-        failed: the reasons of the others, by rung.
+        milliseconds: Of the rungs whose result was right.
+        failed: The reasons of the others, by rung.
     """
 
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -44,7 +44,7 @@ class Measurement:
 
     @property
     def rung(self) -> str:
-        """The rung to use; empty if none gave the right result."""
+        """Return the rung to use; empty if none gave the right result."""
         if not self.milliseconds:
             return ""
         fastest = min(self.milliseconds.values())
@@ -52,7 +52,7 @@ class Measurement:
 
     @property
     def reason(self) -> str:
-        """The reason for the choice, in words."""
+        """Return the reason for the choice, in words."""
         times = ", ".join(f"{name} {value:.3g} ms" for name, value in self.milliseconds.items())
         errors = "".join(f"; {name}: {text}" for name, text in self.failed.items())
         return f"measured {times or 'nothing'}{errors}"
@@ -70,7 +70,7 @@ def measure(
     process can be identified: call `condemn_interrupted` first.
 
     Raises:
-        RuntimeError: a rung's own error, if it is unknown.
+        RuntimeError: A rung's own error, if it is unknown.
     """
     inputs, found = _Inputs(case, device), Measurement()
     deadly = routes.get(case).deadly
@@ -120,7 +120,7 @@ def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
     """Estimate how long `measure` will take, without MIOpen's own search for kernels.
 
     Args:
-        rates: seconds per multiplication by rung.
+        rates: Seconds per multiplication by rung.
     """
     times = [rates[rung.name] * multiplications(case) for rung in _candidates(case) if rung.name in rates]
     runs = 0.0
@@ -203,7 +203,7 @@ class _Inputs:
         """Compare a result with the expected values.
 
         Raises:
-            _WrongResult: if it is not the convolution.
+            _WrongResult: If it is not the convolution.
         """
         if tuple(result.shape) != self.shape:
             raise _WrongResult(f"wrong shape {tuple(result.shape)}; expected {self.shape}")

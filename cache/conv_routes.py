@@ -39,8 +39,8 @@ class ConvCase:
 
     Attributes:
         arch: `gfx1100`, `sm_90`, `cpu`.
-        rocm: its version; `none` elsewhere.
-        torch: its version.
+        rocm: Its version; `none` elsewhere.
+        torch: Its version.
         dtype: torch's name for it, `bfloat16`.
         shape: (B, C, T, H, W) of the input.
         weight: (O, C / groups, kT, kH, kW).
@@ -71,7 +71,7 @@ class ConvCase:
         """Return the case that `str` turned into this text.
 
         Raises:
-            ValueError: if the text names no convolution.
+            ValueError: If the text names no convolution.
         """
         match = _CASE.fullmatch(text)
         if match is None:
@@ -98,12 +98,12 @@ class Route:
     """The knowledge about one case.
 
     Attributes:
-        rung: the one to use first; empty if none has been chosen.
-        reason: why that one was chosen.
-        when: the time of the last change, UTC.
-        failed: rungs that raised a recognised error, with its text.
-        deadly: rungs that ended the process, with what is known about it; they are never tried again.
-        measured: milliseconds of the rungs that were timed.
+        rung: The one to use first; empty if none has been chosen.
+        reason: Why that one was chosen.
+        when: The time of the last change, UTC.
+        failed: Rungs that raised a recognised error, with its text.
+        deadly: Rungs that ended the process, with what is known about it; they are never tried again.
+        measured: Milliseconds of the rungs that were timed.
     """
 
     rung: str = ""
@@ -124,7 +124,7 @@ class RouteStore:
     """The routes of all cases. Threads may share the store, and processes its folder.
 
     Args:
-        folder: where the files lie; it is made when there is something to write. None keeps everything in
+        folder: Where the files lie; it is made when there is something to write. None keeps everything in
             memory.
     """
 
@@ -276,7 +276,7 @@ def _read(file: Path) -> dict[str, Route]:
     """Return the routes in a file; none if there is no file, or if it cannot be opened.
 
     Raises:
-        _Damaged: if its content is not what `_write` writes.
+        _Damaged: If its content is not what `_write` writes.
     """
     try:
         return _parsed(json.loads(file.read_text(encoding="utf-8")))

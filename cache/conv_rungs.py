@@ -140,7 +140,7 @@ def window_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> T
     """Return what a part of the result sees of `x`, with zeros beyond the edge of the picture.
 
     Args:
-        box: top, left, height and width of the part, in pixels of the result.
+        box: Top, left, height and width of the part, in pixels of the result.
     """
     spans: list[slice] = []
     missing: list[int] = []
@@ -208,7 +208,7 @@ class Rung:
     """One way to compute a convolution.
 
     Attributes:
-        supports: returns the reason why the rung cannot compute a case, or None if it can.
+        supports: Returns the reason why the rung cannot compute a case, or None if it can.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The errors a person can meet, as data that each surface puts into its own words.
+"""The errors that a person can meet, as data that each surface puts into its own words.
 
 A text here names a setting of a request, or a command of the program, in back quotes: "Raise `preserved_gb`."
 Each surface replaces the name by its own: the command line by `--preserved-gb`, the page by a slider's label.
@@ -33,12 +33,12 @@ def short_repr(value: object) -> str:
 
 
 def own_name(name: str) -> str:
-    """Return the name that a setting or command has where a surface has no other for it."""
+    """Return the name of a setting or command on surfaces that have no other name for it."""
     return _COMMANDS.get(name, name)
 
 
 def in_words(text: str, name: Callable[[str], str] = own_name) -> str:
-    """Return the text with each name in back quotes replaced by what a surface calls it."""
+    """Return the text with each name in back quotes replaced by the surface's own."""
     return _NAME.sub(lambda found: name(found[1]), text)
 
 
@@ -46,10 +46,10 @@ class LongtakeError(Exception):
     """A failure that can be explained.
 
     Attributes:
-        code: what kind of failure it is.
-        message: one sentence that says what was found and what was expected; names are in back quotes.
-        remedy: what to do about it, likewise.
-        setting: the setting that the failure is about; empty if it is about none, or about several.
+        code: The kind of the failure.
+        message: One sentence with what was found and what was expected; names are in back quotes.
+        remedy: What to do about it, in the same form.
+        setting: The setting that the failure is about; empty for none or several.
     """
 
     code: FailureCode = "error"
@@ -69,7 +69,7 @@ class InputError(LongtakeError, ValueError):
     """A request that cannot be carried out as it stands. Nothing has been loaded or written for it.
 
     Attributes:
-        expected: what the setting may be.
+        expected: The values that the setting may have.
     """
 
     code = "bad_input"
@@ -84,15 +84,15 @@ class InputError(LongtakeError, ValueError):
         found: str = "",
         expected: str = "",
     ) -> None:
-        """Take a message, or else what it is made of.
+        """Build the message from its parts, or take a whole sentence.
 
         Args:
-            message: the sentence, for what is not about one setting's value.
-            remedy: what to do about it.
-            setting: the setting at fault.
-            value: what it was.
-            found: what is wrong with it, as it follows after its name, where that is not the whole value.
-            expected: what it may be.
+            message: The sentence, for an error that is not about one setting's value.
+            remedy: What to do about it.
+            setting: The setting at fault.
+            value: The value of the setting.
+            found: The fault, as it follows the setting's name, where that is not simply the value.
+            expected: The values that the setting may have.
         """
         message = message or f"`{setting}` {found or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)
@@ -109,4 +109,4 @@ class PictureError(InputError):
 
 
 class GenerationCancelled(Exception):
-    """The end that a person asked for, which is no failure."""
+    """The end of a job that a person asked for, which is not a failure."""

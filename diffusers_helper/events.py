@@ -20,9 +20,9 @@ class StageFacts:
     """The words for a stage, and the time that it is taken to need.
 
     Attributes:
-        running: what the job does in this stage, as in "while encoding the prompt".
-        network: the stage's name in plans and records of memory; "" where no network computes.
-        weight: its time in denoising steps, per step or per decoded frame, as long as none was measured.
+        running: What the job does in this stage, as in "while encoding the prompt".
+        network: The stage's name in plans and records of memory; "" where no network computes.
+        weight: Its time in denoising steps, per step or per decoded frame, as long as none was measured.
     """
 
     running: str
@@ -31,7 +31,7 @@ class StageFacts:
 
     @property
     def title(self) -> str:
-        """The same words at the beginning of a line."""
+        """Return the same words for the beginning of a line."""
         return self.running[0].upper() + self.running[1:]
 
 
@@ -55,8 +55,8 @@ class Event:
     """The common part of all events.
 
     Attributes:
-        job: the job's id.
-        time: seconds since the job started to run.
+        job: The job's id.
+        time: Seconds since the job started to run.
     """
 
     is_final: ClassVar[bool] = False
@@ -107,9 +107,9 @@ class SectionFinished(Event):
     """The end of a section, which can be watched from now on.
 
     Attributes:
-        video: absolute path of the playable video so far, which has `frames` frames.
-        added_in_front: frames that stand before those of the previous version; 0 in forward mode.
-        thumbnail: absolute path of a small picture from the middle of the section.
+        video: Absolute path of the playable video so far, which has `frames` frames.
+        added_in_front: Frames that stand before those of the previous version; 0 in forward mode.
+        thumbnail: Absolute path of a small picture from the middle of the section.
     """
 
     section: int
@@ -132,13 +132,13 @@ class Finished(Event):
     """The end of a job whose video is complete.
 
     Attributes:
-        seconds: wall time.
-        peak_host_bytes: the most main memory that the engine has held since it was started; 0 if unknown.
-        peak_device_bytes: the most that tensors took on the device at one time.
-        cap_bytes: the cap that this stayed under.
-        bytes_streamed: bytes that were copied by streaming.
-        retries: how often a smaller plan was tried.
-        vae_tile_px: the side of the VAE's tiles; None where it used none.
+        seconds: Wall time.
+        peak_host_bytes: The most main memory that the engine has held since it was started; 0 if unknown.
+        peak_device_bytes: The most that tensors took on the device at one time.
+        cap_bytes: The cap that this stayed under.
+        bytes_streamed: Bytes that were copied by streaming.
+        retries: How often a smaller plan was tried.
+        vae_tile_px: The side of the VAE's tiles; None where it used none.
     """
 
     is_final: ClassVar[bool] = True
@@ -203,7 +203,7 @@ def from_dict(data: dict[str, Any]) -> Event:
     """Return the event that `to_dict` wrote, without the fields that this version does not know.
 
     Raises:
-        ValueError: if the object is not a known event, or lacks one of its fields.
+        ValueError: If the object is not a known event, or lacks one of its fields.
     """
     name = data.get("event")
     kind = _KINDS.get(name) if isinstance(name, str) else None

@@ -1,4 +1,4 @@
-"""From an exception, or a dead engine, to the `Failed` event: what happened and what to do about it."""
+"""The way from an exception, or a dead engine, to the `Failed` event with an explanation and a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diffusers_helper.events import Failed
 from diffusers_helper.foreign_errors import Trouble, trouble_of
 from diffusers_helper.storage import is_storage_trouble, storage_words
 
-MAX_DETAIL = 8000  # characters: a deep traceback, still small enough for one line of the event log
+MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
 _NO_MEMORY: tuple[FailureCode, str, str] = (
     "out_of_memory",
     "There was not enough memory to go on.",
@@ -38,9 +38,13 @@ _KEPT = "What was finished until then is kept; start again."
 def failed_event(
     error: BaseException, job: str, time: float, video: str | None, frames: int, folder: Path | None = None
 ) -> Failed:
-    """Return what a person should read about an exception that ended a job.
+    """Return the explanation of an exception that ended a job.
 
-    `video` and `frames` are what there was by then, `folder` is the job's own.
+    Args:
+        error: The exception.
+        job, time: The fields of the event.
+        video, frames: The video that existed by then.
+        folder: The job's own folder.
     """
     known = error if isinstance(error, LongtakeError) else _explained(error, folder)
     return Failed(
@@ -51,10 +55,10 @@ def failed_event(
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """Return how the engine process ended, as it follows after its name.
+    """Return how the engine process ended, as it follows the process's name in a sentence.
 
     Args:
-        exit_code: as `Popen.returncode`.
+        exit_code: The value of `Popen.returncode`.
     """
     if exit_code is not None and exit_code < 0:
         return f"was ended by {_signal_name(-exit_code)}"
@@ -71,13 +75,13 @@ def engine_died_event(
     attempts: int = 1,
     lessons: str = "",
 ) -> Failed:
-    """Return what a person should read when the engine process is gone for good.
+    """Return the explanation of an engine process that cannot be kept alive.
 
     Args:
-        exit_code: as `Popen.returncode`.
-        job, time, video, frames: as in the event.
-        attempts: how many engines have died at the job.
-        lessons: what is known of their deaths, a line each.
+        exit_code: The value of `Popen.returncode`.
+        job, time, video, frames: The fields of the event.
+        attempts: The number of engines that have died at the job.
+        lessons: What is known about their deaths, a line each.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:

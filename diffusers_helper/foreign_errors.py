@@ -1,8 +1,8 @@
-"""What the errors of other people's libraries mean: the one place that knows their names and texts.
+"""The meaning of other libraries' errors: the only place that knows their names and texts.
 
-Libraries are told apart by the names of their classes, so that none is imported for it. The texts were mostly
-reported by people with Radeon cards; the others are what CUDA, cuDNN, oneDNN and the CPU's allocator call the
-same fault.
+Exceptions are recognised by the names of their classes, so that no library is imported for this. Most of the
+texts were reported by people with Radeon cards; the others are those of CUDA, cuDNN, oneDNN and the CPU's
+allocator for the same fault.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Trouble = Literal[
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
-    """How one trouble is recognised.
+    """The signs of one kind of trouble.
 
     Attributes:
-        classes: names of exceptions that always mean it, those derived from them included.
-        texts: in lower case; each means it where the exception is of type `kind`.
+        classes: Names of exceptions that always mean it, including those derived from them.
+        texts: Texts in lower case that mean it in an exception of type `kind`.
     """
 
     trouble: Trouble
@@ -32,7 +32,7 @@ class _Signs:
     kind: type[Exception] = RuntimeError
 
 
-# In this order: the first whose sign is found is meant.
+# The order matters: the first entry whose sign is found is meant.
 _TABLE = (
     _Signs(
         "device_memory",
@@ -74,7 +74,7 @@ _TABLE = (
     _Signs("installation", frozenset({"ImportError"})),
 )  # fmt: skip
 
-# What PyTorch says of its memory when an allocation fails; the same for CUDA and HIP.
+# PyTorch's figures of its memory when an allocation fails; they are the same for CUDA and HIP.
 _SIZE = r"([\d.]+) ?([KMG]i?B|bytes)"
 _SIZES = {
     "tried": rf"tried to allocate {_SIZE}",
@@ -89,7 +89,7 @@ _UNITS = {
 
 
 def trouble_of(error: BaseException) -> Trouble | None:
-    """Return what an error means; None for everything that is in no table, our own mistakes included."""
+    """Return the meaning of an error, or None for an error in no table, such as one of our own mistakes."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -103,7 +103,7 @@ def trouble_of(error: BaseException) -> Trouble | None:
 
 
 def memory_sizes(text: str) -> dict[str, int]:
-    """Return what a text says of `tried`, `capacity`, `free`, `allocated` and `idle` bytes."""
+    """Return the bytes `tried`, `capacity`, `free`, `allocated` and `idle` that a text states."""
     found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in _SIZES.items()}
     return {name: int(float(match[1]) * _UNITS[match[2].lower()]) for name, match in found.items() if match}
 

@@ -1,4 +1,4 @@
-"""The set-up of one job: what can be checked and opened before a model is loaded."""
+"""The set-up of one job: all that can be checked and opened before a model is loaded."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
 
-# Latents: channels, pixels per side.
+# The latents' channels, and the pixels for one latent along each side
 _CHANNELS, _SHRINK = 16, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the stages of one job work with.
+    """All that the stages of one job work with.
 
     Attributes:
-        request: What is asked for.
-        models: Its model.
-        cancel: Ends the job between two blocks of a network.
+        request: The settings of the video.
+        models: The model's parts.
+        cancel: The token that ends the job between two blocks of a network.
         given: The start picture, upright and opaque.
-        picture: The same in the size of the video.
+        picture: The same picture in the size of the video.
         sections: The sections to make, in order.
-        folder: Where the job's files go.
-        earlier: The folder of an earlier run whose work is taken over, if there is one.
-        memory: Where the networks compute.
+        folder: The folder of the job's files.
+        earlier: The folder of an earlier run whose work is reused, if there is one.
+        memory: The owner of the networks on the device.
         vae: The model's VAE.
-        video: The video, as it grows.
-        report: What tells the world.
+        video: The growing video.
+        report: The source of the job's events.
     """
 
     request: GenerationRequest
@@ -66,15 +66,15 @@ class Job:
     report: Report
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
-        """Return the shape of so many latent frames."""
+        """Return the shape of this many latent frames."""
         return 1, _CHANNELS, num_latent_frames, self.picture.height // _SHRINK, self.picture.width // _SHRINK
 
     def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
-        """Return what tells of each piece of a stage's work that the VAE has done."""
+        """Return a callback that reports each piece that the VAE finishes for a stage."""
         return partial(self.report.piece, stage, section)
 
     def load(self) -> Checkpoints:
-        """Load what is not loaded yet of the model, and find what an earlier run has left.
+        """Load the parts of the model that are missing, and return the results of an earlier run.
 
         Raises:
             GenerationCancelled: After a cancel.
@@ -103,7 +103,7 @@ def open_job(
     folder: Path | None,
     local: Local,
 ) -> Job:
-    """Check everything that can be checked without a model, and say that the job has started.
+    """Check all that can be checked without a model, and announce the start of the job.
 
     The arguments and errors are those of `pipeline.generate`.
     """
@@ -129,7 +129,7 @@ def open_job(
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 
     def on_stage(stage: str, number: int | None) -> None:
-        if stage != "text_2":  # for a reader both text encoders are one stage
+        if stage != "text_2":  # to a reader, both text encoders are one stage
             report.stage(cast(Stage, stage), sections[number - 1] if number else None)
 
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
@@ -143,7 +143,7 @@ def open_job(
 def _open_folder(
     request: GenerationRequest, picture: Image.Image, earlier: JobFolder | None, folder: Path | None
 ) -> JobFolder:
-    """Return the job's folder, with the picture and the request in it."""
+    """Return the job's folder, after writing the picture and the request to it."""
     opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.create(Path("outputs"))
     if opened.segments.exists() and opened != earlier:
         raise InputError(

@@ -1,4 +1,4 @@
-"""One job's memory: its plans, the store that carries them out, and what happens when one was too large."""
+"""The memory of one job: its plans, the store that executes them, and smaller plans after a shortage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
 from diffusers_helper.events import STAGES
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
 from diffusers_helper.memory.retry import retry
@@ -49,7 +49,7 @@ _VAE_STAGES: dict[Task, str] = {"encode": "vae_encode", "decode": "decode"}
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """Return what the kernel says of the machine, corrected by what torch computes on."""
+    """Return the kernel's facts about the machine, corrected by the device that torch computes on."""
     seen = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
@@ -57,7 +57,7 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     if torch.version.hip is None:
         return Machine("cuda", "", properties.name, device.total_bytes)
     arch = properties.gcnArchName.split(":")[0]
-    # Of an APU torch may show only what the firmware set aside.
+    # For an APU, torch may show only the memory that the firmware set aside.
     total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
     return Machine("rocm", arch, properties.name, total, seen.is_apu)
 
@@ -66,7 +66,7 @@ class MemoryPlans:
     """The memory plans of one job, each smaller than the one before; nothing is loaded or moved.
 
     Attributes:
-        device: Where the job will compute.
+        device: The device that will compute.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class MemoryPlans:
         *,
         overflowed: bool = False,
     ) -> None:
-        """Make the first plan, which is what an earlier job has learned.
+        """Make the first plan, with what earlier jobs have learned.
 
         Args:
-            request: What is asked for.
-            models: Its model, which need not be loaded.
-            height: Of the video, in pixels.
-            width: Of the video, in pixels.
+            request: The settings of the video.
+            models: The request's model, which need not be loaded.
+            height: The video's height in pixels.
+            width: The video's width in pixels.
             local: The settings of this machine.
-            overflowed: Whether the VAE's numbers are known to overflow in this job.
+            overflowed: Whether the VAE is known to overflow in this job.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -114,17 +114,17 @@ class MemoryPlans:
 
     @property
     def plan(self) -> JobPlan:
-        """The plan in force."""
+        """Return the plan in force."""
         return self._ladder.plan
 
     @property
     def retries(self) -> int:
-        """How often a smaller plan was made."""
+        """Return how often a smaller plan was made."""
         return self._ladder.retries
 
     @property
     def vae_dtype(self) -> torch.dtype | None:
-        """The type that the VAE computes in; None for the type of its weights."""
+        """Return the type that the VAE computes in; None for the type of its weights."""
         return DTYPES.get(self._profile.vae_dtype.value)
 
     def use_fp32(self) -> None:
@@ -140,10 +140,10 @@ class MemoryPlans:
         self._ladder.renew(self.demands)
 
     def step_down(self, stage: str) -> str | None:
-        """Make a smaller plan, as a stage has run out of memory, and remember it for later jobs.
+        """Make a smaller plan after a stage ran out of memory, and remember it for later jobs.
 
         Returns:
-            What changes, for a person; None if no smaller plan is left.
+            The change in words for a person, or None if no smaller plan is left.
         """
         change = self._ladder.step_down(stage)
         if change is not None:
@@ -152,7 +152,7 @@ class MemoryPlans:
 
 
 class _Source:
-    """A model's parts in the types that the plans want them in on the device."""
+    """A model's parts, in the types that the plans require on the device."""
 
     def __init__(self, models: Models, plans: MemoryPlans) -> None:
         self._models, self._plans = models, plans
@@ -164,14 +164,14 @@ class _Source:
 
 
 class JobMemory:
-    """Where the networks of one job compute, and what is done when the device's memory runs out.
+    """The networks of one job on the device, and the answer when the device's memory runs out.
 
-    It is the `vae.engine.Owner` of the model's VAE. Enter it around the job: on leaving, nothing is left on
-    the device, and the job's folder has the record of the stages.
+    It is the `vae.engine.Owner` of the model's VAE. Enter it around the job: on leaving, the device is empty,
+    and the job's folder has the record of the stages.
 
     Attributes:
-        store: The owner of what is on the device.
-        cleanup_frequency: The VAE engine does not ask the allocator to give back; the store does.
+        store: The owner of everything on the device.
+        cleanup_frequency: 0, as the store, not the VAE engine, returns the allocator's memory.
     """
 
     cleanup_frequency = 0
@@ -189,12 +189,12 @@ class JobMemory:
         """Prepare the device; nothing is loaded.
 
         Args:
-            plans: The job's.
+            plans: The plans of the job.
             models: The job's model.
-            folder: Where the record of the stages goes, and the note that the VAE has overflowed.
-            cancel: Ends a stage between two blocks of its network.
-            on_stage: Told of each stage as it begins, and of the section's number.
-            warn: Told what a person should know.
+            folder: The folder for the record of the stages, and for the note that the VAE has overflowed.
+            cancel: The token that ends a stage between two blocks of its network.
+            on_stage: Called with each stage as it begins, and with the section's number.
+            warn: Called with each sentence that a person should know.
         """
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
@@ -214,7 +214,7 @@ class JobMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # on a full disk the job's own end is what has to be told
+        with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
             self.save()
         self.store.clear()
         if trace is not None:
@@ -228,7 +228,7 @@ class JobMemory:
 
         Args:
             stage: "text", "text_2", "vision" or "sample".
-            work: What to do, given the network.
+            work: A function of the network.
             section: The number of the section, None before the first.
 
         Raises:
@@ -254,26 +254,26 @@ class JobMemory:
 
     @property
     def vae(self) -> nn.Module:
-        """The model's VAE."""
+        """Return the model's VAE."""
         return self._models.part("vae")
 
     @property
     def device(self) -> Device:
-        """Where the job computes."""
+        """Return the device that computes."""
         return self.store.device
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return how the VAE does a task by the job's plan: in tiles, and in its own windows of time."""
+        """Return the job's plan for a task of the VAE: in tiles, and in its own windows of time."""
         tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
         working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
         return VaePlan(task, "windows", OWN_CHUNK, tiles, working_bytes, False, "By the job's plan.")
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
-        """Yield the VAE, on the device as the job's plan has it."""
+        """Yield the VAE on the device, in the type of the job's plan."""
         return self._on_device(_VAE_STAGES[task], part.number if part else None)
 
     def use_fp32(self) -> None:
-        """Have the VAE compute in fp32 from now on, in later runs of the job too.
+        """Let the VAE compute in fp32 from now on, also in later runs of the job.
 
         Raises:
             DoesNotFit: If it does not fit in fp32.
@@ -288,7 +288,7 @@ class JobMemory:
         self._warn(f"The VAE's numbers overflowed; it works in fp32 from here on{tiles}.")
 
     def step_down(self, shortage: Shortage) -> None:
-        """Go on with a smaller plan, as the stage under way has run out of memory.
+        """Continue with a smaller plan after the current stage ran out of memory.
 
         Raises:
             OutOfDeviceMemory: If no smaller plan is left.

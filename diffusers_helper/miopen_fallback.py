@@ -49,10 +49,10 @@ def initialize_miopen_fallback(
     """Return a handler for all models of a process, ready to be installed into them.
 
     Args:
-        folder: where learned routes are kept; None forgets them with the process.
+        folder: Where learned routes are kept; None forgets them with the process.
         rung: `auto`, or the only rung to use for debugging, or `off`. Any other value means `auto`.
-        on_first_call: see `cache.conv.ConvLadder`.
-        after_first_call: see `cache.conv.ConvLadder`.
+        on_first_call: See `cache.conv.ConvLadder`.
+        after_first_call: See `cache.conv.ConvLadder`.
     """
     if rung not in CHOICES:
         _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
@@ -77,7 +77,7 @@ class MIOpenFallbackHandler:
     Used with `with`, it is removed from all modules at the end.
 
     Attributes:
-        ladder: the ladder that computes the convolutions; None if the fallback is switched off.
+        ladder: The ladder that computes the convolutions; None if the fallback is switched off.
     """
 
     def __init__(self, ladder: ConvLadder | None) -> None:
@@ -86,12 +86,12 @@ class MIOpenFallbackHandler:
 
     @property
     def cpu_attempts(self) -> int:
-        """The number of convolutions that were begun on the CPU as the last resort."""
+        """Return the number of convolutions that were begun on the CPU as the last resort."""
         return 0 if self.ladder is None else self.ladder.attempts["cpu"]
 
     @property
     def cpu_successes(self) -> int:
-        """The number of those that gave a result."""
+        """Return the number of those that gave a result."""
         return 0 if self.ladder is None else self.ladder.successes["cpu"]
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:

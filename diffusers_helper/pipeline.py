@@ -1,10 +1,10 @@
-"""From a picture and a prompt to a video: FramePack's loop.
+"""FramePack's loop, from a picture and a prompt to a video.
 
 Zhang and Agrawala 2025, "Packing Input Frame Context in Next-Frame Prediction Models for Video Generation"
 (arXiv 2504.12626). The prompt and the picture are encoded once. Then the video is made in sections, in an
-order that `packing` plans: noise is denoised, given the picture and the clean history, which is packed the
-more the farther it is away; the section's latents are decoded together with their neighbour's, and the frames
-that both have are blended.
+order that `packing` plans. For each section, noise is denoised given the picture and the clean history, which
+is packed more densely the farther away it is. The section's latents are decoded together with their
+neighbour's, and the frames that both have are blended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Result:
 
     Attributes:
         video: The file.
-        frames: Its length.
+        frames: Its number of frames.
         latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), fp32 on the CPU.
     """
 
@@ -66,15 +66,15 @@ def generate(
 ) -> Result:
     """Make one video.
 
-    The same request with the same model gives the same bytes, on the CPU.
+    On the CPU, the same request with the same model gives the same bytes.
 
     Args:
-        request: What is asked for.
-        models: Its model, loaded or not.
-        on_event: Told what happens, from JobStarted to Finished or Cancelled; called in this thread.
-        cancel: Ends the job between two blocks of a network.
-        resume_from: The folder of a job that did not come to its end; its finished sections are taken over.
-        folder: Where the job's files go; if None, `resume_from`, or a new one in `outputs/`.
+        request: The settings of the video.
+        models: The request's model, loaded or not.
+        on_event: Called in this thread with each event, from JobStarted to Finished or Cancelled.
+        cancel: The token that ends the job between two blocks of a network.
+        resume_from: The folder of an unfinished job, whose finished sections are reused.
+        folder: The folder for the job's files; if None, `resume_from`, or a new one in `outputs/`.
         local: The settings of this machine; None for none.
 
     Raises:
@@ -102,18 +102,18 @@ def generate(
                 frames = decode(job, section, history)
                 final, pending = blender.add(frames, section)
                 write(job, section, frames, final, pending)
-                del frames, final, pending  # before the next section is sampled
+                del frames, final, pending  # frees them before the next section is sampled
         return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
     except GenerationCancelled:
         job.report.cancelled()
         raise
 
 
-# The stages. Each has its network on the device; where memory runs out, it begins again by a smaller plan.
+# The stages. Each has its network on the device, and begins again with a smaller plan if memory runs out.
 
 
 def encode(job: Job) -> dict[str, Tensor]:
-    """Return all that the prompt and the picture become, by name, on the host."""
+    """Return the encodings of the prompts and the picture, by name, on the host."""
     request, part = job.request, job.models.part
     prompts = [request.prompt, request.negative][: _count_prompts(request)]
     tokenizer, tokenizer_2, extractor = part("tokenizer"), part("tokenizer_2"), part("feature_extractor")
@@ -134,7 +134,7 @@ def encode(job: Job) -> dict[str, Tensor]:
 
 
 def condition_of(request: GenerationRequest, encodings: dict[str, Tensor]) -> Condition:
-    """Return what the sections are conditioned on, by `encode`'s result."""
+    """Return the condition of all sections, made of the result of `encode`."""
     numbers = range(_count_prompts(request))
     positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in numbers)
     return Condition(
@@ -148,14 +148,14 @@ def _count_prompts(request: GenerationRequest) -> int:
 
 
 def denoise(job: Job, section: Section, condition: Condition, context: Context, preview: Preview) -> Tensor:
-    """Return a section's clean latents (1, 16, W, h, w), on the host: sampled from noise.
+    """Sample a section's clean latents from noise, and return them (1, 16, W, h, w) on the host.
 
     Args:
         job: The job.
-        section: Which section to make.
+        section: The section to make.
         condition: The prompt and the picture.
         context: The clean latents that the section sees.
-        preview: Shows the prediction of a step.
+        preview: The preview of each step's prediction.
 
     Raises:
         LongtakeError: If the transformer overflows.
@@ -193,9 +193,9 @@ def decode(job: Job, section: Section, history: History) -> Tensor:
 
 
 def write(job: Job, section: Section, frames: Tensor, final: np.ndarray, pending: np.ndarray) -> None:
-    """Let the video grow by a section's final frames, show its pending ones behind them, and say so."""
+    """Append a section's final frames to the video, show its pending ones after them, and report both."""
     thumbnail = write_thumbnail(job.folder.thumbs, section, frames, job.request.mode)
-    # Of the last section that an earlier run has written, only the frames that face the next are needed.
+    # For the last section that an earlier run has written, only the frames that face the next are needed.
     if section.number > job.video.sections:
         job.report.stage("write", section)
         job.video.add_section(final, pending)

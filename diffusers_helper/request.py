@@ -1,4 +1,4 @@
-"""Everything a person can set for one video: one frozen, checked object, the same as JSON.
+"""The settings that a person can make for one video, as one frozen, checked object with a JSON form.
 
 A field's type, default, range and words are written once, here. The page's form, the command line, the
 endpoint and the table in docs/api.md are made from them.
@@ -19,7 +19,7 @@ from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, Mode
 SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
-# Generous for people, small enough that no text field can fill a disk; each model's own limit in tokens
+# This is enough for people, and too little for a text field to fill a disk. Each model's own limit in tokens
 # is checked where its tokenizer is known.
 MAX_PROMPT_CHARACTERS = 4000
 MAX_SEED = 2**63 - 1
@@ -29,19 +29,19 @@ Section = Literal["What to make", "Look", "Size and output", "Memory"]
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """What every surface has to know of one setting.
+    """The facts about one setting that every surface needs.
 
     Attributes:
-        label: its name for people, with the unit in brackets.
-        help: what it does; other settings are named in back quotes.
-        section: the group of settings that it belongs to.
-        low, high, step: bounds of a number, and how far apart the values are that a slider offers.
-        multiple: what a whole number has to be a multiple of.
-        choices: the values that can be chosen, each with its words for people.
-        unit: what a number counts, or what kind of text it is.
-        otherwise: what holds where nothing is set.
-        on_page: whether the page has a control for it.
-        name, kind, is_optional, default: follow from the field.
+        label: Its name for people, with the unit in brackets.
+        help: Its effect; other settings are named in back quotes.
+        section: The group of settings that it belongs to.
+        low, high, step: The bounds of a number, and the distance between the values that a slider offers.
+        multiple: The number of which a whole number has to be a multiple.
+        choices: The possible values, each with its words for people.
+        unit: What a number counts, or the kind of a text.
+        otherwise: The value in effect where nothing is set, in words.
+        on_page: Whether the page has a control for it.
+        name, kind, is_optional, default: Facts that follow from the field.
     """
 
     label: str
@@ -67,12 +67,12 @@ class SettingInfo:
 
     @property
     def short_label(self) -> str:
-        """Return the label without what it has in brackets."""
+        """Return the label without the part in brackets."""
         return self.label.partition(" (")[0]
 
     @property
     def expected(self) -> str:
-        """Return what it may be, as it follows after "expected"."""
+        """Return the possible values, as they follow after "expected"."""
         if self.choices:
             return " or ".join(self.choices)
         if not self.is_number:
@@ -83,7 +83,7 @@ class SettingInfo:
 
     @property
     def default_words(self) -> str:
-        """Return the default in its shortest form, or what holds where nothing is set."""
+        """Return the default in its shortest form, or the value in effect where nothing is set."""
         return self.otherwise or (f"{self.default:.15g}" if self.is_number else self.default or "")
 
     def shown(self, value: Any) -> str:
@@ -94,7 +94,7 @@ class SettingInfo:
 
     @property
     def takes(self) -> str:
-        """Return a clause on the values that there are; empty for text."""
+        """Return a clause about the possible values; empty for text."""
         if self.choices:
             # A terminal may lack the middle dot.
             values = (f"{value} ({words.replace(' ·', ',')})" for value, words in self.choices.items())
@@ -102,10 +102,10 @@ class SettingInfo:
         return f"It takes {self.expected}" if self.is_number else ""
 
     def check(self, value: object) -> Any:
-        """Return the value as the request keeps it.
+        """Return the value in the form that the request keeps.
 
         Raises:
-            InputError: if it cannot be used.
+            InputError: If it cannot be used.
         """
         if value is None and self.is_optional:
             return None
@@ -123,7 +123,7 @@ class SettingInfo:
         refusal = self.refusal(value, f"Set `{self.name}` to a value in that range.")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise refusal
-        # NaN lies in no range. Compared before it is converted: a huge whole number fits no float.
+        # NaN lies in no range. The comparison comes before the conversion: a huge integer fits no float.
         if not self.low <= value <= self.high:
             raise refusal
         if self.kind is int and (value != int(value) or int(value) % self.multiple):
@@ -145,7 +145,7 @@ class SettingInfo:
                 setting=self.name,
                 found="contains a NUL character",
                 expected="plain text",
-                remedy="Type it anew.",
+                remedy="Type it again.",
             )
         try:
             value.encode("utf-8")
@@ -154,7 +154,7 @@ class SettingInfo:
                 setting=self.name,
                 found=f"is not valid Unicode (character {error.start + 1})",
                 expected="plain text",
-                remedy="Type it anew, or rename the file if it is a file's name.",
+                remedy="Type it again, or rename the file if it is a file's name.",
             ) from error
         return value
 
@@ -259,7 +259,7 @@ class GenerationRequest:
         """Check every setting.
 
         Raises:
-            InputError: for a value that cannot be used.
+            InputError: For a value that cannot be used.
         """
         for name, setting in settings_of(type(self)).items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
@@ -275,7 +275,7 @@ class GenerationRequest:
         """Return a checked request from plain data.
 
         Raises:
-            InputError: for an unknown setting, or a value that cannot be used.
+            InputError: For an unknown setting, or a value that cannot be used.
         """
         known = sorted(field.name for field in fields(cls))
         unknown = sorted(set(data) - set(known))
@@ -290,18 +290,18 @@ class GenerationRequest:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return a checked request from what `to_json` wrote.
+        """Return a checked request from the text that `to_json` wrote.
 
         Raises:
-            InputError: for anything else.
+            InputError: For any other text.
         """
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise InputError(f"The request is not JSON ({error}).", "Write it anew.") from error
+            raise InputError(f"The request is not JSON ({error}).", "Write it again.") from error
         if not isinstance(data, dict):
             raise InputError(
-                f"The request is {short_repr(data)}; expected a JSON object of settings.", "Write it anew."
+                f"The request is {short_repr(data)}; expected a JSON object of settings.", "Write it again."
             )
         return cls.from_dict(cast(dict[str, Any], data))
 

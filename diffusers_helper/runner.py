@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Runner:
-    """The models of the last job, ready for the next one of the same model."""
+    """A runner that keeps the models of the last job for the next one."""
 
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        """Take the settings of this machine, and what makes its convolutions run."""
+        """Keep the settings of this machine, and the fallback for its convolutions."""
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
@@ -39,7 +39,7 @@ class Runner:
         on_event: Callable[[Event], None],
         cancel: CancelToken,
     ) -> None:
-        """Make the video in `folder`. Whatever happens ends in one final event; nothing is raised.
+        """Make the video in `folder`. Every outcome is reported as one final event; nothing is raised.
 
         Args:
             request: From `submit`, which has decided whether its model may be a folder.
@@ -83,7 +83,7 @@ class Runner:
 
 
 class _Said:
-    """A forwarder of events, which remembers what the final one has to repeat."""
+    """A forwarder of events that remembers what the final one has to repeat."""
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
         self._on_event = on_event

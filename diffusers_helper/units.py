@@ -16,7 +16,7 @@ def gb_text(count: float, *, up: bool = False) -> str:
     """Return bytes as GB with one decimal, and with up to four where there is little: 20, 16.5, 0.12, 0.0034.
 
     Args:
-        up: round up, so that the figure is never less than there is.
+        up: Round up, so that the figure is never less than there is.
     """
     digits = 1 + sum(count < GB / 10**n for n in range(3))
     scaled = count * 10**digits / GB  # exact: GB is a power of two

@@ -1,4 +1,4 @@
-"""Writes the table of settings in docs/api.md anew, from the fields of `GenerationRequest`."""
+"""A script that writes the table of settings in docs/api.md from the fields of `GenerationRequest`."""
 
 from __future__ import annotations
 

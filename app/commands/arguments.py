@@ -1,4 +1,4 @@
-"""What the programs' command lines have in common: arguments, exit codes, and words for errors."""
+"""The parts that the command lines share: arguments, exit codes, and words for errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Write the line and end the program."""
@@ -32,11 +32,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_words(text: str, *, outputs: str = "--out") -> str:
-    """Return a text of an error as the command line says it, with arguments for settings.
+    """Return the text of an error in the command line's words, with arguments for settings.
 
     Args:
-        text: what the error says.
-        outputs: the argument that names the outputs folder.
+        text: The text of the error.
+        outputs: The argument that names the outputs folder.
     """
 
     def name(setting: str) -> str:
@@ -47,7 +47,7 @@ def command_words(text: str, *, outputs: str = "--out") -> str:
 
 
 def error_line(error: LongtakeError | Failed, *, outputs: str = "--out") -> str:
-    """Return what the command line writes of an error or a failed job, line end included."""
+    """Return the line that the command line writes for an error or a failed job, line end included."""
     return command_words(f"{error.message} {error.remedy}".strip(), outputs=outputs) + "\n"
 
 
@@ -57,9 +57,9 @@ def add_settings(
     """Add an argument for each setting of a request, in its sections.
 
     Args:
-        parser: where to add them.
-        required: the settings that must be given.
-        left_out: the settings that the command has no use for.
+        parser: The parser to extend.
+        required: The settings that must be given.
+        left_out: The settings that the command does not use.
     """
     for section in get_args(Section):
         group = parser.add_argument_group(section.lower())
@@ -69,7 +69,7 @@ def add_settings(
 
 
 def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool = False) -> None:
-    """Add the argument for one setting. Where it is not given, it is None, but for the model."""
+    """Add the argument for one setting. Without it the value is None, except for the model."""
     setting = SETTINGS[name]
     unit = setting.unit.upper() or "N"
     takes = setting.takes
@@ -122,13 +122,13 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
 
 
 def given_find_mode(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what the argument sets in the environment; nothing if it was not given."""
+    """Return the variables that the argument sets; none if it was not given."""
     mode: str | None = arguments.miopen_find_mode
     return {} if mode is None else {VARIABLE: mode}
 
 
 def take_find_mode(arguments: argparse.Namespace) -> None:
-    """Put the argument into this process's environment, which an engine started from here gets too."""
+    """Put the argument into this process's environment, which engines started from here inherit."""
     given = given_find_mode(arguments)
     if given and this_machine(os.environ).kind != "rocm":
         _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
@@ -136,7 +136,7 @@ def take_find_mode(arguments: argparse.Namespace) -> None:
 
 
 def take_engine_environment() -> None:
-    """Give this process what an engine's environment has, for commands that import torch themselves.
+    """Give this process the environment of an engine, for commands that import torch themselves.
 
     Call it before torch is imported, which reads its environment once.
     """

@@ -1,4 +1,4 @@
-"""The command `doctor`: what this machine has, what is in force, and a remedy for what is wrong."""
+"""The command `doctor`: facts about this machine, the settings in force, and remedies for what is wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One examined fact.
 
     Attributes:
         level: "problem" where a job would fail.
@@ -72,9 +72,10 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Prints the report, clears MIOpen's caches, or forgets what was learned of shortages.
+    """Print the report, clear MIOpen's caches, or forget the smaller plans of earlier shortages.
 
-    Returns: exit code; 1 if a job would fail.
+    Returns:
+        The exit code; 1 if a job would fail.
 
     Raises:
         InputError: for anything in the arguments or the environment that cannot be used.
@@ -116,12 +117,12 @@ def examine(
     probe: Probe | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
 ) -> Report:
-    """Looks at everything that a job needs, and keeps which attention kernel ran.
+    """Examine everything that a job needs, and keep the attention kernel that ran.
 
     Args:
-        root: of the file system that describes the machine.
-        probe: asks torch; by default in a process of its own.
-        local: where what is found is kept.
+        root: the root of the file system that describes the machine.
+        probe: a function that asks torch, by default in a process of its own.
+        local: the place for the results.
     """
     report = Report()
     machine = this_machine(environ, root)
@@ -131,7 +132,7 @@ def examine(
         total = int(facts.get("total_bytes", 0))
         machine = Machine("cuda", "", str(facts.get("name", machine.name)), total)
         profile = profile_for(machine, environ)
-    # What ran on a CPU because torch does not see the card says nothing of the card.
+    # A kernel that ran on the CPU, because torch does not see the card, says nothing about the card.
     is_there = machine.kind == "cpu" or bool(facts.get("devices"))
     kernel = str(facts.get("kernel", "")) if is_there else ""
     profile = profile.with_kernel(kernel)
@@ -148,7 +149,7 @@ def examine(
 
 
 def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What `app.probe` prints; empty if it crashes or hangs."""
+    """Return the output of `app.probe`; empty if it crashes or hangs."""
     path = os.pathsep.join(
         filter(None, (str(Path(__file__).resolve().parents[2]), environ.get("PYTHONPATH")))
     )
@@ -204,7 +205,7 @@ def _torch(
 ) -> None:
     if not facts:
         report.add(
-            "torch", "does not start, or not within its time", "problem",
+            "torch", "does not start, or takes too long", "problem",
             "Run `python -m app.probe` to see why; set the environment up again with webui.sh.",
         )  # fmt: skip
         return
@@ -289,7 +290,7 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
 
 
 def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
-    """Whether the model's default job fits."""
+    """Check whether the model's default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])

@@ -85,7 +85,7 @@ def make_video(arguments: argparse.Namespace) -> int:
         sys.stderr.write(_INTERRUPTED.format(job=job.id, out=shlex.quote(arguments.out)))
     code = _exit_code(last) if last is not None else 128 + (signals.number or 0)
     if arguments.in_process:
-        # The job's thread may be inside a native library yet, and an interpreter that ends around it aborts.
+        # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
         stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -123,7 +123,7 @@ def _report(service: JobService, job: Job) -> None:
     file = JobFolder(job.folder).report
     try:
         write_atomic(file, report_text(service, job.id).encode())
-    except OSError:  # as on a full disk, of which the failure itself has told
+    except OSError:  # as on a full disk, which the failure itself has reported
         return
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
 
@@ -165,7 +165,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 self._before[number] = signal.signal(number, self._handle)
         return self
 

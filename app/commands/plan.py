@@ -1,4 +1,4 @@
-"""The command `plan`: what a video would take of the device's memory, stage by stage, before it is made."""
+"""The command `plan`: the device's memory that a video would need, stage by stage, before it is made."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def print_plan(arguments: argparse.Namespace) -> int:
     given = {"mode": info.modes[0], **given_settings(arguments)}
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     info.check_mode(request.mode)
-    # Of another machine nobody knows how much main memory it has, and what happened there.
+    # The main memory of another machine, and its history, are not known.
     here = this_local(os.environ)
     local = Local(here.environ) if arguments.card else here
     free_ram = None if arguments.card else host_memory().available or None

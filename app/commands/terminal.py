@@ -1,4 +1,4 @@
-"""How the command line shows a job: for people, or as JSON for programs."""
+"""The displays of a job on the command line: for people, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from diffusers_helper.units import duration
 
 
 class JsonLines:
-    """A display for programs: one event a line, each written at once; a failure is on stderr in words too."""
+    """A display for programs: one event per line, written at once. Failures are on stderr too, in words."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
 
     def begin(self, job: Job) -> None:
-        """Say nothing: the events say it all."""
+        """Write nothing, since the events contain everything."""
 
     def show(self, event: Event) -> None:
         """Write the event."""
@@ -52,11 +52,11 @@ class ProgressBar:
         self._sections = 0
 
     def begin(self, job: Job) -> None:
-        """Say where the job is."""
+        """Write where the job is."""
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def show(self, event: Event) -> None:
-        """Say what the event means."""
+        """Write what the event means."""
         if isinstance(event, JobStarted):
             self._sections = event.sections
             length = f"{event.frames} frames, {event.frames / FPS:.1f} s"

@@ -1,4 +1,4 @@
-"""The command `tune`: finds the fastest rung of the convolution ladder for what a VAE needs on this card."""
+"""The command `tune`, which finds the fastest rung of the convolution ladder for a VAE on this card."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ right result. Videos made from then on use it. Ctrl-C stops; the same command go
 """
 # Videos of this length have sections of every kind.
 _SECONDS = 8.0
-# Shapes that are measured before the time for all is estimated: with five, the estimate for the demo model
-# was within a tenth; with one it was a third too low.
+# The number of shapes that are measured before the time for all is estimated. With five, the estimate for the
+# demo model was within a tenth; with one it was a third too low.
 _SAMPLE = 5
 
 
 def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command to the program's."""
+    """Add the command to the program's commands."""
     parser = commands.add_parser(
         "tune",
         help="find the fastest convolutions for this card",
@@ -63,18 +63,19 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     add_setting(parser, "model")
     add_setting(parser, "resolution")
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
-    parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
-    parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
+    parser.add_argument("--again", action="store_true", help="measure again what has been measured before")
+    parser.add_argument("--json", action="store_true", help="print only one JSON object")
     add_find_mode(parser)
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """Measures and stores.
+    """Measure the rungs and store the results.
 
-    Returns: exit code.
+    Returns:
+        The exit code.
 
     Raises:
-        InputError: for a model, resolution or shape that cannot be used, or while another one runs.
+        InputError: For a model, resolution or shape that cannot be used, or while another `tune` runs.
     """
     info = find_model(arguments.model, allow_folder=True)
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
@@ -82,10 +83,10 @@ def tune(arguments: argparse.Namespace) -> int:
     height, width = nearest_bucket(height, width, side, info.multiple)
     with Signals(), _only_one(routes_folder()):
         take_find_mode(arguments)
-        take_engine_environment()  # what is timed has to be what an engine runs
+        take_engine_environment()  # the timed convolutions must be those that an engine runs
         try:
             _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
-            from diffusers_helper.models.loaders import load_models  # torch: seconds
+            from diffusers_helper.models.loaders import load_models  # importing torch takes seconds
 
             models = load_models(info)
             cases = _cases(models.part("vae"), models.device, height, width)
@@ -98,10 +99,10 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
-    """The convolutions of encoding a picture and decoding sections of every length, none twice.
+    """Return the convolutions of encoding a picture and decoding sections of every length, once each.
 
-    The network is built once more without memory, in the type that the profile has it compute in, and run
-    without computing.
+    The network is built again without memory, in the type that the profile selects, and run without
+    computing.
     """
     import torch
 
@@ -122,7 +123,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
         outline = type(vae).from_config(vae.config).eval()
     profile = this_profile(os.environ)
     dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
-    torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
+    torch.nn.Module.to(outline, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     lengths = {
         (section.decoded_frames + 3) // 4
         for mode in ("inverted", "forward")
@@ -141,7 +142,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    """Measures what is not known yet; all results, in the order of `cases`."""
+    """Measure the cases that are not known yet, and return all results in the order of `cases`."""
     from cache.conv_probe import condemn_interrupted, expected_seconds, measure, multiplications, rates_of
     from cache.conv_routes import RouteStore
     from diffusers_helper.miopen_fallback import classify
@@ -153,14 +154,18 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
     if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
-        _say("A few shapes first, to see how long all of them will take")
+        _say("Measuring a few shapes first, to estimate the time for all")
         for case in _sample(sorted(waiting, key=multiplications)):
             measure(case, device, routes, classify)
             waiting.remove(case)
     rates = rates_of(routes.routes(cases[0].arch), cases[0])
     seconds = {case: expected_seconds(case, rates) for case in waiting}
     if waiting:
-        search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
+        search = (
+            ""
+            if cases[0].rocm == "none"
+            else ", plus the time that MIOpen needs to find and compile its kernels"
+        )
         _say(f"{len(waiting)} shapes to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
         total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
@@ -177,7 +182,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
 
 def _sample(cases: list[ConvCase]) -> list[ConvCase]:
-    """Some that stand for all, evenly spread; one at least."""
+    """Return some cases that represent all, evenly spread; at least one."""
     count = max(1, min(_SAMPLE, len(cases) // 4))
     return [cases[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
 
@@ -212,7 +217,7 @@ def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any])
     lines = [f"{len(results)} shapes: {shares}"]
     if chosen:
         lines.append(
-            f"One call of each that the plain way can do: {chosen:.0f} ms instead of {plain:.0f} ms "
+            f"One call of each shape that the plain way supports: {chosen:.0f} ms instead of {plain:.0f} ms "
             f"({plain / chosen:.2f} times as fast)"
         )
     sys.stdout.write("\n".join([*lines, f"Kept in {routes_folder()}", ""]))
@@ -230,7 +235,7 @@ def _aspect(text: str) -> tuple[int, int]:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Two at once would spoil each other's times, and take what the other is trying for a death."""
+    """Hold a lock: two runs would disturb each other's times, and mistake each other's trials for deaths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".tune.lock").open("ab")
@@ -244,7 +249,7 @@ def _only_one(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                "Another tune is running; expected to be alone.", "Wait until it has ended."
+                "Another `tune` is running; only one can run at a time.", "Wait until it has ended."
             ) from error
         yield
 

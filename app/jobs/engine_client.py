@@ -1,4 +1,4 @@
-"""The near end of the engine: starts the child process, gives it jobs, reads its events, ends it."""
+"""The client of the engine, which starts the child process, gives it jobs, reads its events and ends it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from diffusers_helper.planning.profiles import engine_environment
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
-# -P: a folder named `app` where the program was started must not be taken for ours.
+# -P keeps Python from importing a folder named `app` where the program was started.
 _COMMAND = (sys.executable, "-P", "-m", "app.engine")
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A way of computing a convolution, as the engine names it: the convolution's case, and the rung."""
+    """A first use of a rung, as the engine reports it: the convolution's case, and the rung."""
 
     case: str
     rung: str
 
 
 class EngineDied(Exception):
-    """The engine ended before the job did.
+    """The death of an engine before the end of its job.
 
     Attributes:
-        exit_code: as `Popen.returncode`, None where there is none.
-        trial: the convolution that it was computing in a way that was never tried for it before.
-        attempts: how many engines have died at the job.
+        exit_code: the value of `Popen.returncode`; None where there is none.
+        trial: the convolution that it was computing in an untried way.
+        attempts: the number of engines that have died at the job.
         lessons: what was learned from their deaths, a line each.
     """
 
@@ -56,16 +56,16 @@ class EngineDied(Exception):
 
     @property
     def cause(self) -> str:
-        """What comes after "the engine"."""
+        """Return the words that follow "the engine"."""
         return cause_of_death(self.exit_code)
 
 
-# What comes from the engine: an event, a trial that begins, "" for one that has ended, None at the end.
+# Messages of the engine: an event, a trial that begins, "" for one that has ended, None at the end.
 _Said = Event | Trial | Literal[""] | None
 
 
 class Engine(Protocol):
-    """What makes the videos, one at a time.
+    """A maker of videos, one at a time.
 
     Attributes:
         restarts: whether `run` works again after a death.
@@ -74,7 +74,7 @@ class Engine(Protocol):
     restarts: bool
 
     def start(self) -> None:
-        """Gets ready in the background. Only to be called, like `run`, from the thread that runs the jobs."""
+        """Prepare in the background. Like `run`, call it only from the thread that runs the jobs."""
         ...
 
     def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
@@ -91,15 +91,15 @@ class Engine(Protocol):
         ...
 
     def cancel(self, job_id: str) -> None:
-        """Asks a job, also one that is only about to run, to end within a step. From any thread."""
+        """Ask a job, even one that is only about to run, to end within a step. Any thread may call this."""
         ...
 
     def kill(self) -> None:
-        """Ends `run` at once, with EngineDied. From any thread."""
+        """End `run` at once, with EngineDied. Any thread may call this."""
         ...
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """End everything that belongs to the engine."""
         ...
 
 
@@ -107,14 +107,14 @@ class EngineProcess:
     """An engine in a child process, started when first needed and again after a death.
 
     JSON lines go both ways: commands to its stdin, events from its stdout. Its end of stdin closes with this
-    process, which is how it learns that it is alone. It also dies with the *thread* that started it.
+    process, which tells it that it is alone. It also dies with the *thread* that started it.
     """
 
     restarts = True
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         self._command = command
-        self._lock = threading.Lock()  # of what is below and of writing to stdin
+        self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
         self._cancelled: set[str] = set()
@@ -125,7 +125,7 @@ class EngineProcess:
         return None if process is None else process.pid
 
     def start(self) -> None:
-        """Starts the child if none is alive. It loads its libraries at once, models with the first job."""
+        """Start the child if none is alive. It loads its libraries at once, models with the first job."""
         with self._lock:
             self._start()
 
@@ -171,7 +171,7 @@ class EngineProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        # In our process group, environment and log level: what is done to this process reaches both.
+        # The child shares our process group, environment and log level, so that signals reach both.
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._process = subprocess.Popen(
@@ -195,7 +195,7 @@ class EngineProcess:
         return self._process
 
     def _send(self, command: dict[str, Any]) -> None:
-        """A dead child is noticed where its events are read, not here."""
+        """Write a command. A dead child is noticed where its events are read, not here."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 pipe = _pipe(self._process.stdin)
@@ -210,7 +210,7 @@ class EngineProcess:
             try:
                 said = events.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                # Something that the engine started may hold the pipe open after the engine is gone.
+                # A process that the engine started may hold the pipe open after the engine is gone.
                 said = None
                 if process.poll() is None:
                     yield None
@@ -226,7 +226,7 @@ class EngineProcess:
 
 
 def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Said]) -> None:
-    """Reads what the engine says until the pipe ends, then puts None."""
+    """Read the engine's messages until the pipe ends, then put None."""
     for line in pipe:
         try:
             events.put(_said(json.loads(line)))
@@ -245,7 +245,7 @@ def _said(data: dict[str, Any]) -> _Said:
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     try:
         return process.wait(_CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:  # it closed its pipe and lives on: of no more use
+    except subprocess.TimeoutExpired:  # it closed its pipe and still runs, but is of no use any more
         process.kill()
         return process.wait()
 

@@ -1,8 +1,8 @@
-"""Has the engine make a job, watches it, and starts it again where it ended when it dies or hangs.
+"""The supervisor, which lets the engine make a job, watches it, and restarts it when it dies or hangs.
 
-What the engine dies of on Radeons cannot be caught inside it: HSA and MIOpen abort the process, a kernel
-search may never return. Whatever was finished is on the disk, so a new engine goes on with the section that
-was being made, with the same settings, and the video gets the same bytes.
+The causes of death on Radeons cannot be caught inside the engine: HSA and MIOpen abort the process, and a
+kernel search may never return. Finished work is on the disk, so that a new engine continues with the
+interrupted section, with the same settings, and the video gets the same bytes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from diffusers_helper.units import duration
 
 _log = logging.getLogger(__name__)
 
-# Deaths of the engine's own doing since the last finished section, and deaths at the very same point by a
-# kill from outside, which says nothing about the work.
+# The allowed deaths that the engine caused itself since the last finished section, and the allowed deaths at
+# the same point by a kill from outside, which says nothing about the work.
 _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
-# Each of these takes one way of computing one convolution out of the game for good.
+# The allowed deaths that exclude one way of computing one convolution for good.
 _MOST_CHARGED = 12
-_CANCEL_SECONDS = 30.0  # for a cancelled engine to end by itself, if a step does not take longer
+_CANCEL_SECONDS = 30.0  # seconds for a cancelled engine to end by itself, unless a step takes longer
 _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
 _SIGNAL_SECONDS = 0.5
@@ -50,7 +50,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a job an engine is: its last sign of life."""
+    """The place of an engine in a job at its last sign of life."""
 
     stage: str = ""
     section: int | None = None
@@ -66,11 +66,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One end of an engine before its job's.
+    """The end of an engine before the end of its job.
 
     Attributes:
-        from_outside: a kill that says nothing about the work.
-        trial: the convolution that was being computed in a way that was never tried for it before.
+        from_outside: whether it was a kill that says nothing about the work.
+        trial: the convolution that was being computed in an untried way.
     """
 
     place: Place
@@ -80,10 +80,10 @@ class Death:
 
 
 class Supervisor:
-    """Makes jobs with one engine.
+    """A maker of jobs with one engine.
 
     Args:
-        patience: how long the engine may be silent.
+        patience: the limits of the engine's silence.
         compiles: whether a first run may be silent because kernels are compiled, as on ROCm.
     """
 
@@ -93,7 +93,7 @@ class Supervisor:
     def make(
         self, job: Job, asked_to_end: Callable[[float], bool], before: Sequence[Event] = ()
     ) -> Iterator[Event]:
-        """The job's events, as if one engine had made it, with a warning at each new start.
+        """Yield the job's events, as if one engine had made it, with a warning at each restart.
 
         Args:
             asked_to_end: whether a person, or the end of the program, wants the job to end, or does so
@@ -101,7 +101,7 @@ class Supervisor:
             before: what the job has said before, if it goes on.
 
         Raises:
-            EngineDied: if it cannot be made, or was asked to end and the engine died of that.
+            EngineDied: if the job cannot be made, or if the engine died after it was asked to end.
         """
         run = _Run(job, self._engine, self._patience, asked_to_end, self._compiles)
         run.recall(before)
@@ -113,7 +113,7 @@ class Supervisor:
                         self._patience.save()
                     yield event
             except EngineDied as died:
-                # Sent to a whole process group, a signal reaches the engine a moment before our own handler.
+                # A signal to a whole process group reaches the engine just before our own handler.
                 wait = _SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0
                 if asked_to_end(wait) or not self._engine.restarts:
                     raise
@@ -153,7 +153,7 @@ class _Run:
         self.advanced = False  # whether the last attempt left a result that is not computed again
 
     def recall(self, before: Sequence[Event]) -> None:
-        """Takes note of what readers know already."""
+        """Take in the events that readers know already."""
         for event in before:
             self._fresh(event)
 
@@ -189,7 +189,7 @@ class _Run:
             self._patience.learn(self._kind(), seconds)
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
-        """Nothing has come for `silence` seconds: says why, or ends the engine."""
+        """React to `silence` seconds without a message: explain them, or end the engine."""
         kind, loading = self._kind(), self.place.stage in ("", "load")
         if self._asked_to_end(0.0):
             self._asked = self._asked or now
@@ -243,17 +243,17 @@ class _Run:
         return died.cause
 
     def is_from_outside(self, died: EngineDied) -> bool:
-        """Whether someone else ended it: a kill that neither we nor the kernel's memory killer sent."""
+        """Return whether the kill came neither from us nor from the kernel's memory killer."""
         memory = _memory_kills() > self._kills_before
         return died.exit_code == -signal.SIGKILL and not self._hung and not memory
 
     def charge(self, deaths: list[Death]) -> None:
-        """Has a convolution computed another way from now on if it was to blame for the last death."""
+        """Let a convolution be computed in another way if it caused the last death."""
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
             self._deadly[trial] = f"the engine {deaths[-1].cause}"
 
     def warning(self, death: Death) -> Warned:
-        # What was encoded before the first section is kept, too.
+        # The encodings made before the first section are kept too.
         begun = self._shown.section + 1 if self._shown else death.place.section
         section = f" section {begun}" if begun else " the beginning"
         message = (
@@ -266,14 +266,14 @@ class _Run:
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:
-    """Whether a convolution is to blame. A kill from outside is no proof; a second one there is."""
+    """Return whether a convolution caused the death; of kills from outside, only a second one counts."""
     death = deaths[index]
     again = index > 0 and deaths[index - 1].trial == death.trial
     return death.trial is not None and (not death.from_outside or again)
 
 
 def _is_hopeless(deaths: list[Death]) -> bool:
-    """`deaths` since a section was finished. One that a convolution is charged with leaves another way."""
+    """Return whether to give up after `deaths` since the last section. A charged death leaves another way."""
     charged = [_is_charged(deaths, index) for index in range(len(deaths))]
     own = [d for d, is_charged in zip(deaths, charged, strict=True) if not d.from_outside and not is_charged]
     if len(own) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
@@ -293,7 +293,7 @@ def _lessons(deaths: list[Death]) -> str:
 
 
 def _memory_kills() -> int:
-    """Processes that the kernel has ended for lack of memory since it started; 0 where it does not say."""
+    """Return how many processes the kernel has ended for lack of memory since its start; 0 if unknown."""
     try:
         lines = _VMSTAT.read_text(encoding="ascii").splitlines()
     except OSError:

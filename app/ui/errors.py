@@ -1,4 +1,4 @@
-"""The page's words for errors: settings are called by their labels, memory is told in the plan's words."""
+"""The page's words for errors, which use the labels of settings and the words of the memory plan."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import gb_text
 
-# A smaller picture needs less only in these stages; the VAE works in pieces of one size.
+# A smaller picture needs less memory in these stages only; the VAE works in pieces of one size.
 _BY_SIZE = ("sample",)
 
 
 def page_words(text: str) -> str:
-    """Return a text of an error or a failed job as the page says it."""
+    """Return the text of an error or a failed job in the page's words."""
     return in_words(text, _label)
 
 
 def page_error(error: LongtakeError) -> tuple[str, str]:
-    """Return the message and the remedy of an error as the page says them."""
+    """Return the message and the remedy of an error in the page's words."""
     if isinstance(error, DoesNotFit):
         return _does_not_fit(error)
     return page_words(error.message), page_words(error.remedy)

@@ -1,4 +1,4 @@
-"""The memory plan of what the form asks for: by arithmetic, in this process, before anything is loaded."""
+"""The memory plan of the form's request, computed in this process before anything is loaded."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _DEMANDS_KNOWN = 128
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans for one machine. Safe from any thread.
+    """A planner for one machine. Any thread may use it.
 
     Attributes:
-        profile: of the machine that the engine computes on.
-        calibration: what was measured there.
-        local: what is kept of the machine while the page is up, by `doctor` and by jobs.
-        pictures: sizes of those that were handed in; a video's shape follows from its picture's.
+        profile: The profile of the machine that the engine computes on.
+        calibration: Ratios of measured to estimated memory there.
+        local: The facts that `doctor` and jobs keep about the machine.
+        pictures: Sizes of the pictures that were handed in; a video's shape follows from its picture's.
     """
 
     profile: Profile = field(default_factory=lambda: this_profile(os.environ))
@@ -58,24 +58,24 @@ class Planner:
 
     @cached_property
     def disks(self) -> DiskSpeeds:
-        """How fast weights come from the disk."""
+        """Return the speeds at which weights come from the disk."""
         return DiskSpeeds(self.local.disks)
 
     @property
     def defaults(self) -> dict[str, float]:
-        """Cap and preserved memory of this machine in GB, as the form shows them."""
+        """Return cap and preserved memory of this machine in GB, as the form shows them."""
         settings = (self.profile.cap_bytes, self.profile.preserved_bytes)
         values = (float(gb_text(setting.value)) for setting in settings)
         return dict(zip(MEMORY_SETTINGS, values, strict=True))
 
     @property
     def most_gb(self) -> float:
-        """What the form's sliders go up to."""
+        """Return the upper end of the form's sliders."""
         total = self.profile.machine.total_bytes
         return float(gb_text(total)) if total else 192.0
 
     def own(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The form's memory settings as a request has them: None where they are this machine's."""
+        """Return the form's memory settings for a request: None where they are this machine's."""
         return {
             name: None if settings[name] == default else settings[name]
             for name, default in self.defaults.items()
@@ -86,13 +86,13 @@ class Planner:
         """Return the plan of a request.
 
         Args:
-            request: what is asked for.
-            info: its model.
-            shape: height and width of the video; None where the picture is not known.
+            request: The settings of the video.
+            info: The facts of its model.
+            shape: Height and width of the video; None for an unknown picture.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
-            LongtakeError: if a local model's files cannot be read.
+            DoesNotFit: If no plan keeps within the cap.
+            LongtakeError: If a local model's files cannot be read.
         """
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
         # `doctor` may have looked since the page was opened.
@@ -109,9 +109,9 @@ class Planner:
     def _known_demands(
         self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
     ) -> tuple[Demand, ...]:
-        """What is read from the model's files is read once: the form asks with each move of a slider."""
+        """Return the demands, reading the model's files once: the form asks whenever a slider moves."""
         texts = longest_text(request, info), request.cfg > 1
-        # A model of the hub comes while the page is up.
+        # A hub model may be downloaded while the page is up.
         folders = network_folders(info)
         key = info.name, folders, height, width, texts, request.vae_tile, profile.attention.value
         with self._lock:
@@ -126,14 +126,14 @@ class Planner:
 
     @property
     def knows_the_size(self) -> bool:
-        """Whether there is a cap to plan with; of some cards only the driver knows it."""
+        """Return whether there is a cap to plan with; for some cards only the driver knows it."""
         return self.profile.cap_bytes.value > 0
 
     def check(self, request: GenerationRequest, info: ModelInfo) -> None:
-        """Refuse a request that does not fit. What cannot be planned here the engine judges.
+        """Refuse a request that does not fit. The engine judges what cannot be planned here.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         size = self.pictures.judge(request.image)
         if isinstance(size, InputError) or not (self.knows_the_size or request.vram_cap_gb is not None):

@@ -1,4 +1,4 @@
-"""The scripts of the page: ES modules, served as they are under an address that changes with any of them."""
+"""The scripts of the page: ES modules, served unchanged at an address that changes with any of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).parent
 
 
 def on_load(module: str, function: str = "default") -> str:
-    """Return the `js_on_load` of a component that an exported function of a module brings to life."""
+    """Return the `js_on_load` of a component that an exported function of a module sets up."""
     return f"{_imported(module)}.then((module) => module.{function}({{ element, props, trigger, watch }}));"
 
 
@@ -20,16 +20,16 @@ def call(module: str, function: str, *leading: object) -> str:
     """Return the `js` of an event whose values go to an exported function of a module.
 
     Args:
-        module: the path of the module, from the folder of this one.
-        function: the name of the function.
-        leading: arguments that come before the values.
+        module: The path of the module, relative to the folder of this one.
+        function: The name of the function.
+        leading: Arguments before the values.
     """
     given = "".join(f"{json.dumps(argument)}, " for argument in leading)
     return f"(...values) => {_imported(module)}.then((module) => module.{function}({given}...values))"
 
 
 def content(address: str) -> bytes | None:
-    """Return the module at an address below the route, None if there is none."""
+    """Return the module at an address below the route, or None if there is none."""
     version, _, module = address.partition("/")
     return _modules().get(module) if version == _version() else None
 
@@ -52,5 +52,5 @@ def _modules() -> dict[str, bytes]:
 
 @cache
 def _version() -> str:
-    """Return what changes with any module: one version for all, so that they can import each other."""
+    """Return a version that changes with any module; they share it, so that they can import each other."""
     return hashlib.sha256(repr(_modules()).encode()).hexdigest()[:12]

@@ -18,13 +18,13 @@ _UNIT = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The prompt, the picture and the strengths that a section is made by.
+    """The prompt, the picture and the strengths that condition a section.
 
     Attributes:
         positive: The prompt.
-        negative: What to keep away from; None where real guidance is off.
+        negative: The prompt to avoid; None where real guidance is off.
         vision: (1, tokens, D), SigLIP's view of the picture.
-        guidance: As in the request, like the next two.
+        guidance: The distilled guidance of the request.
         cfg: The scale of real guidance.
         cfg_rescale: The share of it that is rescaled.
     """
@@ -110,8 +110,8 @@ class GuidedDenoiser:
 def guide(positive: Tensor, negative: Tensor, cfg: float, rescale: float) -> Tensor:
     """Return negative + cfg (positive - negative), which is classifier-free guidance.
 
-    `rescale` mixes in the same with the spread of `positive`, which keeps large scales from overexposing
-    (Lin et al. 2023, arXiv 2305.08891, section 3.4).
+    `rescale` mixes in the same result with the spread of `positive`, which keeps large scales from
+    overexposing (Lin et al. 2023, arXiv 2305.08891, section 3.4).
     """
     guided = negative + cfg * (positive - negative)
     if rescale > 0:

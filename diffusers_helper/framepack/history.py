@@ -13,8 +13,8 @@ class History:
     """The clean latents in order of time, fp32 on the CPU.
 
     Attributes:
-        start: The picture's, (1, 16, 1, h, w).
-        latents: All that are made so far, (1, 16, T, h, w). Forward mode begins with the picture's, inverted
+        start: The picture's latent, (1, 16, 1, h, w).
+        latents: All latents made so far, (1, 16, T, h, w). Forward mode begins with the picture's; inverted
             mode gets it with the last section.
     """
 
@@ -31,7 +31,7 @@ class History:
             self.latents = torch.cat([*front, self.latents], dim=2)
 
     def context(self, section: Section) -> Context:
-        """Return what a section sees: the picture, and the nearest latents, zero where there are none."""
+        """Return the latents that a section sees: the picture's and the nearest ones, or zeros."""
         shape = list(self.start.shape)
         shape[2] = HISTORY
         nothing = self.start.new_zeros(shape)
@@ -44,9 +44,9 @@ class History:
         return Context(section.indices, self.start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> tuple[Tensor, int]:
-        """Return the latents to decode after a section, which has been added, and the place of the first.
+        """Return the latents to decode after a section was added, and the place of the first of them.
 
-        Places are counted from where the video began to grow: the picture, or the video's end.
+        Places are counted from the point where the video began to grow: the picture, or the video's end.
         """
         count, total = section.decode_latents, self.latents.shape[2]
         if self._mode == "inverted":

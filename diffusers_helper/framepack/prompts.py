@@ -1,4 +1,4 @@
-"""The text around a prompt as HunyuanVideo was trained with it, and how long a prompt may be."""
+"""The text around a prompt, as in HunyuanVideo's training, and the limit of a prompt's length."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TEMPLATE = (
 )
 HEAD_TOKENS = 95
 MAX_TEXT_TOKENS = 256
-# What the template puts behind a prompt.
+# The text that the template puts behind a prompt
 _TAIL_TOKENS = 8
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a prompt that the model would have to cut. The negative prompt counts only where it is used.
+    """Refuse a prompt that is too long for the model. The negative prompt counts only where it is used.
 
-    Nothing is done where the model's tokenizer is not on this machine yet.
+    Nothing is checked while the model's tokenizer is not on this machine.
 
     Raises:
         InputError: If a text has more than 256 tokens.
@@ -52,11 +52,11 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
 def encoded_tokens(text: str, info: ModelInfo) -> int:
     """Return how many tokens the transformer reads of a prompt: those of the template behind its head.
 
-    Counted by the model's tokenizer. Where that is not on this machine yet, more than a tokenizer makes of
-    usual prompts: one for two bytes.
+    The model's tokenizer counts them. While it is not on this machine, the result is more than a tokenizer
+    makes of usual prompts: one token for two bytes.
 
     Raises:
-        InputError: If the tokenizer's file is of no use.
+        InputError: If the tokenizer's file cannot be used.
     """
     count = _count(text, info)
     if count is None:
@@ -65,7 +65,7 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 
 def _count(text: str, info: ModelInfo) -> int | None:
-    """Return the number of tokens of a text in the template, head and tail too; None without a tokenizer."""
+    """Return the number of tokens of a text in the whole template, or None without a tokenizer."""
     file = _tokenizer_file(info.parts["tokenizer"])
     if file is None:
         return None
@@ -73,16 +73,16 @@ def _count(text: str, info: ModelInfo) -> int | None:
     return len(_tokenizer(file, facts.st_mtime_ns, facts.st_size).encode(TEMPLATE.format(text)).ids)
 
 
-@lru_cache(maxsize=1)  # a large vocabulary takes a second to read
+@lru_cache(maxsize=1)  # reading a large vocabulary takes a second
 def _tokenizer(file: Path, changed: int, size: int) -> Any:
-    """Read a tokenizer. The time of its last change and its size are for the cache alone."""
-    from tokenizers import Tokenizer  # here: only a prompt to check has to pay for it
+    """Read a tokenizer. Its size and the time of its last change are part of the cache's key only."""
+    from tokenizers import Tokenizer  # only a check of a prompt needs it
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the package raises bare Exceptions
+    except Exception as error:  # the package raises plain Exceptions
         raise InputError(
-            f"{file} cannot be read ({error}); expected a tokenizer.", "Get the model's files anew."
+            f"{file} cannot be read ({error}); expected a tokenizer.", "Download the model's files again."
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -19,7 +19,7 @@ def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
     """Measure the bytes per second of reads past the page cache; None where that is impossible.
 
     Args:
-        seconds: the time after which no further block of 8 MiB is read.
+        seconds: The time after which no further block of 8 MiB is read.
     """
     flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
     if flags == os.O_RDONLY:
@@ -48,7 +48,7 @@ class DiskSpeeds:
     """Speeds by the folders that weights lie in. Safe from any thread.
 
     Attributes:
-        facts: where the speeds are kept.
+        facts: Where the speeds are kept.
     """
 
     facts: Facts = field(default_factory=Facts)

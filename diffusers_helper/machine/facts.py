@@ -46,7 +46,7 @@ class Facts:
             The number of entries that it had.
 
         Raises:
-            OSError: if it cannot be removed.
+            OSError: If it cannot be removed.
         """
         count = len(self._all())
         if self.file is not None:

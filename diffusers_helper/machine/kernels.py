@@ -19,6 +19,7 @@ def seen_kernel(facts: Facts, card: str) -> str:
 
 
 def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
+    """Keep the attention kernel that SDPA ran on a card, with the version of torch."""
     facts.write(_key(card, torch_version), {"kernel": kernel})
 
 

@@ -14,8 +14,8 @@ class Local:
     """The settings of a machine, as opposed to those of a job.
 
     Attributes:
-        environ: environment variables; `profiles` defines which are read.
-        folder: where measurements of this machine and plans that were too large are kept; None for nowhere.
+        environ: Environment variables; `profiles` defines which are read.
+        folder: Where measurements of this machine and plans that were too large are kept; None for nowhere.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -23,22 +23,22 @@ class Local:
 
     @property
     def calibration(self) -> Path | None:
-        """The file with ratios of measured to estimated memory, by `benchmarks/calibrate_memory.py`."""
+        """Return the file with ratios of measured to estimated memory (`benchmarks/calibrate_memory.py`)."""
         return self.folder and self.folder / "calibration.json"
 
     @property
     def learned(self) -> Facts:
-        """The plans that took too much memory (`planning.recovery`)."""
+        """Return the plans that took too much memory (`planning.recovery`)."""
         return self._facts("smaller_plans.json")
 
     @property
     def kernels(self) -> Facts:
-        """The attention kernel that SDPA ran here (`machine.kernels`)."""
+        """Return the attention kernel that SDPA ran here (`machine.kernels`)."""
         return self._facts("attention.json")
 
     @property
     def disks(self) -> Facts:
-        """The speeds of the disks with weights (`machine.disk`)."""
+        """Return the speeds of the disks with weights (`machine.disk`)."""
         return self._facts("disks.json")
 
     def _facts(self, name: str) -> Facts:

@@ -20,10 +20,10 @@ class Gpu:
 
     Attributes:
         arch: gfx name, such as "gfx1100".
-        name: the driver's name for it; "" where it gives none.
-        vram_total, vram_used: the card's own memory (of an APU: what the firmware set aside); bytes.
-        gtt_total, gtt_used: main memory that the card may use; bytes.
-        is_apu: whether it shares the processor's memory.
+        name: The driver's name for it; "" where it gives none.
+        vram_total, vram_used: The card's own memory (of an APU: what the firmware set aside); bytes.
+        gtt_total, gtt_used: Main memory that the card may use; bytes.
+        is_apu: Whether it shares the processor's memory.
     """
 
     arch: str

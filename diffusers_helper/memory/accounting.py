@@ -1,15 +1,15 @@
 """An account of the bytes of live tensors, for machines that have no GPU to ask.
 
-A plan, a cap and a peak then mean the same everywhere. What is counted are storages, each once however many
-views it has, from the operation that makes it to the death of its last tensor. What a kernel takes and gives
-back within one operation is not seen.
+With it a plan, a cap and a peak mean the same everywhere. It counts storages, each once however many views it
+has, from the operation that makes it to the death of its last tensor. Memory that a kernel takes and returns
+within one operation is not counted.
 
-Torch has no public figure of what its tensors take in main memory: the statistics of `torch.cuda` have no
-counterpart for the CPU, and the profiler takes notes for later but answers nothing now. So a dispatch mode
-watches each operation, as torch documents under "Extending PyTorch", although the module that has it is named
-like a private one. A `TorchFunctionMode`, whose name is public, sees a function of Python as one call even if
-it makes several tensors, and is called for each `x.shape` too. Watching costs about 6 microseconds for an
-operation, or 1 to 4 hundredths of a job of the demo model (`benchmarks/accounting.py`).
+Torch has no public figure of its tensors' share of main memory: the statistics of `torch.cuda` have no
+counterpart for the CPU, and the profiler records for later use only. Therefore a dispatch mode watches each
+operation, as torch documents under "Extending PyTorch", although its module has a private name. A
+`TorchFunctionMode`, whose name is public, sees a function of Python as one call even if it makes several
+tensors, and is also called for each `x.shape`. Watching costs about 6 microseconds for an operation, or 1 to
+4 hundredths of a job of the demo model (`benchmarks/accounting.py`).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MIB, _GIB = 1024**2, 1024**3
 _ATEN = torch.ops.aten
 _STRIDED = torch.strided
-# Attention without a fused kernel keeps scores of tokens x tokens between its steps. The second is what the
-# first is made of then; no public name leads to it.
+# Attention without a fused kernel keeps scores of tokens x tokens between its steps. The first operation then
+# consists of the second, which has no public name.
 _ATTENTION = _ATEN.scaled_dot_product_attention.default
 _UNFUSED_ATTENTION = _ATEN._scaled_dot_product_attention_math.default
 _TO_DEVICE, _TO_LAYOUT = _ATEN.to.device, _ATEN.to.dtype_layout
 
 
 class AccountedOutOfMemory(torch.OutOfMemoryError):
-    """A tensor would pass the cap of the accounting device."""
+    """A tensor that would exceed the cap of the accounting device."""
 
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
-    """A storage that counts, with the `id` of its Python object, which torch keeps as long as the storage."""
+    """A counted storage, with the `id` of its Python object, which torch keeps as long as the storage."""
 
     __slots__ = ("key", "num_bytes")
     key: int
@@ -59,13 +59,13 @@ _thread = _Thread()
 class Account(TorchDispatchMode):
     """The live tensors of a device that is part of main memory.
 
-    On the device are: what was adopted, what an operation makes from something that is on the device, what
-    it makes from nothing, and what `to` copies. Operations on other tensors are the host's. They are seen
-    while the account is entered, and only on the thread that entered it, as a dispatch mode belongs to its
-    thread; what other threads copy has to be adopted. Any thread may ask for figures.
+    On the device are the tensors that were adopted, those that an operation makes from a tensor on the device
+    or from nothing, and those that `to` copies. Operations on other tensors belong to the host. The account
+    sees operations only while it is entered, and only on the thread that entered it, since a dispatch mode
+    belongs to its thread; copies by other threads have to be adopted. Any thread may ask for figures.
 
     Attributes:
-        cap_bytes: The live bytes never pass it; None for no cap.
+        cap_bytes: The limit of the live bytes; None for no cap.
     """
 
     def __init__(self, cap_bytes: int | None = None) -> None:
@@ -79,24 +79,24 @@ class Account(TorchDispatchMode):
 
     @property
     def allocated_bytes(self) -> int:
-        """The bytes of the tensors that live now."""
+        """Return the bytes of the tensors that live now."""
         with self._lock:
             self._bury()
             return self._live
 
     @property
     def peak_bytes(self) -> int:
-        """The most that lived at one time since the last `reset_peak`."""
+        """Return the most bytes that lived at one time since the last `reset_peak`."""
         return self._peak
 
     def reset_peak(self) -> None:
-        """Begin the peak anew, with what lives now."""
+        """Start the peak again from the bytes that live now."""
         with self._lock:
             self._bury()
             self._peak = self._live
 
     def adopt(self, what: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Count tensors that came to the device unseen. What counts already is not counted again.
+        """Count tensors that came to the device unseen, unless they count already.
 
         Raises:
             AccountedOutOfMemory: If not all fit under the cap; none of them counts then.
@@ -110,7 +110,7 @@ class Account(TorchDispatchMode):
                 self._add(storage, id(storage), storage.nbytes())
 
     def release(self, what: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Stop counting tensors, as they belong to the host from now on."""
+        """Stop counting tensors, which belong to the host from now on."""
         keys = {id(storage) for storage in map(_storage, _tensors(what)) if storage}
         with self._lock:
             self._bury()
@@ -138,7 +138,7 @@ class Account(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        # This runs for each operation of a job, so it is written for speed: no call that can be spared.
+        # This runs for each operation of a job, so it avoids every call that it can.
         if func is _ATTENTION or func is _UNFUSED_ATTENTION:
             return self._step_by_step(func, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
@@ -153,7 +153,7 @@ class Account(TorchDispatchMode):
         return result
 
     def _step_by_step(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run an operation as those that it is made of, and watch them.
+        """Run an operation as the operations that it consists of, and watch them.
 
         Inference mode keeps it whole, and `decompose` is torch's only way to take it apart.
         """
@@ -170,7 +170,7 @@ class Account(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None,
         is_moved: bool,
     ) -> None:
-        """Count what an operation has made from `args` and `kwargs`, if it is on the device."""
+        """Count the results of an operation on `args` and `kwargs` if they are on the device."""
         key = id(storage)
         with self._lock:
             if self._dead:
@@ -183,7 +183,7 @@ class Account(TorchDispatchMode):
             if kwargs or source is None or id(source) not in self._refs:
                 given = _tensors_in((*args, *kwargs.values()) if kwargs else args)
                 sources = {id(source) for source in map(_storage, given) if source}
-                # Not `isdisjoint`, which would go through all that counts.
+                # `isdisjoint` would go through everything that counts.
                 is_made_there = is_moved or not sources or any(source in self._refs for source in sources)
                 if key in sources or not is_made_there:
                     return
@@ -216,10 +216,10 @@ class Account(TorchDispatchMode):
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Return `tensor.cpu()`, and tell the accounts that this thread has entered.
+    """Return `tensor.cpu()`, and report it to the accounts that this thread has entered.
 
-    Torch cannot tell the two parts of main memory apart, so `.cpu()` alone would leave the tensor with the
-    account. A tensor that shares its storage is copied, as it would be from a GPU.
+    Torch cannot tell the two parts of main memory apart, so that `.cpu()` alone would leave the tensor with
+    the account. A tensor that shares its storage is copied, as it would be from a GPU.
     """
     found = tensor.cpu()
     for account in _thread.entered:
@@ -231,7 +231,7 @@ def to_host(tensor: Tensor) -> Tensor:
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Return a tensor's storage; None if it does not lie in main memory as one piece."""
+    """Return a tensor's storage, or None if it does not lie in main memory as one piece."""
     if not tensor.is_cpu or tensor.layout is not _STRIDED:
         return None
     return tensor.untyped_storage()
@@ -242,7 +242,7 @@ def _tensors(what: torch.nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
-    """Yield the tensors among an operation's arguments or results, also those in lists."""
+    """Yield the tensors among an operation's arguments or results, including those in lists."""
     for value in values:
         kind = type(value)
         if kind is Tensor:
@@ -254,7 +254,7 @@ def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
 
 
 def _message(num_bytes: int, cap: int, live: int) -> str:
-    """Say it in the words of torch's allocators, so that one reader understands both."""
+    """Return the error in the words of torch's allocators, so that one reader understands both."""
     return (
         f"CPU out of memory. Tried to allocate {_size(num_bytes)}. The accounting device has a total "
         f"capacity of {_size(cap)} of which {_size(max(0, cap - live))} is free. Of the allocated memory "

@@ -1,4 +1,4 @@
-"""The device that a job computes on: a GPU, or main memory with an account of what is on it."""
+"""The device that a job computes on: a GPU, or main memory with an account of the tensors on it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from diffusers_helper.memory.accounting import Account
 
 
 class Device(ABC):
-    """Memory that can be asked, capped and flushed. All figures are bytes.
+    """Memory with figures, a cap and a flush. All figures are bytes.
 
-    Enter it around what computes on it (`with device:`, nested at will): without a GPU only that is counted,
-    and only on the thread that entered.
+    Enter it around all that computes on it (`with device:`, which may be nested). Without a GPU, only this is
+    counted, and only on the thread that entered.
 
     Attributes:
-        torch_device: where tensors go.
-        cap_bytes: what torch may hold on it; None for no cap.
-        has_gpu: whether it is a GPU, where copying costs and a flush gives memory back to the driver.
+        torch_device: The device of tensors.
+        cap_bytes: The most that torch may hold on it; None for no cap.
+        has_gpu: Whether it is a GPU, where copying costs time and a flush returns memory to the driver.
     """
 
     torch_device: torch.device
@@ -33,7 +33,7 @@ class Device(ABC):
     @property
     @abstractmethod
     def total_bytes(self) -> int:
-        """The bytes that the device has."""
+        """Return the bytes that the device has."""
 
     @abstractmethod
     def allocated_bytes(self) -> int:
@@ -41,7 +41,7 @@ class Device(ABC):
 
     @abstractmethod
     def reserved_bytes(self) -> int:
-        """Return the bytes that torch holds: live tensors, and what its allocator keeps for the next."""
+        """Return the bytes that torch holds: live tensors, and the unused memory of its allocator."""
 
     @abstractmethod
     def peak_bytes(self) -> int:
@@ -49,27 +49,27 @@ class Device(ABC):
 
     @abstractmethod
     def reset_peak(self) -> None:
-        """Begin the peak anew, with what is there."""
+        """Start the peak again from the current figure."""
 
     @abstractmethod
     def free_bytes(self) -> int:
-        """Return the bytes that this process can still have under the cap."""
+        """Return the bytes that this process can still allocate under the cap."""
 
     @abstractmethod
     def limit(self, cap_bytes: int | None) -> None:
-        """Set or lift the cap. An allocation that would pass it raises `torch.OutOfMemoryError`."""
+        """Set or lift the cap. An allocation beyond it raises `torch.OutOfMemoryError`."""
 
     @abstractmethod
     def empty_cache(self) -> None:
-        """Give what the allocator keeps unused back to the driver."""
+        """Return the allocator's unused memory to the driver."""
 
     @abstractmethod
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Say that these tensors are on the device, which may not know it by itself."""
+        """Tell the device that these tensors are on it, which it may not know by itself."""
 
     @abstractmethod
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Say that these tensors are on the host, which the device may not know by itself."""
+        """Tell the device that these tensors are on the host, which it may not know by itself."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -87,7 +87,7 @@ class Device(ABC):
 
 
 class CudaDevice(Device):
-    """A GPU, AMD's or NVIDIA's: torch calls both cuda."""
+    """A GPU of AMD or NVIDIA; torch calls both cuda."""
 
     has_gpu = True
 
@@ -113,7 +113,7 @@ class CudaDevice(Device):
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def free_bytes(self) -> int:
-        """Return the driver's free memory and the allocator's own spare, as far as the cap allows."""
+        """Return the driver's free memory plus the allocator's unused memory, as far as the cap allows."""
         allocated = self.allocated_bytes()
         free = torch.cuda.mem_get_info(self.torch_device)[0] + self.reserved_bytes() - allocated
         return free if self.cap_bytes is None else max(0, min(free, self.cap_bytes - allocated))
@@ -127,10 +127,10 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Do nothing, as its tensors know where they are."""
+        """Do nothing, since the tensors know where they are."""
 
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Do nothing, as its tensors know where they are."""
+        """Do nothing, since the tensors know where they are."""
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +153,7 @@ class AccountingDevice(Device):
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of the machine's memory."""
+        """Return the bytes of the machine's memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocated_bytes(self) -> int:
@@ -169,7 +169,7 @@ class AccountingDevice(Device):
         self.account.reset_peak()
 
     def free_bytes(self) -> int:
-        """Return what is free under the cap; without one, of the machine's memory."""
+        """Return the free bytes under the cap or, without one, of the machine's memory."""
         cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
         return max(0, cap - self.allocated_bytes())
 
@@ -177,7 +177,7 @@ class AccountingDevice(Device):
         self.cap_bytes = self.account.cap_bytes = cap_bytes
 
     def empty_cache(self) -> None:
-        """Do nothing, as nothing is kept."""
+        """Do nothing, since there is no cache."""
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
         self.account.adopt(what)
@@ -196,7 +196,7 @@ class AccountingDevice(Device):
 
 
 def open_device(cap_bytes: int | None = None, torch_device: torch.device | str | None = None) -> Device:
-    """Return the device to compute on, with a cap on what torch may hold there.
+    """Return the device to compute on, with a cap on the memory that torch may hold there.
 
     Args:
         cap_bytes: The cap; None for no cap.

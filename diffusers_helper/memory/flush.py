@@ -48,11 +48,11 @@ class FlushReport:
     """The bytes that one flush gave back.
 
     Attributes:
-        stage: the place in the job.
-        gc_bytes: bytes of tensors that were garbage.
-        cache_bytes: bytes that torch's allocator returned to the driver.
-        pool_bytes: bytes that the default pool returned; 0 if it cannot be asked.
-        trimmed: whether there is such a pool and it has accepted the call.
+        stage: The place in the job.
+        gc_bytes: Bytes of tensors that were garbage.
+        cache_bytes: Bytes that torch's allocator returned to the driver.
+        pool_bytes: Bytes that the default pool returned; 0 if it cannot be asked.
+        trimmed: Whether there is such a pool and it has accepted the call.
     """
 
     stage: str
@@ -70,9 +70,9 @@ def flush_rocm_allocator(
     Without a GPU the last two do nothing. Errors of the driver are logged.
 
     Args:
-        stage: one of `FLUSH_STAGES`, for the log.
+        stage: One of `FLUSH_STAGES`, for the log.
         min_resident_gb: GB that the pool may keep.
-        device: the device to measure and to empty; None for torch's current GPU.
+        device: The device to measure and to empty; None for torch's current GPU.
     """
     uses_gpu = torch.cuda.is_initialized() if device is None else device.has_gpu
     allocated, reserved = _in_use(device, uses_gpu)
@@ -112,8 +112,8 @@ class _PoolLibrary:
         """Look the calls up.
 
         Raises:
-            OSError: if the library is not loaded.
-            AttributeError: if it is too old for pools.
+            OSError: If the library is not loaded.
+            AttributeError: If it is too old for pools.
         """
         # RTLD_NOLOAD: a second run time beside the one that torch uses would know nothing of its memory.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)

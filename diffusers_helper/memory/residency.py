@@ -35,8 +35,8 @@ class Residency:
     """The networks that are on one device.
 
     Attributes:
-        device: the device.
-        trace: told what the streaming does; None for nobody.
+        device: The device.
+        trace: Told what the streaming does; None for nobody.
     """
 
     def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
@@ -46,7 +46,7 @@ class Residency:
 
     @property
     def bytes_streamed(self) -> int:
-        """The bytes that were copied by streaming since the beginning."""
+        """Return the bytes that were copied by streaming since the beginning."""
         streamers = (placed.streamer for placed in self._placed.values())
         return self._bytes_streamed + sum(streamer.bytes_copied for streamer in streamers if streamer)
 
@@ -59,8 +59,8 @@ class Residency:
         """Move a whole network onto the device.
 
         Args:
-            model: the network.
-            dtype: the type of its weights there; None for the stored type.
+            model: The network.
+            dtype: The type of its weights there; None for the stored type.
         """
         self.move_model_to_device_with_memory_preservation(module, dtype=dtype)
 
@@ -79,12 +79,12 @@ class Residency:
         If it fails, what was begun is undone.
 
         Args:
-            model: the network.
-            preserved_bytes: for the log.
-            blocks: the network's blocks in the order they run.
-            streamed: indices of those to stream, ascending.
-            num_slots: how many blocks there is room for on the device beside the resident ones.
-            dtype: the type of the weights there; None for the stored type.
+            model: The network.
+            preserved_bytes: For the log.
+            blocks: The network's blocks in the order they run.
+            streamed: Indices of those to stream, ascending.
+            num_slots: How many blocks there is room for on the device beside the resident ones.
+            dtype: The type of the weights there; None for the stored type.
         """
         self.unload_complete_models(module)
         placed = _Placed(module, weights_of(module, dtype))

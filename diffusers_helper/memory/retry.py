@@ -1,4 +1,4 @@
-"""Work that is done again after an error that something can be done about."""
+"""Repetition of work after errors that have a cure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _T = TypeVar("_T")
 
 
 def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], None] | None]) -> _T:
-    """Do the work, and do it again after each error that has a cure.
+    """Do the work, and repeat it after each error that has a cure.
 
     Args:
-        work: What to do, from its beginning.
-        cure_for: Given an error, returns what to do against it, or None to let the error pass. It must not
-            keep the error, whose frames hold tensors. The cure runs when they are gone; what it raises ends
-            the work.
+        work: The work, from its beginning.
+        cure_for: A function that returns the cure for an error, or None to let the error pass. It must not
+            keep the error, whose frames hold tensors. The cure runs when they are gone; an exception of the
+            cure ends the work.
     """
     while True:
         try:
@@ -26,5 +26,5 @@ def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], N
             if cure is None:
                 raise
             traceback.clear_frames(error.__traceback__)
-        # Out here the exception is gone, and with it the tensors of its frames.
+        # At this point the exception is gone, and the tensors of its frames with it.
         cure()

@@ -1,8 +1,8 @@
 """A shortage of the device's memory, classified by the numbers in its text and turned into advice.
 
-The texts of PyTorch for CUDA and HIP are the same but for a word, and say what was tried, free, in use and
-lying idle in the allocator. HSA's say nothing. What advice comes first depends on these numbers: memory that
-is missing, memory in pieces, and memory that the driver withholds are three different troubles.
+PyTorch's texts for CUDA and HIP differ by one word; they state the bytes that were tried, free, in use and
+idle in the allocator. HSA's texts have no numbers. The first advice depends on these numbers: missing memory,
+fragmented memory, and memory that the driver withholds are three different troubles.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from diffusers_helper.units import gb_text
 
 Kind = Literal["shortage", "fragmentation", "driver"]
 
-# A part of the card this large in other hands is worth a step of its own.
+# If others use a part of the card as large as this, the advice mentions it.
 _MUCH = 0.1
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device's memory has run out, as torch, HIP, CUDA, HSA or their libraries say.
+    """Return whether the device's memory ran out, according to torch, HIP, CUDA, HSA or their libraries.
 
-    Main memory does not count: a smaller plan for the device cannot help there.
+    Main memory does not count, since a smaller plan for the device cannot help there.
     """
     return trouble_of(error) == "device_memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What an error's text says, in bytes; None for what it does not say.
+    """The figures in an error's text, in bytes; None for those that it does not state.
 
     Attributes:
-        text: its first line.
-        tried: the size of the allocation that failed.
-        capacity, free: the card's memory, and what of it the driver sees as free.
-        allocated, idle: what this process holds in tensors, and in the allocator without using it.
+        text: Its first line.
+        tried: The size of the allocation that failed.
+        capacity, free: The card's memory, and the part that the driver sees as free.
+        allocated, idle: The memory that this process holds in tensors, and unused in the allocator.
     """
 
     text: str
@@ -48,10 +48,10 @@ class Shortage:
 
     @property
     def kind(self) -> Kind:
-        """Return why it failed.
+        """Return why the allocation failed.
 
-        To ask for more than is free and idle together is a real shortage. Where the idle memory alone would
-        do, it lies in pieces. Where the free memory would do, the driver keeps it back.
+        A request for more than the free and idle memory together is a real shortage. If the idle memory alone
+        would suffice, it is fragmented. If the free memory would suffice, the driver withholds it.
         """
         if self.tried is None or self.free is None:
             return "shortage" if names_memory(self.text) else "driver"
@@ -62,14 +62,14 @@ class Shortage:
 
     @property
     def outside(self) -> int | None:
-        """Return the bytes that neither the driver has free nor this process' tensors and allocator hold."""
+        """Return the bytes that are neither free nor held by this process."""
         if self.capacity is None or self.free is None or self.allocated is None:
             return None
         return max(0, self.capacity - self.free - self.allocated - (self.idle or 0))
 
 
 def read_shortage(text: str) -> Shortage:
-    """Return what an error's text says."""
+    """Return the figures in an error's text."""
     return Shortage((text.strip().splitlines() or [""])[0][:300], **memory_sizes(text))
 
 
@@ -80,7 +80,7 @@ _FIRST: dict[Kind, tuple[str, ...]] = {
         "Raise `preserved_gb` by 1 or 2, so that less of the weights stays on the device.",
     ),
     "fragmentation": (
-        "Start Longtake anew: a fresh process has its memory in one piece.",
+        "Restart Longtake: the memory of a new process is not fragmented.",
         "Keep the allocator's setting garbage_collection_threshold:0.8,max_split_size_mb:64.",
         "Raise `preserved_gb` by 1 or 2.",
     ),
@@ -94,7 +94,7 @@ _FIRST: dict[Kind, tuple[str, ...]] = {
 }
 _TAIL = (
     _CLOSE,
-    "Start Longtake anew, so that nothing is left in its memory.",
+    "Restart Longtake, so that nothing is left in its memory.",
     "Raise `preserved_gb` to 19 or 20 on a card of 24 GB.",
     "Check PYTORCH_HIP_ALLOC_CONF: `doctor` tells what it should be.",
     "Look in the log whether each model is unloaded before the next one is loaded.",
@@ -105,7 +105,7 @@ _TAIL = (
 
 
 def advice(shortage: Shortage) -> tuple[str, ...]:
-    """Return what to do, the likeliest first."""
+    """Return the advice, the most likely remedy first."""
     steps, close = _FIRST[shortage.kind], _CLOSE
     outside = shortage.outside
     if outside is not None and shortage.capacity and outside > _MUCH * shortage.capacity:
@@ -116,11 +116,11 @@ def advice(shortage: Shortage) -> tuple[str, ...]:
 
 
 class OutOfDeviceMemory(LongtakeError):
-    """A shortage of the device's memory that smaller plans did not help against.
+    """A shortage of the device's memory for which no smaller plan is left.
 
     Attributes:
-        shortage: what the last error said.
-        steps: what to do, the likeliest first; together they are `remedy`.
+        shortage: The figures of the last error.
+        steps: The advice, the most likely remedy first; together they are `remedy`.
     """
 
     code = "out_of_memory"
@@ -138,7 +138,7 @@ def _sentence(shortage: Shortage) -> str:
     tried, free, idle = (gb_text(count) for count in (shortage.tried, shortage.free, shortage.idle or 0))
     found = {
         "shortage": f"it needed {tried} GB more where {free} GB were free",
-        "fragmentation": f"it needed {tried} GB in one piece; {idle} GB lay unused, but in pieces",
+        "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused, but fragmented",
         "driver": f"the driver refused {tried} GB although {free} GB were free",
     }[shortage.kind]
     return f"The device's memory ran out, and smaller plans did not help: {found}."

@@ -55,7 +55,7 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
 
     Args:
         device: None for torch's current GPU.
-        model_name: the model that is about to be loaded.
+        model_name: The model that is about to be loaded.
     """
     found = _find(device)
     if found is None or check_vram_limit(found):
@@ -70,7 +70,7 @@ def log_memory_status(device: Device | torch.device | None = None, prefix: str =
 
     Args:
         device: None for torch's current GPU.
-        prefix: text before the line, such as "[Before VAE Load] ".
+        prefix: Text before the line, such as "[Before VAE Load] ".
     """
     found = _find(device)
     if found is None:

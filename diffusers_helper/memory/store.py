@@ -61,12 +61,12 @@ class StageRecord:
     """The record of one use of a model. Bytes are those of tensors on the device.
 
     Attributes:
-        section: of the video; None before the first.
-        begin, end: seconds since the store was made.
-        predicted_bytes, measured_bytes: the peak, by plan and in fact.
-        resident_bytes: weights that stayed, those of other models included.
-        streamed_bytes: the bytes that were copied in by streaming.
-        is_complete: whether the use came to its end.
+        section: Of the video; None before the first.
+        begin, end: Seconds since the store was made.
+        predicted_bytes, measured_bytes: The peak, by plan and in fact.
+        resident_bytes: Weights that stayed, those of other models included.
+        streamed_bytes: The bytes that were copied in by streaming.
+        is_complete: Whether the use came to its end.
     """
 
     stage: str
@@ -87,10 +87,10 @@ class Store:
     Not for use by several threads.
 
     Attributes:
-        device: the device that they are put on.
-        plan: the job's plan in force.
-        log: all moves, in order.
-        records: all stages, in order.
+        device: The device that they are put on.
+        plan: The job's plan in force.
+        log: All moves, in order.
+        records: All stages, in order.
     """
 
     def __init__(
@@ -114,12 +114,12 @@ class Store:
 
     @property
     def bytes_streamed(self) -> int:
-        """The bytes that were copied in by streaming since the beginning."""
+        """Return the bytes that were copied in by streaming since the beginning."""
         return self._residency.bytes_streamed
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that tensors took on the device."""
+        """Return the most bytes that tensors took on the device."""
         return max((record.measured_bytes for record in self.records), default=0)
 
     def follow(self, plan: JobPlan) -> None:
@@ -149,12 +149,12 @@ class Store:
         everything stays there.
 
         Args:
-            working_bytes: the most that its inputs, activations and outputs will take.
-            stage: the use of the network; its name if there is only one.
-            section: for the record.
+            working_bytes: The most that its inputs, activations and outputs will take.
+            stage: The use of the network; its name if there is only one.
+            section: For the record.
 
         Raises:
-            DoesNotFit: if it cannot be done within the cap; then nothing was moved.
+            DoesNotFit: If it cannot be done within the cap; then nothing was moved.
         """
         network = self._source.part(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)

@@ -36,10 +36,10 @@ class _Slot:
     """Room for one block.
 
     Attributes:
-        storage: on the device.
-        pinned: the same size in main memory; None on a CPU.
-        copied: on a GPU, the event after the copy into `storage`.
-        released: on a GPU, the event after the block's computation.
+        storage: On the device.
+        pinned: The same size in main memory; None on a CPU.
+        copied: On a GPU, the event after the copy into `storage`.
+        released: On a GPU, the event after the block's computation.
     """
 
     storage: Tensor
@@ -52,10 +52,10 @@ class Streamer:
     """The feeder of a network's streamed blocks: each comes to the device before the forward pass needs it.
 
     It works by hooks on the blocks, which are called in ascending order; blocks may be left out, as a step
-    cache does, or begun anew. The results are those of resident weights, to the bit.
+    cache does, or begun again. The results are those of resident weights, to the bit.
 
     Attributes:
-        bytes_copied: in all.
+        bytes_copied: In all.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Streamer:
         """Take the slots' memory and begin to copy.
 
         Args:
-            module: the network; the first blocks are fetched when its forward begins.
-            blocks: index, block and weights of those to stream, in the order they run.
+            module: The network; the first blocks are fetched when its forward begins.
+            blocks: Index, block and weights of those to stream, in the order they run.
         """
         self._device, self._trace = device, trace
         self._indices = [index for index, _, _ in blocks]

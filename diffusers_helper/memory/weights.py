@@ -23,9 +23,9 @@ class Weight:
     """One parameter or buffer.
 
     Attributes:
-        tensor: the tensor that the module holds.
-        host: its values in main memory.
-        dtype: its type on the device.
+        tensor: The tensor that the module holds.
+        host: Its values in main memory.
+        dtype: Its type on the device.
     """
 
     tensor: Tensor
@@ -34,7 +34,7 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes on the device."""
+        """Return the bytes on the device."""
         return self.host.numel() * self.dtype.itemsize
 
     def to_device(self, device: torch.device) -> None:
@@ -51,8 +51,8 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
     """Return all parameters and buffers, each once, in main memory as they are now.
 
     Args:
-        module: the module that holds them.
-        dtype: the type of most parameters on the device; None for the stored type. Those that are stored in
+        module: The module that holds them.
+        dtype: The type of most parameters on the device; None for the stored type. Those that are stored in
             another type than most keep it on purpose.
     """
     parameters = list(module.parameters())

@@ -1,7 +1,7 @@
 """A job's results on disk, with origin and checksum: its encodings, and the latents of finished sections.
 
-A section's noise depends on nothing but the request's seed and the section's number (`seeds`), so these are
-all the state that the next section needs.
+A section's noise depends only on the request's seed and the section's number (`seeds`), so that these files
+are all the state that the next section needs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def origin_of(request: GenerationRequest, picture: Image.Image, **others: str) -
     """Return all that determines a request's latents, by name.
 
     Args:
-        request: What is asked for.
+        request: The settings of the video.
         picture: The start picture, upright and opaque.
-        others: What follows from request and model together, such as the frame size.
+        others: Further facts that follow from request and model together, such as the frame size.
     """
     names = (*_PIXELS, "negative") if request.cfg > 1 else _PIXELS
     origin = {name: str(getattr(request, name)) for name in names}
@@ -44,27 +44,27 @@ def origin_of(request: GenerationRequest, picture: Image.Image, **others: str) -
 
 
 class Checkpoints:
-    """What one job has computed: `sections/0001.safetensors` and on, and `encodings.safetensors`.
+    """The results of one job: `sections/0001.safetensors` and so on, and `encodings.safetensors`.
 
     Attributes:
-        doubts: Sentences for a person, about files that were left out or made by other versions.
+        doubts: Sentences for a person about files that were left out or made by other versions.
     """
 
     def __init__(
         self, folder: JobFolder, origin: Mapping[str, str], earlier: JobFolder | None, shape: tuple[int, ...]
     ) -> None:
-        """Read what an earlier run has left for this job.
+        """Read the results that an earlier run has left for this job.
 
-        A file that is damaged ends the series: that section and those after it are made again.
+        A damaged file ends the series: its section and all later ones are made again.
 
         Args:
-            folder: The job's own.
-            origin: By `origin_of`, what the job is made from.
-            earlier: The folder of the earlier run, this one or another job's; None if there is none.
+            folder: The job's own folder.
+            origin: The result of `origin_of` for the job.
+            earlier: The folder of the earlier run, of this or another job; None if there is none.
             shape: The shape of a section's latents.
 
         Raises:
-            LongtakeError: If the sections were made from something else than this job's.
+            LongtakeError: If the sections have another origin than this job.
         """
         self._folder, self._origin, self._shape = folder, dict(origin), shape
         self._is_in_place = earlier == folder
@@ -76,7 +76,7 @@ class Checkpoints:
             self._read_encodings(earlier)
 
     def section(self, number: int, *, otherwise: Callable[[], Tensor]) -> Tensor:
-        """Return a section's latents, as an earlier run has left them or made now, and keep them."""
+        """Return a section's latents from an earlier run, or make them now and keep them."""
         left = self._sections.get(number)
         latents = otherwise() if left is None else left
         if left is None or not self._is_in_place:
@@ -85,9 +85,9 @@ class Checkpoints:
         return latents
 
     def encodings(self, *, otherwise: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return what prompt and picture became, in an earlier run or now, and keep it."""
+        """Return the encodings of prompt and picture from an earlier run, or make them now and keep them."""
         found = self._encodings or otherwise()
-        # Kernels may round otherwise for numbers that lie otherwise in memory, as in a file or a slice.
+        # Kernels may round differently for numbers with another layout in memory, as in a file or a slice.
         found = {name: tensor.clone(memory_format=contiguous_format) for name, tensor in found.items()}
         if not (self._encodings and self._is_in_place):
             self._write(self._folder.encodings, found)
@@ -100,14 +100,14 @@ class Checkpoints:
         write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
 
     def _read_encodings(self, earlier: JobFolder) -> None:
-        """Read encodings that are whole and made from the same by the same versions; others are made anew."""
+        """Read encodings if they are undamaged and have the same origin and versions; make others again."""
         if not earlier.encodings.is_file():
             return
         try:
             tensors, metadata = _read(earlier.encodings)
             is_ours = json.loads(metadata["origin"]) == self._origin
         except (OSError, SafetensorError, ValueError, KeyError) as error:
-            _log.warning("%s: %s; it is made anew", earlier.encodings, error)
+            _log.warning("%s: %s; it is made again", earlier.encodings, error)
             return
         if is_ours and json.loads(metadata["versions"]) == _versions():
             self._encodings = tensors
@@ -157,7 +157,7 @@ def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read tensors and metadata.
 
     Raises:
-        OSError, SafetensorError, ValueError, KeyError: If the content is not what was saved.
+        OSError, SafetensorError, ValueError, KeyError: If the content differs from what was saved.
     """
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}

@@ -83,7 +83,7 @@ class Report:
         """Give the video its lasting name, tell that the job is finished, and return the video's path.
 
         Args:
-            usage: the figures of memory in `Finished`.
+            usage: The figures of memory in `Finished`.
         """
         video = self._video.finish()
         self._end(Finished, video, seconds=self._seconds, **usage)

@@ -68,7 +68,7 @@ def effective_crf(crf: int) -> int:
     Below 1 x264 turns to the lossless profile High 4:4:4 Predictive, which no browser plays.
 
     Raises:
-        ValueError: if `crf` is not a whole number from 0 to 51.
+        ValueError: If `crf` is not a whole number from 0 to 51.
     """
     if not isinstance(crf, int) or not 0 <= crf <= MAX_CRF:
         raise ValueError(f"crf is {crf!r}; expected a whole number from 0 to {MAX_CRF}.")
@@ -85,11 +85,11 @@ class GrowingVideo:
     writer per folder at a time.
 
     Attributes:
-        latest: the newest playable version; None before the first section.
-        frames: its length, provisional frames included.
-        sections: number of sections whose frames are safe in the folder. After a restart the next call of
+        latest: The newest playable version; None before the first section.
+        frames: Its length, provisional frames included.
+        sections: Number of sections whose frames are safe in the folder. After a restart the next call of
             `add_section` is for section `sections + 1`; what a dead writer left of that one is replaced.
-        doubt: a sentence for a person about files that have changed since they were written; "" if none has.
+        doubt: A sentence for a person about files that have changed since they were written; "" if none has.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class GrowingVideo:
         """Open a folder, new or with the sections of an earlier writer.
 
         Args:
-            folder: the job's folder.
-            width, height: frame size in pixels, multiples of 16.
-            mode: the order in which sections come.
-            crf: constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
-            fps: frames per second.
+            folder: The job's folder.
+            width, height: Frame size in pixels, multiples of 16.
+            mode: The order in which sections come.
+            crf: Constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
+            fps: Frames per second.
 
         Raises:
-            ValueError: for a size, mode, crf or fps out of range.
+            ValueError: For a size, mode, crf or fps out of range.
         """
         for name, value in (("width", width), ("height", height)):
             if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
@@ -148,15 +148,15 @@ class GrowingVideo:
         """Encode one section's frames and join a new playable version.
 
         Args:
-            final: frames that no later section changes, uint8 RGB (T, H, W, 3) in order of time; None or
+            final: Frames that no later section changes, uint8 RGB (T, H, W, 3) in order of time; None or
                 T = 0 where there are none.
-            pending: frames that face the next section and will be part of its `final`, likewise.
+            pending: Frames that face the next section and will be part of its `final`, likewise.
 
         Returns:
             The new version. The one before it stays, so that a player can read it to its end.
 
         Raises:
-            ValueError: for arrays of another type or shape, or if there is not a single frame.
+            ValueError: For arrays of another type or shape, or if there is not a single frame.
         """
         final, pending = self._checked("final", final), self._checked("pending", pending)
         if not len(final) + len(pending):
@@ -184,7 +184,7 @@ class GrowingVideo:
         """Give the latest version its lasting name, `video.mp4`; provisional frames stay in it.
 
         Raises:
-            ValueError: if there is no section yet.
+            ValueError: If there is no section yet.
         """
         if self.latest is None:
             raise ValueError(f"{self._folder} holds no section; expected at least one before finish().")

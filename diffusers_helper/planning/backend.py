@@ -14,9 +14,9 @@ class Backend:
 
     Attributes:
         attention: "math" keeps the scores of all tokens with all tokens, in fp32.
-        conv_decode: the VAE's memory for decoding, as a multiple of what kernels without workspace take.
+        conv_decode: The VAE's memory for decoding, as a multiple of what kernels without workspace take.
             Others measured 2 on ROCm (InvokeAI's VAE constants); it was not measured here.
-        conv_encode: the same for encoding; others measured 4.
+        conv_encode: The same for encoding; others measured 4.
     """
 
     attention: Attention = "fused"

@@ -24,9 +24,9 @@ class Weights:
     """A model's weights as they lie on the device.
 
     Attributes:
-        name: the part's name in the registry.
-        total_bytes: the bytes of all weights.
-        block_bytes: the bytes of each block that can be streamed, in the order they run. The others are
+        name: The part's name in the registry.
+        total_bytes: The bytes of all weights.
+        block_bytes: The bytes of each block that can be streamed, in the order they run. The others are
             always resident while the model is in use.
     """
 
@@ -48,7 +48,7 @@ class Stage:
     """One use of one model: "text", "text_2", "vae_encode", "vision", "sample" or "decode".
 
     Attributes:
-        working_bytes: the most that inputs, activations and outputs take at a time.
+        working_bytes: The most that inputs, activations and outputs take at a time.
     """
 
     name: str
@@ -69,11 +69,11 @@ class Budget:
     """The memory that a job may use.
 
     Attributes:
-        total_bytes: the device's memory.
-        cap_bytes: the most that this process may hold there, in all.
-        preserved_bytes: the least that weights leave free.
-        reserve_bytes: what the process holds that no tensor shows: context, MIOpen's and BLAS' workspaces.
-        is_default: whether preserved_bytes is a default, which is lowered under a small cap.
+        total_bytes: The device's memory.
+        cap_bytes: The most that this process may hold there, in all.
+        preserved_bytes: The least that weights leave free.
+        reserve_bytes: What the process holds that no tensor shows: context, MIOpen's and BLAS' workspaces.
+        is_default: Whether preserved_bytes is a default, which is lowered under a small cap.
     """
 
     total_bytes: int
@@ -88,7 +88,7 @@ class Budget:
 
     @property
     def preserved_in_force(self) -> int:
-        """The preserved bytes; a default leaves LEFT_FOR_WEIGHTS, a person's own value is kept."""
+        """Return the preserved bytes: a default leaves LEFT_FOR_WEIGHTS, a person's own value is kept."""
         if not self.is_default:
             return self.preserved_bytes
         return max(0, min(self.preserved_bytes, self.cap_bytes - LEFT_FOR_WEIGHTS))
@@ -99,16 +99,16 @@ class StagePlan:
     """The plan of one stage.
 
     Attributes:
-        stage, model: names.
-        resident_bytes: weights that stay on the device for the stage.
-        resident_blocks, streamed_blocks: indices of blocks, ascending.
-        ring_bytes: the device side of the ring; 0 where nothing is streamed.
-        slot_bytes: one slot of the ring, as large as the largest streamed block.
-        streamed_bytes: the bytes that are copied in for one forward pass.
-        others_bytes: weights of other models that stay on the device meanwhile.
-        peak_bytes: others + resident + ring + working + reserve; never more than the cap.
-        evict: names of models that leave the device before.
-        reason: a sentence for people.
+        stage, model: Names.
+        resident_bytes: Weights that stay on the device for the stage.
+        resident_blocks, streamed_blocks: Indices of blocks, ascending.
+        ring_bytes: The device side of the ring; 0 where nothing is streamed.
+        slot_bytes: One slot of the ring, as large as the largest streamed block.
+        streamed_bytes: The bytes that are copied in for one forward pass.
+        others_bytes: Weights of other models that stay on the device meanwhile.
+        peak_bytes: Others + resident + ring + working + reserve; never more than the cap.
+        evict: Names of models that leave the device before.
+        reason: A sentence for people.
     """
 
     stage: str
@@ -132,9 +132,9 @@ class JobPlan:
     """The plan of all stages of a job.
 
     Attributes:
-        keep_all_resident: whether all models fit at once and stay on the device between the stages.
-        peak_bytes: the highest peak of the stages.
-        smallest_cap_bytes: the cap below which the job would be refused.
+        keep_all_resident: Whether all models fit at once and stay on the device between the stages.
+        peak_bytes: The highest peak of the stages.
+        smallest_cap_bytes: The cap below which the job would be refused.
     """
 
     budget: Budget
@@ -148,7 +148,7 @@ class JobPlan:
         """Return the plan of a stage.
 
         Raises:
-            KeyError: if the job has no such stage.
+            KeyError: If the job has no such stage.
         """
         for plan in self.stages:
             if plan.stage == name:
@@ -160,11 +160,11 @@ class DoesNotFit(InputError):
     """A cap that no plan keeps within.
 
     Attributes:
-        budget: the cap and what else there is.
-        demands: what was to fit, each in a way of its own.
-        stage: name of the first stage that does not fit.
-        smallest_cap_bytes: a cap at which it would work, and below which nothing does.
-        remedies: three sentences; together they are `remedy`.
+        budget: The cap and what else there is.
+        demands: What was to fit, each in a way of its own.
+        stage: Name of the first stage that does not fit.
+        smallest_cap_bytes: A cap at which it would work, and below which nothing does.
+        remedies: Three sentences; together they are `remedy`.
     """
 
     code = "does_not_fit"
@@ -272,7 +272,7 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
     that there is one large model at a time.
 
     Raises:
-        DoesNotFit: if no split keeps within the cap.
+        DoesNotFit: If no split keeps within the cap.
     """
     splits = _splits(stage.model)
     others = [model for model in already_resident if model.name != stage.model.name]
@@ -325,7 +325,7 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     """Return the plan for the first of the demands that fits; give them by preference, largest tiles first.
 
     Raises:
-        DoesNotFit: if none of them fits.
+        DoesNotFit: If none of them fits.
     """
     for demand in demands:
         if smallest_cap(budget, demand.stages) <= budget.cap_bytes:

@@ -51,10 +51,10 @@ class Calibration:
         """Return the ratios of a device ("cpu", "gfx1100") that `benchmarks/calibrate_memory.py` wrote.
 
         Args:
-            file: none are known without a file.
+            file: None are known without a file.
 
         Raises:
-            InputError: if the file cannot be used.
+            InputError: If the file cannot be used.
         """
         if file is None:
             return cls()
@@ -64,9 +64,11 @@ class Calibration:
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{file} is no calibration ({error}).", "Delete it, or measure anew.") from error
+            raise InputError(
+                f"{file} is no calibration ({error}).", "Delete it, or measure again."
+            ) from error
         if not all(0.1 <= factor <= 100 for factor in factors.values()):
-            raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure anew.")
+            raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure again.")
         return cls(factors)
 
     def write(self, file: Path, device: str) -> None:
@@ -159,8 +161,8 @@ def stages(
     """Return a job's stages in the order of the memory document, with the needs of each.
 
     Args:
-        text: tokens of the longest prompt that the transformer reads.
-        texts: number of prompts; 2 with real guidance.
+        text: Tokens of the longest prompt that the transformer reads.
+        texts: Number of prompts; 2 with real guidance.
     """
     vision = vision_tokens(networks["image_encoder"])
     vae, piece = networks["vae"], (min(tile, height), min(tile, width))

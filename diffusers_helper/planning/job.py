@@ -30,10 +30,10 @@ class Cost:
     """The work of one stage over a whole video.
 
     Attributes:
-        runs: how often its model comes onto the device.
-        passes: forward passes in one run.
-        streamed_bytes: the bytes that are copied in for one pass.
-        copied_bytes: the bytes that are copied in over the whole video, weights that stay for a run included.
+        runs: How often its model comes onto the device.
+        passes: Forward passes in one run.
+        streamed_bytes: The bytes that are copied in for one pass.
+        copied_bytes: The bytes that are copied in over the whole video, weights that stay for a run included.
     """
 
     stage: str
@@ -48,12 +48,12 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
-        height, width: pixels; for an unknown picture, the shape that needs most memory.
-        waiting_bytes: weights that wait in main memory while they are streamed. They lie in files, so
+        height, width: Pixels; for an unknown picture, the shape that needs most memory.
+        waiting_bytes: Weights that wait in main memory while they are streamed. They lie in files, so
             that the kernel may drop them and read them again.
-        seconds_per_step: the time to read them again at the disk's speed where main memory cannot hold them;
+        seconds_per_step: The time to read them again at the disk's speed where main memory cannot hold them;
             None where it can, or where the disk's speed is not known.
-        notes: sentences for people.
+        notes: Sentences for people.
     """
 
     job: JobPlan
@@ -71,7 +71,7 @@ def known_networks(info: ModelInfo, profile: Profile) -> dict[str, Network]:
     """Return the networks of a model as this machine computes with them.
 
     Raises:
-        LongtakeError: if a local model's files cannot be read.
+        LongtakeError: If a local model's files cannot be read.
     """
     return networks(
         info,
@@ -110,8 +110,8 @@ def demands_for(
     """Return the needs of a job, with the tiles that it may use.
 
     Raises:
-        LongtakeError: if a local model's files cannot be read.
-        InputError: if the model's tokenizer cannot be used.
+        LongtakeError: If a local model's files cannot be read.
+        InputError: If the model's tokenizer cannot be used.
     """
     return demands_of(
         known_networks(info, profile),
@@ -129,7 +129,7 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
     """Return the tokens of the longest prompt that is used.
 
     Raises:
-        InputError: if the model's tokenizer cannot be used.
+        InputError: If the model's tokenizer cannot be used.
     """
     return max(encoded_tokens(text, info) for text in _texts(request))
 
@@ -171,17 +171,17 @@ def plan_video(
     """Plan a request and its cost.
 
     Args:
-        shape: height and width of the video in pixels; None for an unknown picture.
-        calibration: ratios of measured to estimated memory; used where `demands` is not given.
-        demands: the result of `demands_for` for the same request, so that no file is read.
-        learned: shortages of earlier jobs; the plan begins where they ended.
-        free_ram_bytes: what main memory has left for files.
-        disk_speed: returns bytes per second of the disk with the weights; called only where they are read
+        shape: Height and width of the video in pixels; None for an unknown picture.
+        calibration: Ratios of measured to estimated memory; used where `demands` is not given.
+        demands: The result of `demands_for` for the same request, so that no file is read.
+        learned: Shortages of earlier jobs; the plan begins where they ended.
+        free_ram_bytes: What main memory has left for files.
+        disk_speed: Returns bytes per second of the disk with the weights; called only where they are read
             repeatedly.
 
     Raises:
-        DoesNotFit: if no plan keeps within the cap.
-        LongtakeError: if a local model's files cannot be read.
+        DoesNotFit: If no plan keeps within the cap.
+        LongtakeError: If a local model's files cannot be read.
     """
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
     if demands is None:

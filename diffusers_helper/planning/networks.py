@@ -29,10 +29,10 @@ class Network:
     """One network as it computes.
 
     Attributes:
-        weights: their bytes on the device.
-        config: the content of its config.json.
-        dtype_bytes: the bytes of one value that it computes with.
-        file_bytes: the bytes of its files.
+        weights: Their bytes on the device.
+        config: The content of its config.json.
+        dtype_bytes: The bytes of one value that it computes with.
+        file_bytes: The bytes of its files.
     """
 
     weights: Weights
@@ -73,13 +73,13 @@ def networks(
     Files on this machine are read. The sizes of other parts are known for the published models.
 
     Args:
-        on_cpu: whether there is no GPU; networks stored in fp16 compute in other types then
+        on_cpu: Whether there is no GPU; networks stored in fp16 compute in other types then
             (`loaders.dtype_for`).
-        vae_bytes: the bytes of one value that the VAE computes with, if that is not the stored type.
-        folders: where parts of the hub lie.
+        vae_bytes: The bytes of one value that the VAE computes with, if that is not the stored type.
+        folders: Where parts of the hub lie.
 
     Raises:
-        LongtakeError: if a local model's files cannot be read.
+        LongtakeError: If a local model's files cannot be read.
     """
     found: dict[str, Network] = {}
     for name in NETWORKS:
@@ -104,7 +104,7 @@ def _read(name: str, folder: Path, on_cpu: bool) -> Network:
         headers = [safetensors_header(file) for file in sorted(folder.glob("*.safetensors"))]
     except (OSError, ValueError, struct.error) as error:
         raise LongtakeError(
-            f"{name} in {folder} cannot be read ({error}).", "Get the model's files anew."
+            f"{name} in {folder} cannot be read ({error}).", "Download the model's files again."
         ) from error
     tensors = {key: value for header in headers for key, value in header.items()}
     prefixes = BLOCKS.get(name, ())
@@ -151,7 +151,7 @@ def safetensors_header(file: Path) -> dict[str, tuple[str, int]]:
     """Return type and number of values of each tensor in a safetensors file.
 
     Raises:
-        OSError, ValueError, struct.error: if the file is not one.
+        OSError, ValueError, struct.error: If the file is not one.
     """
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))

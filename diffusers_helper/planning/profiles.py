@@ -48,8 +48,8 @@ class Machine:
     Attributes:
         kind: "rocm", "cuda" or "cpu".
         arch: gfx name; "" without an AMD card.
-        name: the name for people.
-        total_bytes: the device's memory; 0 where only its driver would know.
+        name: The name for people.
+        total_bytes: The device's memory; 0 where only its driver would know.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class Machine:
 
     @property
     def card(self) -> str:
-        """The name under which measurements are kept: "gfx1100", "cuda", "cpu"."""
+        """Return the name under which measurements are kept: "gfx1100", "cuda", "cpu"."""
         return self.arch or self.kind
 
 
@@ -69,12 +69,12 @@ class Profile:
     """The settings that suit a machine.
 
     Attributes:
-        family: the profile's name.
-        cap_bytes, preserved_bytes, reserve_bytes: as in `Budget`.
-        vae_dtype: the type that the VAE computes in; "stored" is the type of its weights.
-        vae_tile: the largest tiles that "auto" takes, in pixels.
-        attention: the kernel that SDPA is expected to run.
-        environment: variables of the engine.
+        family: The profile's name.
+        cap_bytes, preserved_bytes, reserve_bytes: As in `Budget`.
+        vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
+        vae_tile: The largest tiles that "auto" takes, in pixels.
+        attention: The kernel that SDPA is expected to run.
+        environment: Variables of the engine.
     """
 
     family: str
@@ -89,13 +89,13 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        """The facts that the estimates need."""
+        """Return the facts that the estimates need."""
         base = ROCM if self.machine.kind == "rocm" else Backend()
         return replace(base, attention=self.attention.value)
 
     @property
     def vae_bytes(self) -> int | None:
-        """The bytes of one value that the VAE computes with; None for the stored type."""
+        """Return the bytes of one value that the VAE computes with; None for the stored type."""
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
     def with_kernel(self, kernel: str) -> Profile:
@@ -133,8 +133,8 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
     """Return the machine that the engine will compute on; the size of a CUDA card is given as 0.
 
     Args:
-        environ: for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
-        root: of the file system that describes the machine.
+        environ: For HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
+        root: Of the file system that describes the machine.
     """
     gpu = _visible(amd_gpus(root), environ)
     if gpu is not None:
@@ -193,7 +193,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
     """Return the profile of a machine, with the values that the environment sets instead.
 
     Raises:
-        InputError: for a value in the environment that cannot be used.
+        InputError: For a value in the environment that cannot be used.
     """
     family = environ.get(PROFILE_VARIABLE) or family_of(machine)
     if family not in FAMILIES:
@@ -221,7 +221,7 @@ def profile_in_force(machine: Machine, local: Local) -> Profile:
     """Return the profile of a machine with its settings and the attention kernel that was seen to run there.
 
     Raises:
-        InputError: for a value in the environment that cannot be used.
+        InputError: For a value in the environment that cannot be used.
     """
     kernel = seen_kernel(local.kernels, machine.card)
     return profile_for(machine, local.environ).with_kernel(kernel)

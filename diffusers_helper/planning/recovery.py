@@ -38,17 +38,17 @@ class Ladder:
     """The plans of one job, each smaller than the one before.
 
     Attributes:
-        first: the plan before any shortage.
-        plan: the plan in force.
-        level: the level in force.
-        retries: the steps taken in this job.
+        first: The plan before any shortage.
+        plan: The plan in force.
+        level: The level in force.
+        retries: The steps taken in this job.
     """
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:
         """Begin at a level that is remembered from an earlier job, or at the top.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         self._budget, self._demands = budget, tuple(demands)
         self.first = self.plan = plan_job(budget, demands)
@@ -61,7 +61,7 @@ class Ladder:
         """Follow other demands from here on; the plans stay as small as they are.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         self._demands = tuple(demands)
         self.first = plan_job(self._budget, demands)
@@ -87,7 +87,7 @@ class Ladder:
 
     @property
     def reason(self) -> str:
-        """How the plan in force differs from the first, for a person; "" where it does not."""
+        """Return how the plan in force differs from the first, for a person; "" where it does not."""
         old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
         return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
 

@@ -25,9 +25,9 @@ def decode_bytes(
     """Estimate decoding in pieces.
 
     Args:
-        at_once: latent frames in one pass (4 n - 3 frames); in a stream, those that leave together.
-        height, width: of a piece in pixels.
-        latents: all latent frames, for a stream, which has all of them on the device.
+        at_once: Latent frames in one pass (4 n - 3 frames); in a stream, those that leave together.
+        height, width: Of a piece in pixels.
+        latents: All latent frames, for a stream, which has all of them on the device.
     """
     size, area = network.dtype_bytes, height * width
     if has_stream(network):

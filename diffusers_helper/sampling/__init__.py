@@ -1,4 +1,4 @@
-"""From noise to latents: a noise schedule, and samplers that call a model once per step."""
+"""The noise schedule, and the samplers that turn noise into latents by one call of a model per step."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Sampler(Protocol):
-    """What every sampler is: see `sample_euler`."""
+    """The signature of all samplers; see `sample_euler`."""
 
     def __call__(
         self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
@@ -34,5 +34,5 @@ class Sampler(Protocol):
 
 
 def sampler(name: str) -> Sampler:
-    """Return the sampler of this name in `request.SAMPLERS`: `sample_NAME` of the module NAME."""
+    """Return the sampler with this name in `request.SAMPLERS`: `sample_NAME` of the module NAME."""
     return getattr(import_module(f"{__name__}.{name}"), f"sample_{name}")

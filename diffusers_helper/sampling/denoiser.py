@@ -16,10 +16,10 @@ class StepInfo:
     """One finished model call, for progress and previews.
 
     Attributes:
-        step: Counts from 1.
-        steps: How many there will be.
+        step: The number of the step, from 1.
+        steps: The number of all steps.
         sigma: The noise level of the call.
-        x0: What the model returned, in the shape of the latents. Samplers work on a copy.
+        x0: The model's result, in the shape of the latents. Samplers work on a copy.
     """
 
     step: int
@@ -30,7 +30,7 @@ class StepInfo:
 
 # denoise(x, sigma): noisy latents and their noise level, a float64 scalar tensor -> clean latents.
 Denoise = Callable[[Tensor, Tensor], Tensor]
-# What it returns is ignored; what it raises ends the run.
+# Its result is ignored; its exceptions end the run.
 OnStep = Callable[[StepInfo], object]
 
 
@@ -39,7 +39,7 @@ class Denoiser:
 
     Attributes:
         sigmas: The noise levels of the model calls, without the 0 at the end.
-        dtype: What a sampler computes in.
+        dtype: The type in which a sampler computes.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Denoiser:
         """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
 
         Raises:
-            ValueError: If they have another shape than `x`.
+            ValueError: If their shape differs from that of `x`.
         """
         sigma = self.sigmas[index]
         level = torch.tensor(sigma, dtype=torch.float64, device=x.device)
         x0 = self._denoise(x.to(self._latents_dtype), level)
         if x0.shape != x.shape:
             raise ValueError(f"denoise returned {tuple(x0.shape)}; expected {tuple(x.shape)}.")
-        # A copy, as the model may reuse its output buffer and the callback may write to what it sees.
+        # Copy it, as the model may reuse its output buffer and the callback may write to its argument.
         kept = x0.to(self.dtype, copy=True)
         if self._on_step is not None:
             self._on_step(StepInfo(index + 1, len(self.sigmas), sigma, x0))

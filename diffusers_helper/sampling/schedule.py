@@ -1,4 +1,4 @@
-"""The noise levels of a run: flow-matching sigmas, shifted towards noise as the token count asks."""
+"""The noise levels of a run: flow-matching sigmas, shifted towards noise by the token count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shift_of(num_tokens: int) -> float:
 
 
 def mu_of(num_tokens: int) -> float:
-    """Return the logarithm of `shift_of`: linear in the tokens, at most ln 7."""
+    """Return the logarithm of `shift_of`, which is linear in the tokens and at most ln 7."""
     return math.log(shift_of(num_tokens))
 
 
@@ -47,7 +47,7 @@ def flow_sigmas(steps: int, shift: float) -> Tensor:
         raise ValueError(f"steps is {steps}; expected at least 1.")
     if not (math.isfinite(shift) and shift > 0):
         raise ValueError(f"shift is {shift}; expected a positive number.")
-    # In this form of the formula both ends come out exactly.
+    # This form of the formula gives both ends exactly.
     done = torch.arange(steps + 1, dtype=torch.float64)
     signal, noise = done, shift * (steps - done)
     return noise / (noise + signal)

@@ -17,10 +17,10 @@ def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...])
     It is drawn on the CPU, so that every machine draws the same.
 
     Args:
-        seed: the request's seed.
-        purpose: the use of the noise.
-        section: the section's number; 0 for noise that belongs to none.
-        shape: the tensor's shape.
+        seed: The request's seed.
+        purpose: The use of the noise.
+        section: The section's number; 0 for noise that belongs to none.
+        shape: The tensor's shape.
 
     Returns:
         An fp32 tensor on the CPU.

@@ -1,4 +1,4 @@
-"""The way from a picture to its latent, and from a section's latents to frames, by the VAE engine."""
+"""The way from a picture to its latent, and from a section's latents to frames, through the VAE engine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def encode_picture(
     Args:
         engine: The engine of the model's VAE.
         picture: RGB, both sides multiples of 8.
-        noise: (1, 16, 1, height / 8, width / 8), what the sample of the posterior is drawn with.
+        noise: (1, 16, 1, height / 8, width / 8), the noise for the sample of the posterior.
         progress: Called after each piece.
-        cancel: Ends the work within a piece.
+        cancel: The token that ends the work within a piece.
 
     Returns:
         The latent in fp32 on the CPU, in the shape of `noise`.
@@ -42,10 +42,10 @@ def decode_latents(
 
     Args:
         engine: The engine of the model's VAE.
-        latents: A section's, fp32 on the CPU.
-        part: Which part of the video they are.
+        latents: A section's latents, fp32 on the CPU.
+        part: Their part of the video.
         progress: Called after each piece.
-        cancel: Ends the work within a piece.
+        cancel: The token that ends the work within a piece.
 
     Returns:
         Frames in fp32 on the CPU, about -1 to 1.

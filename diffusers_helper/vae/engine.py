@@ -1,8 +1,8 @@
-"""The VAE engine: video through a VAE, in the pieces that its owner plans, and again where a piece fails.
+"""The VAE engine: video through a VAE in the pieces that its owner plans, and again where a piece fails.
 
-Jobs and nodes use the same engine. They differ in who owns the VAE: a job moves its own on and off the device
-and works by its memory plan (`job_memory.JobMemory`); a guest finds a VAE on the device that belongs to
-somebody else and plans with the memory that is free (`vae.guest.Guest`).
+Jobs and nodes use the same engine. They differ in the owner of the VAE. A job moves its own VAE on and off
+the device and follows its memory plan (`job_memory.JobMemory`). A guest finds a VAE on the device that
+belongs to another program, and plans with the free memory (`vae.guest.Guest`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
 from diffusers_helper.errors import InputError
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.retry import retry
 from diffusers_helper.memory.shortage import Shortage, is_out_of_memory, read_shortage
@@ -42,7 +42,7 @@ class Part:
 
     Attributes:
         number: The owner's number for it.
-        begin: The place of its first latent frame, counted from a point that is the same for all parts.
+        begin: The place of its first latent frame, counted from the same point for all parts.
     """
 
     number: int
@@ -50,12 +50,13 @@ class Part:
 
 
 class Owner(Protocol):
-    """Whoever owns a VAE, puts it on the device, and decides how it works there.
+    """The owner of a VAE, which puts it on the device and decides how it works there.
 
     Attributes:
         vae: The VAE, wherever it is.
-        device: What it computes on.
-        cleanup_frequency: The allocator is asked to give back after so many pieces; 0 for never.
+        device: The device that computes.
+        cleanup_frequency: The number of pieces after which the allocator's unused memory is returned; 0 for
+            never.
     """
 
     @property
@@ -68,7 +69,7 @@ class Owner(Protocol):
     def cleanup_frequency(self) -> int: ...
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return how the VAE is to do a task from now on.
+        """Return the plan for a task from now on.
 
         Raises:
             InputError: If no plan fits into the memory.
@@ -77,11 +78,11 @@ class Owner(Protocol):
         ...
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
-        """Yield the VAE, on the device and in the type that it computes in, while entered."""
+        """Yield the VAE on the device, in the type that it computes in."""
         ...
 
     def step_down(self, shortage: Shortage) -> None:
-        """Make smaller plans from now on, as the device's memory has run out.
+        """Make smaller plans from now on, since the device's memory has run out.
 
         Raises:
             OutOfDeviceMemory: If no smaller plan is left.
@@ -89,23 +90,23 @@ class Owner(Protocol):
         ...
 
     def use_fp32(self) -> None:
-        """Compute in fp32 from now on, as another type has overflowed."""
+        """Compute in fp32 from now on, since another type has overflowed."""
         ...
 
 
 _Owner = TypeVar("_Owner", bound=Owner)
-# What a window's pixels depend on: the number in its batch, its first latent frame, how many latent frames it
-# has, how it is cut, and the type that was computed in.
+# All that a window's pixels depend on: the number in its batch, its first latent frame, its number of latent
+# frames, its tiles, and the type of the computation.
 _Window = tuple[int, int, int, Tiles, torch.dtype]
 
 
 class VaeEngine(Generic[_Owner]):
-    """Encodes and decodes with one VAE.
+    """An encoder and decoder with one VAE.
 
-    Where memory runs out, the owner's next smaller plan is tried; where a type overflows, fp32.
+    After a shortage of memory it tries the owner's next smaller plan; after an overflow, fp32.
 
     Attributes:
-        owner: Whose VAE it is.
+        owner: The owner of the VAE.
     """
 
     def __init__(self, owner: _Owner) -> None:
@@ -120,21 +121,21 @@ class VaeEngine(Generic[_Owner]):
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Return the frames (B, 3, 4 T - 3, H, W) of latents (B, C, T, h, w), which are not scaled any more.
+        """Return the frames (B, 3, 4 T - 3, H, W) of latents (B, C, T, h, w) in the VAE's own scale.
 
         Args:
-            latents: They may be anywhere, in any type.
-            part: Which part of a longer video they are. Windows of time that this part shares with the part
-                decoded before are taken from there.
+            latents: Latents on any device, in any type.
+            part: Their part of a longer video. Windows of time that this part shares with the part decoded
+                before are reused.
             progress: Called after each piece.
-            cancel: Ends the work within a piece.
+            cancel: The token that ends the work within a piece.
 
         Returns:
-            Frames on the host, about -1 to 1, in the type that was computed in.
+            Frames on the host, about -1 to 1, in the type of the computation.
 
         Raises:
             InputError: If no plan fits into the memory.
-            OutOfDeviceMemory: If the memory runs out with each plan that was to fit.
+            OutOfDeviceMemory: If the memory runs out with every plan.
             NotFinite: If values overflow in fp32 too.
             GenerationCancelled: After a cancel.
         """
@@ -155,7 +156,7 @@ class VaeEngine(Generic[_Owner]):
         Arguments, result and errors are those of `decode`.
 
         Raises:
-            InputError: For another number of frames, or sides that the VAE does not divide, too.
+            InputError: Also for another number of frames, or sides that the VAE does not divide.
         """
         num_frames, height, width = frames.shape[2:]
         shrink = family_of(self.owner.vae).shrink

@@ -1,4 +1,4 @@
-"""A VAE that belongs to somebody else, driven within the memory that happens to be free."""
+"""A VAE that belongs to another program, driven within the memory that is free."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _log = logging.getLogger(__name__)
 
 
 class Guest:
-    """The `vae.engine.Owner` of a VAE that is on the device already and stays as it is.
+    """The `vae.engine.Owner` of a VAE that is already on the device and stays unchanged.
 
-    In another precision a copy of it works. A plan that has run out of memory is not tried again, nor is one
-    that needs as much.
+    In another precision a copy works. After a shortage, neither the same plan nor one that needs as much
+    memory is tried again.
 
     Attributes:
         vae: The VAE.
-        device: What it is on.
-        cleanup_frequency: The settings' own.
+        device: The device that it is on.
+        cleanup_frequency: The value of the settings.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Guest:
         """Take a VAE that is on the device.
 
         Raises:
-            InputError: If it is of no kind known here.
+            InputError: If it is of an unknown kind.
         """
         family = family_of(vae)
         self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency
@@ -56,7 +56,7 @@ class Guest:
         self._failed: tuple[VaePlan, Shortage] | None = None
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
-        """Return the plan for what is free now, and what would be tried if that should not suffice.
+        """Return the plan for the memory that is free now, and the plans to try if it does not suffice.
 
         Raises:
             InputError: If nothing would fit.
@@ -67,7 +67,7 @@ class Guest:
         return plan_vae(plans, max(0, self.device.free_bytes() - copied), self._settings)
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the first plan that fits and needs less than what has failed."""
+        """Return the first plan that fits and needs less than the plans that failed."""
         for plan in self.plans(task, video):
             if self._failed is None or plan.working_bytes < self._failed[0].working_bytes:
                 _log.info("%s: %s", task, plan.reason)
@@ -83,7 +83,7 @@ class Guest:
             yield _copy(self.vae, self._dtype) if self._needs_copy() else self.vae
 
     def step_down(self, shortage: Shortage) -> None:
-        """Try no plan again that needs as much as the last one."""
+        """Exclude all plans that need as much as the last one."""
         _log.warning("out of memory: %s", shortage.text)
         assert self._plan is not None
         self._failed = self._plan, shortage
@@ -105,8 +105,8 @@ class Guest:
 
 
 def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return the same VAE in another type, without a copy in the type that it has."""
-    # Who wants to know what was copied already is told of tensors in the other type.
+    """Return the same VAE in another type, without an intermediate copy in its present type."""
+    # `deepcopy` takes these tensors for copies that it has made already.
     memo: dict[int, Any] = {
         id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
     }

@@ -1,7 +1,7 @@
 """Single passes of a VAE, whole or in tiles, and the count of the pieces that they are made of.
 
-The VAE may be any of `vae.families`, on any device. It is never set in another way: tiles are cut here. What
-is finished leaves the device at once.
+The VAE may be any of `vae.families`, on any device. Its settings never change: tiles are cut here. A finished
+piece leaves the device at once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from diffusers_helper.vae.tiles import Grid, Mosaic
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Progress = Callable[[int, int], None]
-"""It is told how many pieces of how many are done, from 1 again where the work had to begin anew."""
+"""It is called with the numbers of finished and of all pieces, and begins again at 1 when the work does."""
 
 
 class NotFinite(LongtakeError):
-    """Values of a piece that are not finite, as fp16 gives where it overflows.
+    """Values of a piece that are not finite, as when fp16 overflows.
 
     Attributes:
-        dtype: The type that was computed in.
+        dtype: The type of the computation.
     """
 
     code = "not_finite"
@@ -35,16 +35,16 @@ class NotFinite(LongtakeError):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(
             "The VAE gives values that are not finite numbers.",
-            "In fp32 that means latents or weights that are damaged: get the model's files anew.",
+            "In fp32 this means that latents or weights are damaged: download the model's files again.",
         )
         self.dtype = dtype
 
 
 class Pieces:
-    """The count of the pieces of one task, and the place where a cancel is noticed between two of them.
+    """The count of the pieces of one task, with a check for a cancel between two of them.
 
     Attributes:
-        total: How many pieces there will be.
+        total: The number of pieces.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
 
     Args:
         family: The VAE.
-        latents: They may be anywhere, in any type.
-        tiles: How the picture is cut.
-        pieces: Told of each piece.
-        chunk: How many latent frames of a stream leave the device together.
+        latents: Latents on any device, in any type.
+        tiles: The cut of the picture.
+        pieces: The counter of the pieces.
+        chunk: The number of latent frames of a stream that leave the device together.
 
     Returns:
         Frames (B, 3, 4 T - 3, H, W) in the VAE's type, on the host.
@@ -100,12 +100,12 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
                 waiting.clear()
                 mosaic.add(place, begin, piece)
                 begin += waiting_frames
-            del frames  # else it stays on the device while the next tile is decoded
+            del frames  # otherwise it stays on the device while the next tile is decoded
     return mosaic.finish()
 
 
 def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
-    """Return the moments (B, 2 C, T, h, w) of frames (B, 3, 4 T - 3, H, W); otherwise as `decode_pass`."""
+    """Return the moments (B, 2 C, T, h, w) of frames (B, 3, 4 T - 3, H, W), in the way of `decode_pass`."""
     grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
     mosaic = Mosaic(grid, 1, (frames.shape[2] + 3) // 4)
     for place in grid.places:
@@ -115,7 +115,7 @@ def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) ->
 
 
 def count_tiles(sides: Sequence[int], tiles: Tiles, shrink: int) -> int:
-    """Return into how many tiles latents of this height and width are cut."""
+    """Return the number of tiles into which latents of this height and width are cut."""
     return len(_grid(sides, tiles, shrink).places)
 
 
@@ -124,10 +124,10 @@ def _grid(sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
 
 
 def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
-    """Return the windows of time that move on by `chunk` latent frames: each one's first, and its length.
+    """Return the windows of time, which advance by `chunk` latent frames: the first of each, and its length.
 
-    A window has `chunk + 2` latent frames, or what is left: the first leads in, the last is shared with the
-    next. A window that would add no frame is left out.
+    A window has `chunk + 2` latent frames, or those that are left: the first leads in, the last is shared
+    with the next window. A window that would add no frame is left out.
     """
     if num_latents <= chunk + 1:
         return {0: num_latents}

@@ -1,7 +1,7 @@
 """Equal tiles that overlap, into which a picture is cut, and the mosaic of their frames.
 
-All tiles of a video have one shape, so that a driver looks for its kernels once: where the last would reach
-over the edge, the tiles overlap more instead of the last being smaller.
+All tiles of a video have one shape, so that a driver searches for its kernels once. Where the last tile would
+reach over the edge, all tiles overlap more instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Axis:
 
     @classmethod
     def cut(cls, length: int, tile: int, overlap: int) -> Axis:
-        """Return as few tiles as overlap by at least `overlap`, evenly spread.
+        """Return the fewest tiles that overlap by at least `overlap`, evenly spread.
 
         Raises:
             ValueError: Unless 0 <= overlap < tile.
@@ -46,7 +46,8 @@ class Axis:
     def weights(self, scale: int) -> list[Tensor]:
         """Return each tile's weight at each of its places, `scale` of them for one of the side; fp32.
 
-        Over what two tiles share, the one passes linearly into the other. At every place all add up to 1.
+        Where two tiles overlap, the weights pass linearly from one to the other. At every place they add up
+        to 1.
         """
         size = self.tile * scale
         raw: list[Tensor] = []
@@ -67,7 +68,7 @@ class Axis:
 
 
 def _rise(ramp: Tensor, shared: int) -> Tensor:
-    """Let a ramp rise from nearly 0 to nearly 1 over its first `shared` places."""
+    """Return a ramp that rises from nearly 0 to nearly 1 over its first `shared` places."""
     rise = (torch.arange(shared) + 0.5) / max(shared, 1)
     return torch.cat([ramp[:shared] * rise, ramp[shared:]])
 
@@ -81,13 +82,13 @@ class Grid:
 
     @classmethod
     def cut(cls, height: int, width: int, tile: int, overlap: int) -> Grid:
-        """Return tiles of `tile` x `tile`, or as high and wide as a smaller picture; 0 for none."""
+        """Return tiles of `tile` x `tile`, smaller only where the picture is; 0 for none."""
         whole = max(height, width)
         return cls(*(Axis.cut(side, tile or whole, overlap if tile else 0) for side in (height, width)))
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """The rows and columns of all tiles, by rows."""
+        """Return the rows and columns of all tiles, row by row."""
         columns = range(len(self.columns.starts))
         return [(row, column) for row in range(len(self.rows.starts)) for column in columns]
 
@@ -102,7 +103,7 @@ class Mosaic:
     """The frames in main memory to which tiles are added as they are finished."""
 
     def __init__(self, grid: Grid, scale: int, num_frames: int) -> None:
-        """Begin without a tile; for frames (..., num_frames, height, width), `scale` places for a latent."""
+        """Begin without a tile, for frames (..., num_frames, height, width), `scale` places per latent."""
         self._grid, self._scale, self._num_frames = grid, scale, num_frames
         self._is_whole = len(grid.places) == 1
         self._parts: list[Tensor] = []
@@ -113,14 +114,14 @@ class Mosaic:
             self._rows, self._columns = [to_host(w) for w in rows], [to_host(w) for w in columns]
 
     def add(self, place: tuple[int, int], begin: int, frames: Tensor) -> None:
-        """Add one tile's frames (B, C, F, height, width) from `begin` on; they are on the host."""
+        """Add one tile's frames (B, C, F, height, width), which are on the host, from `begin` on."""
         if self._is_whole:
             self._parts.append(frames)
             return
         if self._sum is None:
             height, width = (axis.length * self._scale for axis in (self._grid.rows, self._grid.columns))
             shape = (*frames.shape[:2], self._num_frames, height, width)
-            # By numpy, as what torch makes from nothing counts as the device's where there is an account.
+            # numpy adds them, since an account counts what torch makes from nothing as the device's.
             self._sum = torch.from_numpy(np.zeros(shape, dtype=np.float32))
             self._dtype = frames.dtype
         row, column = place
@@ -129,7 +130,7 @@ class Mosaic:
         target += frames.float() * weight
 
     def finish(self) -> Tensor:
-        """Return what all tiles make together, in their type. One tile alone is not rounded."""
+        """Return all tiles together, in their type. A single tile is not rounded."""
         if self._sum is not None:
             return self._sum.to(self._dtype)
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts, dim=2)
@@ -138,8 +139,8 @@ class Mosaic:
 def join_windows(windows: list[Tensor], stride: int, overlap: int) -> Tensor:
     """Join windows of time (B, C, F, H, W); over `overlap` frames each passes into the next.
 
-    That is how diffusers' `AutoencoderKLHunyuanVideo` joins them. All but the first leave their first frame
-    out, as it stands alone for a latent frame that stands for four elsewhere.
+    diffusers' `AutoencoderKLHunyuanVideo` joins them in this way. All but the first leave out their first
+    frame, as it stands alone for a latent frame that stands for four elsewhere.
     """
     before, *rest = windows
     parts = [before[:, :, : stride + 1]]

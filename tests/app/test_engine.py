@@ -1,4 +1,4 @@
-"""The engine process: its place among processes, its pipes, and its end."""
+"""Tests of the engine process: its place among processes, its pipes, and its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.jobs import (
     write_blank_model,
 )  # fmt: skip
 
-# A parent that can be killed: starts an engine and one job, and says the engine's id and the events.
+# A parent that can be killed: it starts an engine and one job, and prints the engine's id and the events.
 PARENT = """
 import json, sys, time
 from pathlib import Path
@@ -106,7 +106,7 @@ def parents() -> Iterator[list[Parent]]:
         parent.end()
 
 
-# where the engine is when its parent is killed: after what event, how often
+# where the engine is when its parent is killed: after which event, and how many of it
 PLACES = {
     "waiting for a job": ("steps=1", "finished"),
     "between steps": ("fault=wait at=1", "step_done"),

@@ -1,4 +1,4 @@
-"""MIOpen's find mode: the argument wins over the environment, the environment over the profile."""
+"""Tests of MIOpen's find mode: the argument wins over the environment, the environment over the profile."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_who_imports_torch_itself_gets_the_engines_environment(monkeypatch: pyte
 
 
 def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Else it would time what the engine does not run."""
+    """Measure in the environment of the engine; otherwise the times would not apply to it."""
     order: list[str] = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("app.machine.detect", lambda *_: order.append("environment") or machine())
@@ -151,7 +151,7 @@ def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatc
 def machine() -> object:
     from diffusers_helper.planning.profiles import Machine
 
-    return Machine("cuda", "", "a card", 0)  # whose profile sets nothing that the next test would find
+    return Machine("cuda", "", "a card", 0)  # its profile sets nothing that a later test could see
 
 
 def stop() -> None:

@@ -1,4 +1,4 @@
-"""What is learned about convolutions is kept on disk, whole and readable, whatever happens to the file."""
+"""Tests of the file of learned convolution routes: it stays whole and readable, whatever happens to it."""
 
 from __future__ import annotations
 

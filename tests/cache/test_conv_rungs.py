@@ -1,4 +1,4 @@
-"""Every rung gives what `torch.nn.functional.conv3d` gives on a CPU, within the rounding of the dtype."""
+"""Tests that every rung agrees with `torch.nn.functional.conv3d` on a CPU within the dtype's rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Call = tuple[Tensor, Convolution]
 
 @st.composite
 def calls(draw: st.DrawFn, dtype: torch.dtype) -> Call:
-    """A convolution that has a result, of any shape, stride, padding and dilation."""
+    """Draw a valid convolution of any shape, stride, padding and dilation."""
 
     def three(low: int, high: int) -> tuple[int, int, int]:
         one = st.integers(low, high)
@@ -49,10 +49,10 @@ def calls(draw: st.DrawFn, dtype: torch.dtype) -> Call:
 
 
 def expected_and_margin(call: Call) -> tuple[Tensor, Tensor]:
-    """The exact result, and how far from it sums in fp32 that are rounded once, at the end, may lie.
+    """Return the exact result and the largest error that sums in fp32, rounded once at the end, may have.
 
-    Rounding to nearest is off by half of eps at most. Sums of numbers in between, rounded to the dtype, do
-    not fit into this.
+    Rounding to nearest is off by at most half of eps. Intermediate sums that are rounded to the dtype exceed
+    this margin.
     """
     x, conv = call
     bias = None if conv.bias is None else conv.bias.double()
@@ -91,7 +91,7 @@ def test_any_convolution(name: str, dtype: torch.dtype) -> None:
 )
 @pytest.mark.parametrize("name", ["taps", "tiles"])
 def test_many_small_steps(name: str, limit: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that do not divide the result, one pixel or frame each, and a few large ones."""
+    """Compute in steps that do not divide the result, one pixel or frame each, and in a few large ones."""
     monkeypatch.setattr(conv_rungs, "STEP_BYTES", limit)
 
     @given(calls(dtype))
@@ -105,7 +105,7 @@ def test_many_small_steps(name: str, limit: int, dtype: torch.dtype, monkeypatch
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", RUNGS)
 def test_as_many_terms_as_in_a_model(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where roundings in between would add up: the error is that of one rounding, and no rung's is larger."""
+    """Add so many terms that intermediate roundings would show; expect the error of one rounding."""
     monkeypatch.setattr(conv_rungs, "STEP_BYTES", 2**18)
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(1, 96, 5, 10, 12, generator=generator).to(dtype)
@@ -115,7 +115,7 @@ def test_as_many_terms_as_in_a_model(name: str, dtype: torch.dtype, monkeypatch:
     check(RUNGS[name], call)
     exact, _ = expected_and_margin(call)
     plain = (call[1](x).double() - exact).square().mean().sqrt()
-    # In fp32 the order of the sum, which the processor chooses, gives one random rounding for each term.
+    # In fp32 the processor chooses the order of the sum, which gives one random rounding for each term.
     terms, size = math.prod(weight.shape[1:]), exact.square().mean().sqrt()
     summed = terms**0.5 * torch.finfo(torch.float32).eps * size
     assert (RUNGS[name].run(*call).double() - exact).square().mean().sqrt() <= 1.02 * plain + summed
@@ -123,7 +123,7 @@ def test_as_many_terms_as_in_a_model(name: str, dtype: torch.dtype, monkeypatch:
 
 @pytest.mark.parametrize("name", RUNGS)
 def test_the_convolutions_of_the_models(name: str) -> None:
-    """Causal padding by the module before it, strides of the encoder, and the transformer's patches."""
+    """Compute convolutions of the models: causal padding by a module before, strides, and patches."""
     generator = torch.Generator().manual_seed(1)
     none, ones, twos = (0, 0, 0), (1, 1, 1), (2, 2, 2)
     x = torch.randn(1, 4, 5, 10, 12, generator=generator)
@@ -143,7 +143,7 @@ def test_the_convolutions_of_the_models(name: str) -> None:
 
 
 def test_tiles_never_ask_for_the_whole_and_ask_for_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else they would need the memory that was missing, and a search for each shape."""
+    """Watch the shapes of tiles: larger ones need the missing memory, each new one a kernel search."""
     shapes: list[tuple[int, ...]] = []
     plain = functional.conv3d
 

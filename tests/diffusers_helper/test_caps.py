@@ -1,4 +1,4 @@
-"""Whole jobs of a mid-size model under caps from generous to impossible, and that the check would notice."""
+"""Tests of whole jobs of a mid-size model under caps from generous to impossible, and of their check."""
 
 from __future__ import annotations
 

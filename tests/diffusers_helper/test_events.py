@@ -1,4 +1,4 @@
-"""The event stream: its names and fields are an interface, and it survives JSON."""
+"""Tests of the event stream, whose names and fields are an interface and which survives JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from diffusers_helper.events import (
 )
 
 COMMON = {"job": "20261121-081530-3f9a", "time": 1.25}
-# Each event with the JSON that pages, scripts and stores read.
+# Each event, with the JSON that pages, scripts and stores read
 STREAM: list[tuple[Event, dict[str, object]]] = [
     (
         JobStarted(**COMMON, sections=4, frames=145, width=640, height=608),
@@ -125,7 +125,7 @@ def test_what_is_no_event_is_refused(data: dict[str, object], sentence: str) -> 
 
 
 def test_a_log_of_version_0_1_is_read() -> None:
-    """It announced a stage without work, and its events had fewer fields."""
+    """Read events of version 0.1, which announced a stage without work and had fewer fields."""
     data = {"event": "stage_started", **COMMON, "stage": "image", "section": None}
     assert from_dict(data) == StageStarted(**COMMON, stage="vae_encode")
     assert from_dict({"event": "cancelled", **COMMON, "video": None, "frames": 0}) == Cancelled(

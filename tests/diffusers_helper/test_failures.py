@@ -1,4 +1,4 @@
-"""What a person reads when a job cannot go on."""
+"""Tests of what a person reads when a job cannot go on."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from diffusers_helper.failures import MAX_DETAIL, engine_died_event, failed_even
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch names its own."""
+    """An error with the name of torch's own."""
 
 
 class HfHubHTTPError(OSError):
-    """Named as the hub's client names its own."""
+    """An error with the name of the hub client's own."""
 
 
 class EntryNotFound(HfHubHTTPError):
-    """One of its children."""
+    """A subclass of the hub's error."""
 
 
 CASES = {

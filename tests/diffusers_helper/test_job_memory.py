@@ -1,4 +1,4 @@
-"""Whole jobs under caps: the cap holds, the bytes stay the same, and nothing is left on the device."""
+"""Tests of whole jobs under caps: the cap holds, the bytes stay the same, nothing stays on the device."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.moves import DOCUMENT, SECTION, moves
 
 @pytest.fixture(scope="module")
 def resident(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """The same two sections with everything on the device."""
+    """Return the same two sections, made with everything on the device."""
     folder = tmp_path_factory.mktemp("resident") / "job"
     return make(tiny_request(small_scene, seconds=seconds_for(2)), deep_models, folder)[0]
 
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
-    """All stores that jobs make, looked at when the test is over."""
+    """Collect all stores that jobs make, and check them after the test."""
     made: list[Store] = []
 
     class Seen(Store):
@@ -58,7 +58,7 @@ def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> 
 
 
 def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float]:
-    """What to ask for so that all stays, one model is there at a time, or its blocks are streamed."""
+    """Return settings with which everything stays, one model is resident, or blocks are streamed."""
     plan = plan_of(tiny_request(small_scene), deep_models)
     cap = plan.smallest_cap_bytes
     if kind == "all stay":
@@ -85,7 +85,7 @@ def test_under_every_cap_the_bytes_are_the_same(
     assert isinstance(finished, Finished)
     assert 0 < finished.peak_device_bytes <= finished.cap_bytes == plan.budget.cap_bytes
     assert (finished.retries, finished.vae_tile_px) == (0, 256)
-    # Two sections of two steps, and one prompt.
+    # The job has two sections of two steps, and one prompt.
     streamed = 4 * plan.stage("sample").streamed_bytes + plan.stage("text").streamed_bytes
     assert (streamed > 0) == (kind == "streamed")
     assert finished.bytes_streamed == streamed

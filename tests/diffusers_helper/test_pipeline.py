@@ -1,4 +1,4 @@
-"""A whole job over a tiny model: what it says, what it makes, and that it makes the same again."""
+"""Tests of a whole job over a tiny model: its events, its video, and that a second run is identical."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scene(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def latents_of(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., torch.Tensor]:
-    """Return what makes the latents of a request with these settings, once for all tests."""
+    """Return the latents of a request with these settings; each set of settings is computed once."""
     folder = tmp_path_factory.mktemp("jobs")
     scene = write_scene(folder / "scene.png", 90, 100)
 
@@ -109,7 +109,7 @@ def test_the_video_grows_by_sections(
     added = [0, 36, 40] if mode == "inverted" else [0, 0, 0]
     assert [event.added_in_front for event in finished] == added
     assert len({event.video for event in finished}) == 3
-    for event in finished[1:]:  # the first version is gone: only the last two are kept
+    for event in finished[1:]:  # the first version is gone, as only the last two are kept
         assert Path(event.video).is_absolute()
         assert frames_in(Path(event.video)) == event.frames
     assert frames_in(result.video) == 109
@@ -213,7 +213,7 @@ def test_the_folder_says_what_was_made_of_what(models: Models, scene: Path, tmp_
         assert np.array_equal(np.asarray(picture), np.asarray(given))
 
 
-# What a section starts from
+# The start of a section
 
 
 def test_noise_depends_on_seed_purpose_and_section_alone() -> None:
@@ -235,11 +235,11 @@ def test_history_begins_as_zeros_that_are_sent_all_the_same() -> None:
         sizes = [part.shape[2] for part in (context.history_1x, context.history_2x, context.history_4x)]
         assert sizes == [1, 2, 16]
         assert context.history_2x.abs().sum() == context.history_4x.abs().sum() == 0
-        # The forward order begins with the picture as its own past.
+        # The forward order begins with the picture as its history.
         assert context.history_1x.unique().tolist() == [1.0 if mode == "forward" else 0.0]
 
 
-# What is refused, before anything is loaded
+# Refusals, before anything is loaded
 
 
 def refused(request: GenerationRequest, tiny_model: Path, folder: Path, **settings: Any) -> str:

@@ -1,4 +1,4 @@
-"""GenerationRequest: defaults, JSON both ways, and one clear sentence for everything it refuses."""
+"""Tests of GenerationRequest: defaults, JSON both ways, and one clear sentence for everything it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that was broken off goes on where it was, and ends in the same bytes."""
+"""Tests that an interrupted job continues where it was, and ends in the same bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def order(mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> GenerationReq
 
 @pytest.fixture(scope="module")
 def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """A job that nothing happened to. Read-only by agreement."""
+    """Return an uninterrupted job. Tests only read it."""
     return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
@@ -93,7 +93,7 @@ def test_any_section_can_be_made_again_alone(
     sections = tmp_path / "first" / "sections"
     sections.mkdir(parents=True)
     kept = whole.video.parent / "sections"
-    for name in ("0001.safetensors", "0003.safetensors"):  # the third, after a gap, is not taken over
+    for name in ("0001.safetensors", "0003.safetensors"):  # The third comes after a gap and is not reused.
         (sections / name).write_bytes((kept / name).read_bytes())
     make(order, models, tmp_path / "again", resume_from=tmp_path / "first")
     for name in ("0002.safetensors", "0003.safetensors"):
@@ -255,7 +255,7 @@ def test_damaged_encodings_are_made_again(
 def test_encodings_of_something_else_are_not_used(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
-    """Of another prompt, say; sections of that would be refused, and there are none."""
+    """Leave encodings of another prompt; sections of that would be refused, and there are none."""
     first = tmp_path / "first"
     first.mkdir()
     shutil.copy(whole.video.parent / "encodings.safetensors", first)

@@ -1,4 +1,4 @@
-"""Every file keeps to its layer and to the house rules, and the check would notice if it did not."""
+"""Tests that every file keeps to its layer and to the house rules, and that the check finds violations."""
 
 from __future__ import annotations
 

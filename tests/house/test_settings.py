@@ -36,7 +36,7 @@ class WithGlow(GenerationRequest):
 
 @pytest.fixture
 def glow(monkeypatch: pytest.MonkeyPatch) -> SettingInfo:
-    """A setting that no surface has heard of, as if it were a field of the request."""
+    """Return a setting that no surface knows, as if it were a field of the request."""
     setting = settings_of(WithGlow)["glow"]
     monkeypatch.setitem(SETTINGS, "glow", setting)
     monkeypatch.setitem(form.PAGE_SETTINGS, "glow", setting)

@@ -1,4 +1,4 @@
-"""webui.sh and scripts/setup.sh, run as they are on machines where only the interpreters are stand-ins."""
+"""Tests of webui.sh and scripts/setup.sh on machines where only the interpreters are stand-ins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checkout(tmp_path: Path) -> FreshCheckout:
 
 @contextmanager
 def torch_index(status: int) -> Iterator[str]:
-    """An index on this machine that answers every request with this status."""
+    """Serve an index on this machine that answers every request with this status."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -43,7 +43,7 @@ def torch_index(status: int) -> Iterator[str]:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port that nobody listens on, and that nobody else can take meanwhile."""
+    """Reserve a port on which nobody listens and which nobody else can take meanwhile."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
@@ -203,7 +203,7 @@ def test_a_second_start_installs_nothing(checkout: FreshCheckout) -> None:
     with torch_index(200) as index:
         assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
         assert len(checkout.installs()) == 2
-    # The index is gone, and what it was once chosen for needs no second mention.
+    # The index is gone; the choice that was once made is not reported a second time.
     for environment in ({}, {"TORCH_INDEX_URL": index}, {"PYTHON": "python3"}):
         result = checkout.webui("--setup-only", **environment)
         assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

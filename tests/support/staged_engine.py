@@ -28,7 +28,7 @@ from tests.support.clips import cut, scene, writer
 
 STEPS = 2
 PEAK = 3 * 2**30
-# Of the memory that it claims: the cap, and of each stage what was planned and what was measured.
+# The memory that it claims to use: the cap, and for each stage the planned and the measured peak.
 CAP, RESERVE = 20 * 2**30, 2**30
 PLANNED = {"text": 3 * 2**30, "sample": 6 * 2**30, "decode": 7 * 2**30}
 MEASURED = {"text": 2 * 2**30, "sample": 5 * 2**30, "decode": 13 * 2**29}
@@ -38,7 +38,7 @@ MESSAGE, REMEDY = "The <b>stage</b> collapsed.", "Build another & start again."
 
 
 def memory_record(sections: int) -> dict[str, Any]:
-    """What a real engine writes of its memory after so many sections: a second for each use of a network."""
+    """Return an engine's record of its memory after so many sections: one second per network use."""
     uses = [("text", None), *((name, n) for n in range(1, sections + 1) for name in ("sample", "decode"))]
     stages = [
         {
@@ -56,7 +56,7 @@ def memory_record(sections: int) -> dict[str, Any]:
 
 
 class StagedEngine:
-    """Shows `tests.support.clips.scene`. Each event of a job takes one `go`."""
+    """An engine that shows `tests.support.clips.scene` and waits for one `go` before each event of a job."""
 
     restarts = False
 
@@ -68,7 +68,7 @@ class StagedEngine:
         self._killed = False
 
     def hold_cancel(self) -> None:
-        """From now on a cancelled job does not end before `release_cancel`, as in the middle of a step."""
+        """Keep cancelled jobs, as if within a step, from ending before `release_cancel`."""
         self._holds_cancel = True
 
     def release_cancel(self) -> None:
@@ -77,7 +77,7 @@ class StagedEngine:
             self._changed.notify_all()
 
     def go(self, events: int = 1) -> None:
-        """Lets the next events happen."""
+        """Let the next events happen."""
         with self._changed:
             self._permits += events
             self._changed.notify_all()
@@ -137,7 +137,7 @@ class StagedEngine:
         yield StageStarted(**about, stage="text")
         shown = video.frames
         for number, (final, pending) in enumerate(parts, 1):
-            if number <= video.sections:  # made by an engine before
+            if number <= video.sections:  # made by an earlier engine
                 continue
             yield StageStarted(**about, stage="sample", section=number)
             for step in range(1, STEPS + 1):

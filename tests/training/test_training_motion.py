@@ -24,14 +24,14 @@ SIZE = (64, 64)
 
 
 def scene() -> Scene:
-    """A red ball left of the middle on plain grey."""
+    """Return a red ball left of the middle on plain grey."""
     background = Background("solid", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
     return Scene(background, (Thing("ball", "red", (0.86, 0.13, 0.12), -0.2, 0.0, 0.15),), 0.5, 0.5)
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training folder started from the shipped model."""
+    """Return a training folder started from the shipped model."""
     folder = tmp_path_factory.mktemp("training")
     assert start_from(MODEL, folder)
     return folder

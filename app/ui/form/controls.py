@@ -1,4 +1,4 @@
-"""The left side of the page: the controls for what a person asks for, and what each of them calls."""
+"""The left side of the page: the controls of a request, and the handlers that they call."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from app.ui.planner import MEMORY_SETTINGS, Planner
 from app.ui.scripts import call, on_load
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
 
-# Of a page's own events none is an endpoint, none shows gradio's spinner, and none waits for another.
+# No event of the page is an endpoint, shows Gradio's spinner, or waits for another one.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 _SCRIPT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 _CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **_SCRIPT}
 
 
 class RequestForm:
-    """The left side of the page: what a person asks for.
+    """The left side of the page: the controls of a request.
 
     Attributes:
-        controls: those that become the job's settings, by their names.
+        controls: the controls that become the job's settings, by their names.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -150,7 +150,7 @@ class RequestForm:
 
         Args:
             name: the setting.
-            options: what differs from what the setting says of itself.
+            options: options that differ from the setting's own.
         """
         setting = PAGE_SETTINGS[name]
         about = _about(name) | {"value": self._start_values.get(name, setting.default)}
@@ -173,12 +173,12 @@ def _about(name: str) -> dict[str, Any]:
 
 
 def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, describer: Describer) -> None:
-    """Connect the form's controls with what they call."""
+    """Connect the form's controls with their handlers."""
     names, controls = list(form.controls), list(form.controls.values())
     around = [form.examples, form.banner]
 
     def named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
-        """A handler whose result, by name, goes to outputs in their order; what is missing stays."""
+        """Return a handler whose named results go to the outputs in order; missing ones stay unchanged."""
 
         def handler(*values: Any) -> list[Any]:
             made = make(*values)
@@ -190,14 +190,14 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         described = describer.describe(dict(zip(names, values, strict=True)))
         return described.length, described.picture, described.memory, described.facts
 
-    # What is folded away has no change event; who sets it lets the script say so, as `facts.submit`.
+    # A folded control has no change event; whoever sets it lets the script report that, as `facts.submit`.
     changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
         [page.load, *changes],
         describe, controls, [form.length, form.picture_note, form.memory, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
-    # By hand only: a model that is restored brings its settings along.
+    # This reacts to people only, since a model that is restored brings its settings along.
     chosen = ("steps", "guidance", "resolution", "mode")
     form.model.input(
         named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode],

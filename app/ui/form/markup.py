@@ -14,7 +14,7 @@ _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 
 def ordinal(number: int) -> str:
-    """Return "first" for 1, and so on; from 11 on "number 11"."""
+    """Return "first" for 1, and so on; from 11 on, "number 11"."""
     return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"number {number}"
 
 
@@ -31,7 +31,7 @@ def note_box(text: str) -> str:
 
 
 def banner(info: ModelInfo) -> str:
-    """Return what a model with a vocabulary is, with examples to start and its words; empty for others."""
+    """Return a description of a model with a vocabulary, its examples and its words; empty for others."""
     if not info.vocabulary:
         return ""
     groups = "".join(

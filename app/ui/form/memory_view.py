@@ -16,13 +16,13 @@ from diffusers_helper.planning.job import VideoPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
 
-# A bar over the whole device tells nothing of what takes less than this share of it.
+# A bar over the whole device cannot show anything smaller than this share of it.
 _SMALL_SHARE, _AROUND = 0.1, 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the form says of a plan: in the fold's head, and within it as markup."""
+    """The form's account of a plan: the text in the fold's head, and the markup within it."""
 
     state: str = ""
     markup: str = ""
@@ -31,9 +31,9 @@ class Told:
 def tell(
     planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
 ) -> Told:
-    """The plan of a request for a video of this height and width; None where the picture is not known."""
+    """Return the account of the plan for a video of this height and width, or None for an unknown picture."""
     if not planner.knows_the_size and request.vram_cap_gb is None:
-        text = "Only the card's driver knows its size, so the plan is made when the video is."
+        text = "Only the driver knows the card's size, so the plan is made together with the video."
         return Told("planned at the start", f'<p class="lt-plan-say">{text}</p>')
     try:
         found = planner.plan(request, info, shape)
@@ -46,7 +46,7 @@ def tell(
 
 
 def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
-    """What it costs."""
+    """Return the cost of a plan in words."""
     job = plan.job
     said = [f"Fits: peak {gb_text(job.peak_bytes)} of {gb_text(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
@@ -60,7 +60,7 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
         )
         if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
             kept = gb_text(budget.preserved_in_force)
-            said.append(f"Preserved memory gives way to {kept} GB under this cap.")
+            said.append(f"Preserved memory is lowered to {kept} GB under this cap.")
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
     return " ".join([*said, *plan.notes])
@@ -114,7 +114,7 @@ Used = list[tuple[str, str, int]]
 
 
 def _used(stage: StagePlan) -> Used:
-    """Kind, name and bytes of what a stage has on the device."""
+    """Yield kind, name and bytes of everything that a stage has on the device."""
     parts = [
         ("stay", "weights that stay", stage.resident_bytes + stage.others_bytes),
         ("ring", "ring for streaming", stage.ring_bytes),
@@ -125,7 +125,7 @@ def _used(stage: StagePlan) -> Used:
 
 
 def _bar(budget: Budget, used: Used, stage: str) -> str:
-    """From nothing to the device's memory, or to a little more than cap and use where they are small."""
+    """Draw the bar up to the device's memory, or to a little more than cap and use where they are small."""
     cap, total = budget.cap_bytes, sum(size for _, _, size in used)
     most = max(cap, total)
     whole = max(budget.total_bytes, most)

@@ -1,4 +1,4 @@
-"""The form's values: what they are at first, what a browser kept of them, and the request they make."""
+"""The form's values: the first ones, those that a browser kept, and the request made of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, SettingInfo
 
-# A browser's numbers have gaps above this bound, so that it could send another seed than it shows.
+# Above this bound a browser's numbers have gaps, so that it could send another seed than it shows.
 PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
@@ -29,10 +29,10 @@ def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
 
 
 def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Return the form's values as a request's, with resolution and memory only where they were changed.
+    """Return the form's values as a request, with resolution and memory only where they were changed.
 
     Raises:
-        InputError: for a seed that a browser cannot hold exactly.
+        InputError: For a seed that a browser cannot hold exactly.
     """
     settings = settings | planner.own(settings)
     seed = settings.get("seed")
@@ -48,7 +48,7 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
 
 
 def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
-    """Return what a browser kept, as far as it can still be used: JSON that anything may have written."""
+    """Return the usable part of what a browser kept, which is JSON of unknown origin."""
     try:
         kept = json.loads(text) if isinstance(text, str) else None
     except ValueError:

@@ -61,10 +61,10 @@ def show(
     """Return what the live view shows of a scene.
 
     Args:
-        scene: the state of the jobs.
-        now: seconds since the epoch.
-        find_model: returns the facts of a model by its name in a request.
-        report: returns the text of the problem report of a failed job, by its id.
+        scene: The state of the jobs.
+        now: Seconds since the epoch.
+        find_model: Returns the facts of a model by its name in a request.
+        report: Returns the text of the problem report of a failed job, by its id.
     """
     live = scene.live
     if live is None:

@@ -37,14 +37,14 @@ class Timing:
 
     @property
     def step(self) -> float | None:
-        """The usual seconds of a step."""
+        """Return the usual seconds of a step."""
         if self._step_seconds:
             return median(self._step_seconds[-_RECENT_STEPS:])
         return self._lead_seconds[-1] if self._lead_seconds else None
 
     @property
     def has_tail(self) -> bool:
-        """Whether a decode has been measured."""
+        """Return whether a decode has been measured."""
         return bool(self._frame_seconds)
 
     def costs(self) -> tuple[float, float]:
@@ -68,10 +68,10 @@ class Timing:
         """Estimate the seconds to the end of the job; None while nothing is measured.
 
         Args:
-            section: the section in the making, from 1; all before it are finished.
-            step: the number of its finished steps.
-            since: seconds since the last step, or since its decode began.
-            in_tail: whether it is being decoded or written.
+            section: The section in the making, from 1; all before it are finished.
+            step: The number of its finished steps.
+            since: Seconds since the last step, or since its decode began.
+            in_tail: Whether it is being decoded or written.
         """
         if self.step is None:
             return None

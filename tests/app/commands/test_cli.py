@@ -1,4 +1,4 @@
-"""`python -m app` as a program: its output, its exit codes, its end by signals."""
+"""Tests of `python -m app` as a program: its output, its exit codes, its end by signals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_mode_is_the_models_first_unless_given(program: Program) -> None:
         assert request["mode"] == mode
 
 
-# arguments that replace good ones, and words of the one line that answers
+# arguments that replace valid ones, and words of the single line that answers
 BAD = {
     "nan": (["--seconds", "nan"], ("seconds is nan", "from 1 to 120")),
     "infinite": (["--guidance", "inf"], ("guidance is inf", "from 1 to 32")),
@@ -278,7 +278,7 @@ def test_a_second_interrupt_quits_at_once(program: Program) -> None:
     tasks = Path(f"/proc/{process.pid}/task")
     before = len(list(tasks.iterdir()))
     process.send_signal(signal.SIGINT)
-    # Two signals that are pending at once are one, so wait for the thread that the first one starts.
+    # Two pending signals count as one, so wait for the thread that the first one starts.
     wait_until(lambda: len(list(tasks.iterdir())) > before)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=PATIENCE)
@@ -317,7 +317,10 @@ def test_a_terminal_gets_a_bar_with_the_time_left(program: Program) -> None:
     process = program.start("generate", script="sections=2 steps=4", stderr=far)
     os.close(far)
     shown = b""
-    with contextlib.suppress(OSError), open(near, "rb", buffering=0) as terminal:  # it ends with an error
+    with (
+        contextlib.suppress(OSError),
+        open(near, "rb", buffering=0) as terminal,
+    ):
         while part := terminal.read(4096):
             shown += part
     assert process.wait(PATIENCE) == 0

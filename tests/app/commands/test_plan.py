@@ -1,4 +1,4 @@
-"""The command `plan`: its table, its JSON, its refusals, for the demo and for a model that is not here."""
+"""Tests of the command `plan`: its table, its JSON and its refusals, for the demo and for an absent model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The same machine everywhere, without calibration."""
+    """Fix the machine to the same one everywhere, without calibration."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("VRAM_CAP_GB", "PRESERVED_GB", "VAE_TILE", "VAE_DTYPE", "ATTENTION", "PROFILE"):
         monkeypatch.delenv(f"LONGTAKE_{name}", raising=False)
@@ -117,7 +117,7 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
     assert [
         note for note in after["notes"] if "Memory ran out on this card before" in note and FORGET in note
     ]
-    # A card that is named has learned nothing here.
+    # A card named on the command line has learned nothing on this machine.
     assert "ran out" not in str(as_json(capsys, *common, "--card", "gfx1100:24")["notes"])
     local.learned.forget()
     assert as_json(capsys, *common) == before

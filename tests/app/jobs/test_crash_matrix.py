@@ -85,7 +85,7 @@ class Folder:
         return name in self._programs and self._programs[name].poll() is None
 
     def kill(self, *names: str) -> None:
-        """The programs alone: their engines have to notice by themselves."""
+        """Kill the programs alone: their engines have to notice by themselves."""
         for name in names:
             if self.runs(name):
                 self._programs[name].send_signal(signal.SIGKILL)

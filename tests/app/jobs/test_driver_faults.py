@@ -1,4 +1,4 @@
-"""A driver that fails at a convolution: the job ends in the same pixels, the next one asks it no more.
+"""Tests of a driver that fails at a convolution: the pixels stay the same, the next job avoids the call.
 
 Frames are compared before they are encoded. Two ways to compute a convolution round differently, by an amount
 that depends on the processor; a pixel may tip to the next level, and then the encoder makes other choices.
@@ -31,7 +31,7 @@ DRIVER = Path(__file__).parents[2] / "support" / "bad_driver"
 
 @dataclass(slots=True)
 class Watchful(Patience):
-    """Patience that ends when the driver has fallen asleep, once, however fast the machine is."""
+    """Patience that ends once, when the driver has fallen asleep, however fast the machine is."""
 
     calls: Path = field(kw_only=True)
     has_ended: bool = False
@@ -54,17 +54,17 @@ class Studio:
         self._frames.mkdir()
 
     def make(self) -> tuple[list[Event], Path, np.ndarray]:
-        """A job of two sections: its events, its folder, and its frames before they were encoded."""
+        """Run a job of two sections; return its events, its folder, and its frames before encoding."""
         request = GenerationRequest(
             image=str(self._picture), prompt="a red ball", seconds=2.4, steps=1, model=str(self._model)
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", os.pathsep.join((str(DRIVER), str(ROOT))))
-            patch.setenv("XDG_CACHE_HOME", str(self._cache))  # where routes are learned
+            patch.setenv("XDG_CACHE_HOME", str(self._cache))  # the folder of learned routes
             patch.setenv("BAD_DRIVER_FRAMES", str(self._frames))
             job = self.service.submit(request, allow_folder=True)
             events = [item[1] for item in self.service.follow(job.id) if item is not None]
-        sections = sorted(self._frames.iterdir(), reverse=True)  # the end of the video is made first
+        sections = sorted(self._frames.iterdir(), reverse=True)  # the end of the video is generated first
         return events, job.folder, np.concatenate([np.load(section) for section in sections])
 
 
@@ -79,7 +79,7 @@ def check_pixels(made: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tuple[Path, np.ndarray]:
-    """The folder and the frames of a job that nothing happened to."""
+    """Return the folder and the frames of a job that nothing disturbed."""
     studio = Studio(tmp_path_factory.mktemp("undisturbed"), tiny_model)
     events, folder, frames = studio.make()
     studio.service.stop()
@@ -139,7 +139,7 @@ def test_a_kill_inside_a_convolution_changes_no_byte(
     assert sum(isinstance(event, Warned) for event in events) == 1
     begun = Counter((event.stage, event.section) for event in events if isinstance(event, StageStarted))
     again = {place for place, count in begun.items() if count > 1}
-    assert again == {("load", None), ("decode", 1)}  # what was computed is computed once
+    assert again == {("load", None), ("decode", 1)}  # nothing is computed twice
     assert (folder / "video.mp4").read_bytes() == (undisturbed[0] / "video.mp4").read_bytes()
     assert np.array_equal(frames, undisturbed[1])
 
@@ -155,7 +155,7 @@ def test_every_known_error_at_shapes_of_its_own_gives_the_same_pixels(
     failed = len(calls.read_bytes())
     assert failed >= len(TEXTS)
     check_pixels(frames, undisturbed[1])
-    # Again with the engine that has seen the errors, then with one that has only read of them.
+    # Run it again with the engine that has seen the errors, then with one that has only read about them.
     assert isinstance(studio.make()[0][-1], Finished)
     studio.engine.close()
     assert isinstance(studio.make()[0][-1], Finished)

@@ -1,4 +1,4 @@
-"""A job that fails before anything can be watched leaves what it took of the memory, for the page to show."""
+"""Tests that a job that fails early still leaves its record of memory for the page to show."""
 
 from __future__ import annotations
 

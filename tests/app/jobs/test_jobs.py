@@ -1,4 +1,4 @@
-"""Jobs from submit to their end, over an engine process whose pipeline is a stand-in."""
+"""Tests of jobs from submission to their end, over an engine process whose pipeline is a stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever follows a job comes to an end, also where the job's own end cannot be written any more."""
+"""Tests that whoever follows a job reaches an end, even if the job's own end cannot be written any more."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def test_following_what_nobody_makes_any_more_is_refused(studio: Studio) -> None
     studio.service.stop()
     with pytest.raises(LongtakeError, match=f"stopped before job {queued.id} came to its end"):
         list(items)
-    for _ in pages:  # ends too, without an error that a browser would be shown
+    for _ in pages:  # It ends too, without an error that a browser would show.
         assert studio.service._stopped

@@ -1,4 +1,4 @@
-"""The estimate of a request's time from the jobs before it."""
+"""Tests of the estimate of a request's time from earlier jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ paces = st.builds(Pace, rates, rates, rates)
 
 
 def told(work: Work, true: Pace) -> list[Event]:
-    """The events of a job that ran at exactly this pace."""
+    """Return the events of a job that ran at exactly this pace."""
     now = true.start_up
     events: list[Event] = [
         JobStarted(job="j", time=0.0, sections=work.sections, frames=1, width=work.pixels, height=1)

@@ -1,4 +1,4 @@
-"""The whole way with real model classes at tiny size: command line, worker, engine, pipeline, video."""
+"""Tests of the whole path from command line to video, with real model classes at tiny size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = ["--seconds", "1", "--steps", "2", "--prompt", "a red ball moves left
 
 
 def frames_of(video: Path) -> tuple[int, int, int]:
-    """Number of decodable frames, width, height."""
+    """Return the number of decodable frames, the width and the height."""
     with av.open(str(video)) as file:
         shapes = [(frame.width, frame.height) for frame in file.decode(video=0)]
     assert len(set(shapes)) == 1
@@ -137,7 +137,7 @@ def test_a_cancel_in_any_stage_ends_the_job_and_leaves_the_video_so_far(studio: 
             shown = end
         if is_cancelled and isinstance(end, StepDone):
             steps_after += 1
-        # The model is loaded with the first job only; then the cancel comes with the first event.
+        # Only the first job loads the model; the cancel then comes with the first event.
         is_there = isinstance(end, StageStarted) and (end.stage, end.section) == (stage, section)
         if not is_cancelled and (is_there or (stage == "load" and isinstance(end, JobStarted))):
             is_cancelled = studio.service.cancel(job)

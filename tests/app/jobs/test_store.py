@@ -1,4 +1,4 @@
-"""What is left of jobs when programs end, and what is refused before there is a job."""
+"""Tests of what remains of jobs when programs end, and of requests that are refused before a job exists."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def truncated_file(folder: Path) -> str:
     return str(folder / "truncated.png")
 
 
-# what is changed in a good request, and words that the refusal names
+# the change to a valid request, and words of the refusal
 REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no such model": ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
     "a file as model": ({"model": str(ROOT / "pyproject.toml")}, ("project.toml", "folder")),

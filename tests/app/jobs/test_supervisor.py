@@ -1,4 +1,4 @@
-"""What the supervisor does about engines that die or fall silent, over an engine that plays a script."""
+"""Tests of the supervisor with engines that die or fall silent, over an engine that plays a script."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def done(section: int, front: int = 0) -> SectionFinished:
 
 @dataclass
 class Clock:
-    """Stands in for the module `time`; goes on only when it is told to."""
+    """A stand-in for the module `time` that goes on only when it is told to."""
 
     now: float = 1000.0
 
@@ -257,7 +257,7 @@ def test_silence_beyond_the_limit_ends_the_engine(clock: Clock) -> None:
     assert made[-1] == END
     assert step(1) in made
     assert "gave no sign of life for" in warnings(made)[0]
-    # The longest silence that ended well is remembered, the one that did not is not.
+    # The longest silence that ended well is remembered; a silence that did not end is not.
     assert patience.limit("demo sample 64x64") == pytest.approx(8 * 79.0)
 
 
@@ -323,7 +323,7 @@ def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock:
 
 
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel search is expected again where the card, MIOpen with torch, or the find mode is another."""
+    """Expect a new kernel search after a change of card, of MIOpen and torch, or of the find mode."""
     machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
     monkeypatch.setattr("app.machine.this_machine", lambda _: machine)
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
@@ -356,7 +356,7 @@ def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -
 def test_a_kernel_search_after_a_clean_up_is_given_its_time(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was learned with kernels at hand says nothing of a run that has to compile them again."""
+    """Ignore times learned with compiled kernels in a run that has to compile them again."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     patience = Patience()
     patience.learn("demo decode 64x64", 1.0)
@@ -373,7 +373,7 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
 def test_what_a_dead_engine_was_writing_is_removed(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the job's folder is a relative path
+    monkeypatch.chdir(tmp_path)  # The job's folder is a relative path.
     torn = Path("job", "segments", ".0001.mp4.tmp")
     whole = torn.with_name("0001.mp4")
     torn.parent.mkdir(parents=True)

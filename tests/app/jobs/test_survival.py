@@ -45,7 +45,7 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
 
 @pytest.fixture
 def interrupted(studio: Studio) -> str:
-    """A job of a server that was killed after the first section."""
+    """Return a job of a server that was killed after the first section."""
     process, (job_id,) = run_program(studio, HANGS)
     studio.until(studio.service.job(job_id), SectionFinished)
     kill(process)

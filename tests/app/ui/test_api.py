@@ -1,4 +1,4 @@
-"""The endpoint for programs, over the whole product: page process, engine process, a tiny model."""
+"""Tests of the endpoint for programs over the whole product: page process, engine process, a tiny model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def frames(video: str | Path) -> int:
 
 
 def refusal(**settings: object) -> str:
-    """What the command line says."""
+    """Return the refusal that the command line prints."""
     with pytest.raises(InputError) as caught:
         GenerationRequest.from_dict({"image": "photo.jpg", **settings})
     return str(caught.value)

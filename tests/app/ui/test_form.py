@@ -1,4 +1,4 @@
-"""The form's values and what is said of them, without a browser."""
+"""Tests of the form's values and of what the page says about them, without a browser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLANNER = Planner()
 @given(width=st.integers(16, 400), height=st.integers(16, 400), side=st.sampled_from([64, 128, 640]))
 def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int) -> None:
     crop = crop_of(Size(width, height, width, height), side, 16)
-    # The columns and rows of a picture that remember their own place tell what was left of it.
+    # Each pixel's value is its column or row, so that the result shows which part of the picture was kept.
     places = np.zeros((height, width, 3), np.float32)
     places[..., 0], places[..., 1] = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
     channels = [Image.fromarray(places[..., channel]) for channel in (0, 1)]
@@ -113,7 +113,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
     told = describer.describe(values)
     assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in told.length
-    assert "No time estimate yet" in told.length
+    assert "There is no time estimate" in told.length
     assert told.facts["size"] == "144 × 112 of 320 × 240"
     assert told.facts["look"] == "seed 31337 · 8 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640}).facts["size"]

@@ -1,4 +1,4 @@
-"""What the form says of memory, without a browser: on one card and on a machine without any."""
+"""Tests of what the form says about memory, without a browser, on one card and on a machine without any."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHAPE = (640, 640)
 
 
 def told(planner: Planner, model: str = "framepack-i2v", **settings: Any) -> tuple[str, str]:
-    """State and text of the panel."""
+    """Return state and text of the panel."""
     info = find_model(model)
     request = GenerationRequest(image="x", model=model, mode=info.modes[0], **settings)
     panel = tell(planner, request, info, SHAPE if model != "demo" else (128, 128))
@@ -82,7 +82,7 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
         "Decoding",
     ):
         assert stage in text
-    # With real guidance a step runs the transformer twice.
+    # With real guidance, a step runs the transformer twice.
     assert "44.6 GB a step" in told(RADEON, cfg=2.0)[1]
 
 
@@ -99,7 +99,7 @@ def test_less_preserved_means_less_streamed_and_more_taken() -> None:
 
 
 def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
-    assert "Preserved memory gives way to 8 GB under this cap." in told(RADEON, vram_cap_gb=10)[1]
+    assert "Preserved memory is lowered to 8 GB under this cap." in told(RADEON, vram_cap_gb=10)[1]
     assert "gives way" not in told(RADEON, vram_cap_gb=10, preserved_gb=8)[1]
 
 

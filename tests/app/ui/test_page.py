@@ -1,4 +1,4 @@
-"""The page in Chromium, over an engine that goes on when the test says so."""
+"""Tests of the page in Chromium, over an engine that goes on when the test says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The right side of the page in Chromium, over an engine that goes on when the test says so."""
+"""Tests of the right side of the page in Chromium, over an engine that goes on when the test says so."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.staged_engine import (
 
 pytestmark = needs_chromium
 TOP = "document.querySelector('.lt-stage video.lt-top')"
-# Notes both videos' moments the instant one is put over the other, before anything else can run.
+# Notes the times of both videos the instant one is put over the other, before anything else can run.
 WATCH_SWAPS = """() => {
     window.swaps = [];
     const videos = [...document.querySelectorAll('.lt-stage video')];
@@ -47,7 +47,7 @@ WATCH_SWAPS = """() => {
         top = now || top;
     }).observe(videos[0].parentElement, {subtree: true, attributes: true, attributeFilter: ['class']});
 }"""
-# What the line about the connection and the engine has said since.
+# Collects the texts that the line about the connection and the engine has shown since.
 WATCH_PULSE = """() => {
     window.pulses = [];
     const line = document.querySelector('.lt-pulse-text');
@@ -62,14 +62,14 @@ SHIFT = """() => {
 
 
 def submit(stand: Stand, photo: Path, **settings: Any) -> str:
-    """The id of a job that any open page shows."""
+    """Submit a job that any open page shows, and return its id."""
     return stand.service.submit(
         GenerationRequest(image=str(photo), **{"prompt": "the red ball moves right", **settings})
     ).id
 
 
 def shows(page: Any, frames: int) -> None:
-    """Waits until the version of so many frames is the one that is watched."""
+    """Wait until the version with so many frames is the one that is watched."""
     page.wait_for_selector(f'.lt-stage[data-url$="?v={frames}"]')
 
 
@@ -118,7 +118,7 @@ def test_a_playing_video_grows_without_a_jump_or_a_black_frame(
     page.evaluate(WATCH_SWAPS)
     cast = Screencast(page)
     for frames in rest:
-        # Slowly and far from the end, where the loop's own jump would be taken for the swap's.
+        # Play slowly and far from the end, as the loop's own jump there would look like the swap's.
         page.evaluate(f"() => {{ {TOP}.currentTime = 0.2; }}")
         page.wait_for_function(f"!{TOP}.paused && !{TOP}.seeking && {TOP}.currentTime > 0.2")
         stand.engine.go(FURTHER)
@@ -129,7 +129,7 @@ def test_a_playing_video_grows_without_a_jump_or_a_black_frame(
     assert len(swaps) == len(rest)
     for swap in swaps:
         in_front = swap["length"] - swap["before"] if mode == "inverted" else 0.0
-        # It loops while the job runs, so what stood at the end may have gone on from the beginning.
+        # The video loops while the job runs, so that it may have gone on from its end to its beginning.
         moved = (swap["now"] - swap["old"] - in_front) % swap["length"]
         assert min(moved, swap["length"] - moved) <= 0.1
         assert swap["ready"] >= 2
@@ -162,7 +162,7 @@ def test_a_paused_video_stays_on_its_frame(page: Any, stand: Stand, photo: Path,
 
 
 def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path) -> None:
-    photo = tmp_path / "photo.png"  # of the shape of the video that the engine makes
+    photo = tmp_path / "photo.png"  # has the shape of the engine's video
     Image.new("RGB", (960, 640), (90, 140, 170)).save(photo)
     job = submit(stand, photo, seconds=2.4, seed=7, resolution=640)
     status(page, state="running")
@@ -221,7 +221,7 @@ def test_a_click_on_a_section_goes_there(page: Any, stand: Stand, photo: Path) -
     page.wait_for_function(f"{TOP}.currentTime < 0.04")
     page.keyboard.press("Home")
     assert page.evaluate("document.activeElement.dataset.section") == "3"
-    page.keyboard.press("Enter")  # not made yet: nothing happens
+    page.keyboard.press("Enter")  # does not exist yet, so that nothing happens
     assert page.evaluate(f"{TOP}.currentTime") < 0.04
 
 
@@ -276,7 +276,7 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     assert not failed.locator("pre").is_visible()
     failed.get_by_text("Technical details").click()
     assert job in failed.locator("pre").inner_text()
-    # Where time and memory went until then, from what the job's folder keeps.
+    # The page shows how time and memory were spent until then, from the records in the job's folder.
     facts = " ".join(failed.locator(".lt-facts").inner_text().split())
     assert f"Peak on the device {MEASURED['decode'] / 2**30:.1f} GB under a cap of 20 GB" in facts
     assert failed.locator(".lt-plot .lt-use").count() == 3
@@ -363,7 +363,7 @@ def test_the_preview_can_be_put_away_and_stays_away(page: Any, stand: Stand, pho
 
 @pytest.fixture
 def calm_page(browser: Any, stand: Stand) -> Iterator[Any]:
-    """For a person who asked for less motion, and allows notifications."""
+    """Open the page for a person who asked for less motion and allows notifications."""
     context = browser.new_context(reduced_motion="reduce", permissions=["notifications"])
     context.set_default_timeout(PATIENCE * 1000)
     context.add_init_script(

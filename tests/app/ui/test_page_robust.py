@@ -1,4 +1,4 @@
-"""What goes wrong around a page: dead servers, many tabs, hasty fingers, hostile texts, no mouse."""
+"""Tests of trouble around a page: dead servers, many tabs, hasty clicks, hostile texts, no mouse."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOSTILE = (
     '<img src=x onerror="window.hit=1"></script><svg onload=window.hit=2>\u202e\u0000-abc {{hit}} ${hit} '
 )
 HOSTILE = HOSTILE.replace("\u0000", "") + "\U0001f9ff" * 5 + "\u0301" * 20 + " מִלָּה" + "w" * 300
-# What Tab reaches, in the order of the page, and whether one sees where it stands.
+# Returns what Tab reaches, in the order of the page, and whether the focus is visible there.
 FOCUSED = """() => {
     const one = document.activeElement;
     if (!one || one === document.body) return null;
@@ -73,7 +73,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program
 
 
 class Program:
-    """The staged page in a process, again and again on the same port."""
+    """The staged page in a process that is started again and again on the same port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -106,7 +106,7 @@ class Program:
 
 
 def subscriptions(service: JobService) -> int:
-    """How many pages are kept up to date about the service's jobs."""
+    """Return the number of pages that are kept up to date about the service's jobs."""
     return sum(
         isinstance(one, types.GeneratorType)
         and one.gi_code is watch.watch.__code__
@@ -185,7 +185,7 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
     status(page, state="running")
 
     def all_over() -> bool:
-        page.wait_for_timeout(100)  # lets the browser's messages in
+        page.wait_for_timeout(100)  # processes the browser's messages
         running, waiting = stand.service.open_jobs()
         for job in (*waiting, *filter(None, [running])):
             stand.service.cancel(job.id)
@@ -253,7 +253,7 @@ def test_everything_is_reached_by_tab_and_seen(page: Any) -> None:
         if now is None or now["number"] < len(walked):
             break
         walked.append(now)
-    # What stays at the window's edge must not lie over what has the focus.
+    # Elements fixed at the window's edge must not cover the element that has the focus.
     assert not [one["html"] for one in walked if one["covered"]]
     unseen = [f"{one['name']}: {one['html']}" for one in walked if not one["seen"]]
     assert not unseen, "\n".join(unseen)

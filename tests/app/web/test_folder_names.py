@@ -1,4 +1,4 @@
-"""What folders are called in messages, on the way out and on the way in."""
+"""Tests of the names that stand for folders in messages, in both directions."""
 
 from __future__ import annotations
 

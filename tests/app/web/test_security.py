@@ -1,4 +1,4 @@
-"""Whom the page answers, what it hands out, and what it takes."""
+"""Tests of which clients the page answers, what it serves, and what it accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVIL = "http://evil.example"
 
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """A page without a password."""
+    """Serve a page without a password."""
     folder = tmp_path_factory.mktemp("stand")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
@@ -38,7 +38,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
-    """Address and application of a page with a password."""
+    """Return address and application of a page with a password."""
     folder = tmp_path_factory.mktemp("locked")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
@@ -52,7 +52,7 @@ def port(stand: Stand) -> int:
     return urlsplit(stand.url).port or 0
 
 
-# Names: whom the page takes itself for
+# Names: the hosts that the page accepts as its own
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LOCALHOST.", "127.8.8.8", "[::1]"])
@@ -95,7 +95,7 @@ def test_names_where_other_machines_reach_the_page() -> None:
         assert not hosts.allows(host), host
 
 
-# Origins: on whose behalf a browser asks
+# Origins: the sites on whose behalf a browser may ask
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method
 
 
 def handshake(origin: str) -> dict[str, str]:
-    """The headers that open a WebSocket."""
+    """Return the headers that open a WebSocket."""
     return {
         "Origin": origin, "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
@@ -142,7 +142,7 @@ def test_no_web_socket_is_opened(stand: Stand, path: str) -> None:
 
 
 def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) -> None:
-    """As with a package for them installed, which uvicorn then uses."""
+    """Call the application as uvicorn does where a package for WebSockets is installed."""
 
     async def anything(*_: object) -> Any:
         raise AssertionError("the guard let it pass")
@@ -264,7 +264,7 @@ def test_routes_that_the_page_does_not_need_are_not_there(stand: Stand, path: st
 
 
 def every_route(app: Any) -> Iterator[tuple[str, str]]:
-    """Method and a path of each route that the application, or a router in it, has."""
+    """Return method and path of each route of the application and of the routers in it."""
     for route in app.routes:
         if hasattr(route, "original_router"):
             yield from every_route(route.original_router)

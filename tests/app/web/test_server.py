@@ -1,4 +1,4 @@
-"""The page as a program: what it accepts, and that it leaves nothing behind."""
+"""Tests of the page as a program: what it accepts, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The sentence with which the program refuses to start."""
+    """Return the sentence with which the program refuses to start."""
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -55,7 +55,7 @@ def test_memory_that_cannot_be_set_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for option, variable in (("vram-cap-gb", CAP_VARIABLE), ("preserved-gb", PRESERVED_VARIABLE)):
-        monkeypatch.setenv(variable, "4")  # so that it is as before after the test
+        monkeypatch.setenv(variable, "4")  # restores it after the test
         assert f"{variable} is 'lots'; expected a number" in refused(capsys, f"--{option}", "lots")
         monkeypatch.setenv(variable, "4")
 
@@ -67,7 +67,7 @@ def test_a_signal_ends_everything(launch: Launch, number: int) -> None:
     program.wait_until_up()
     group = program.process.pid
     wait_until(lambda: len(processes_in_group(group)) == 2)  # the page and its engine
-    os.killpg(group, number)  # as a terminal and a service manager do
+    os.killpg(group, number)  # as a terminal and a service manager send it
     assert program.process.wait(PATIENCE) == 0
     wait_until(lambda: not processes_in_group(group))
     assert "Traceback" not in program.result()[2]

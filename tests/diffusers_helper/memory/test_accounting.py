@@ -1,4 +1,4 @@
-"""The accounting device counts what a GPU would hold, and refuses what would pass the cap."""
+"""Tests that the accounting device counts what a GPU would hold, and refuses what would exceed the cap."""
 
 from __future__ import annotations
 

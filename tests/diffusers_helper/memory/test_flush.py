@@ -1,4 +1,4 @@
-"""Flushing gives memory back in three ways and says how much by each; the HIP library here is a stand-in."""
+"""Tests that a flush returns memory in three ways and reports each, with a stand-in for the HIP library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 LOGGER = "diffusers_helper.memory.flush"
 MIB = 1024**2
 
-# A pool of 64 MiB that remembers its calls and can be told to fail.
+# A pool of 64 MiB that records its calls and can be told to fail.
 SOURCE = """
 #include <stddef.h>
 #include <stdint.h>
@@ -67,7 +67,7 @@ class Hip:
         ctypes.c_int.in_dll(self._library, "trim_status").value = trim
 
     def unload(self) -> None:
-        """As often as it was opened, so that no other test finds it."""
+        """Close it as often as it was opened, so that no other test finds it."""
         close = ctypes.CDLL(None).dlclose
         for _ in range(100):
             if str(self._path) not in Path("/proc/self/maps").read_text(encoding="utf-8"):
@@ -88,7 +88,7 @@ def compiled(folder: Path, name: str, *options: str) -> Path:
     params=["libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7.2.70200", "libamdhip64-1f3.so.7"]
 )
 def hip(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hip]:
-    """Under the names it has in ROCm and in torch's packages."""
+    """Provide it under the names that it has in ROCm and in torch's packages."""
     hip = Hip(compiled(tmp_path, request.param, "-DWITH_ATTRIBUTES"))
     yield hip
     hip.unload()
@@ -126,7 +126,7 @@ def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixt
 def test_a_library_that_is_not_loaded_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    """It lies where the loader looks first."""
+    """Place the library where the loader looks first."""
     compiled(tmp_path, "libamdhip64.so", "-DWITH_ATTRIBUTES")
     program = """
         from pathlib import Path
@@ -186,7 +186,7 @@ def test_a_rocm_build_without_a_card_is_silent(tmp_path: Path, log: pytest.LogCa
 
 @needs_compiler
 def test_two_entry_points_are_enough(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    """A pool that cannot be asked for its size is trimmed all the same."""
+    """Trim a pool that cannot be asked for its size."""
     hip = Hip(compiled(tmp_path, "libamdhip64.so"))
     try:
         assert flush_rocm_allocator("worker-start") == FlushReport("worker-start", trimmed=True)
@@ -207,7 +207,7 @@ def test_a_library_too_old_for_pools_is_passed_over(tmp_path: Path, log: pytest.
 
 
 class Knot:
-    """Refers to itself, so that only the garbage collector ends it."""
+    """An object that refers to itself, so that only the garbage collector frees it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor, self.self = tensor, self

@@ -1,4 +1,4 @@
-"""The job's folder: its layout, and files that are there in one piece or not at all."""
+"""Tests of a job's folder: its layout, and files that are either complete or absent."""
 
 from __future__ import annotations
 

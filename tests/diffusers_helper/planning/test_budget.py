@@ -1,4 +1,4 @@
-"""The planner: no plan exceeds the cap, a larger cap never streams more, the smallest cap is exact."""
+"""Tests of the planner: no plan exceeds its cap, a larger cap never streams more, the least cap is exact."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def jobs(draw: st.DrawFn) -> tuple[Budget, tuple[Demand, ...]]:
 
 
 def check(budget: Budget, plan: StagePlan, stage: Stage) -> None:
-    """What any plan must be."""
+    """Assert what holds for every plan."""
     parts = (plan.others_bytes, plan.resident_bytes, plan.ring_bytes, plan.working_bytes, plan.reserve_bytes)
     assert plan.peak_bytes == sum(parts) <= budget.cap_bytes
     room = max(budget.preserved_in_force, stage.working_bytes + budget.reserve_bytes)
@@ -106,7 +106,7 @@ def test_no_plan_of_any_model_shape_and_cap_exceeds_the_cap(job: tuple[Budget, t
     for stage, planned in zip(by_tile[plan.vae_tile_px].stages, plan.stages, strict=True):
         check(budget, planned, stage)
         assert not plan.keep_all_resident or not planned.streamed_blocks
-    # A larger tile was left out only where it does not fit.
+    # The planner may pass over a larger tile only where it does not fit.
     for demand in wanted[: [demand.vae_tile_px for demand in wanted].index(plan.vae_tile_px)]:
         with pytest.raises(DoesNotFit):
             plan_job(budget, [demand])

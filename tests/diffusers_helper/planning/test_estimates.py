@@ -1,4 +1,4 @@
-"""Estimated working sets against what the accounting device counts, sizes from files, and calibration."""
+"""Tests of estimated working sets against the accounting device, of sizes from files, and of calibration."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_videos_of_both_kinds_are_estimated_from_above() -> None:
 @pytest.mark.parametrize(("height", "width", "tile"), [(64, 64, 256), (64, 96, 64)])
 def test_the_vae_is_estimated_from_above(height: int, width: int, tile: int) -> None:
     for result in vae(8, 1, height, width, tile, torch.float32):
-        # So few channels make the frames weigh, which fp32 on a CPU does not copy.
+        # With so few channels the frames dominate, and fp32 on a CPU does not copy them.
         assert 0.99 < result.ratio < 1.1, result
 
 

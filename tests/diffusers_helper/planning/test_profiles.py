@@ -1,4 +1,4 @@
-"""Which card is found from the kernel's files, what its profile says, and whose environment wins."""
+"""Tests of which card is found in the kernel's files, of its profile, and of whose environment wins."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_containers_limit_counts_as_the_memory(tmp_path: Path) -> None:
     assert host_memory(tmp_path).total == 64 * GB
 
 
-# Cap and preserved memory in GB, as the page shows them at first.
+# Cap and preserved memory in GB, as the page first shows them.
 @pytest.mark.parametrize(
     ("arch", "total", "cap", "preserved"),
     [

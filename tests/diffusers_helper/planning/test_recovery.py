@@ -1,4 +1,4 @@
-"""Out of memory: known by its texts, answered by smaller plans, remembered, and at last explained."""
+"""Tests of out-of-memory errors: recognised by their texts, answered by smaller plans, stored, explained."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
     ("text", "kind", "first"),
     [
         (CUDA, "shortage", "smaller `resolution`"),
-        (PIECES, "fragmentation", "Start Longtake anew"),
+        (PIECES, "fragmentation", "Restart Longtake"),
         (HIP, "driver", "GTT"),
         (HSA, "driver", "GTT"),
         ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
@@ -137,7 +137,7 @@ def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
         assert steps.plan.peak_bytes <= 1000
     assert held == sorted(held, reverse=True)
     assert len(set(held)) == MAX_STEPS + 1 == steps.retries + 1
-    assert held[-1] == 50  # what the VAE needs anyway
+    assert held[-1] == 50  # the least that the VAE needs
 
 
 def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
@@ -174,7 +174,7 @@ def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> Non
     assert LearnedLevels(Facts(file), "x").read() == Level(1, 0)
 
 
-# Whole jobs, with a stage that runs out of memory when it is told to.
+# Whole jobs, with a stage that runs out of memory on demand
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def undisturbed(deep_models: Models, small_scene: Path, tmp_path_factory: pytest
 
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str | None]], None]:
-    """Have a function raise these texts in turn, and do its work for None and ever after."""
+    """Let a function raise these texts in turn, and work for None and after the last."""
 
     def install(name: str, texts: list[str | None]) -> None:
         module = pipeline if hasattr(pipeline, name) else engine
@@ -234,7 +234,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert isinstance(finished, Finished)
     assert (finished.retries, messages(events)) == (0, [])
     assert finished.bytes_streamed > 0
-    # The page plans what the engine did.
+    # The page makes the plan that the engine followed.
     info = deep_models.info
     profile = profile_for(Machine("cpu", "", "CPU", host_memory().total), {})
     plan = plan_video(tiny_request(small_scene), info, profile, shape=(64, 64), learned=local.learned)
@@ -265,7 +265,7 @@ def test_decoding_goes_on_in_smaller_tiles(
 def test_a_retry_begins_when_what_failed_is_gone(
     deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exception's frames held tensors; the flush comes after their death."""
+    """Flush only after the exception's frames, which held tensors, are gone."""
     alive: list[int] = []
     kept: list[Any] = []
     real = engine.decode_pass

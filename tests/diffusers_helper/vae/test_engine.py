@@ -1,4 +1,4 @@
-"""The VAE engine on diffusers' own classes: exactness, memory, precision, faults; both kinds of VAE."""
+"""Tests of the VAE engine on diffusers' own classes, both kinds: exactness, memory, precision, faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wan() -> nn.Module:
 
 
 def wan_of_patches() -> nn.Module:
-    """As Wan 2.2 has it."""
+    """Return a VAE with patches, as Wan 2.2 has."""
     torch.manual_seed(0)
     return AutoencoderKLWan(
         base_dim=8, decoder_base_dim=8, num_res_blocks=1, is_residual=True, in_channels=12,
@@ -65,7 +65,7 @@ def weights_of(vae: nn.Module) -> int:
 
 
 def decoded(vae: Any, latents: Tensor) -> Tensor:
-    """By the VAE's own method, in one pass over time."""
+    """Decode with the VAE's own method, in one pass over time."""
     with torch.inference_mode():
         vae.use_framewise_decoding = False
         return torch.cat([vae.decode(item, return_dict=False)[0] for item in latents.split(1)])
@@ -113,7 +113,8 @@ def test_a_stream_needs_no_more_memory_for_a_longer_video() -> None:
         engine.decode(noise(1, 16, count, 8, 8))
         peaks.append(engine.owner.device.peak_bytes() - weights_of(vae))
     latents = 16 * 12 * 8 * 8 * 4
-    assert peaks[1] - peaks[0] <= 2 * latents  # these wait on the device, and their first layer's result
+    # The latents and their first layer's result wait on the device.
+    assert peaks[1] - peaks[0] <= 2 * latents
 
 
 @pytest.mark.slow
@@ -172,7 +173,7 @@ def test_nothing_that_fits_is_refused_with_the_numbers(make: Make) -> None:
 
 
 def smooth(height: int, width: int, count: int = 1) -> Tensor:
-    """Latents whose values change slowly."""
+    """Return latents whose values change slowly."""
     y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
     planes = torch.stack([torch.sin(k + x * (1 + k % 3) / 2 + y) for k in range(16)])
     return planes[None, :, None].expand(1, 16, count, height, width) * 0.5
@@ -204,9 +205,9 @@ def test_a_shortage_is_answered_by_a_smaller_plan(make: Make) -> None:
     latents = noise(1, 16, 2, 160 // shrink, 160 // shrink)
     engine = engine_of(vae)
     found = engine.decode(latents)
-    assert len(failures) == 2  # whole, and in tiles of 128 pixels
+    assert len(failures) == 2  # in one piece, and in tiles of 128 pixels
     assert torch.equal(engine.decode(latents), found)
-    assert len(failures) == 2  # what has failed is not tried again
+    assert len(failures) == 2  # a plan that failed is not tried again
     handle.remove()
     assert torch.equal(found, engine_of(vae, tile_px=96).decode(latents))
 
@@ -255,7 +256,7 @@ def test_another_precision_takes_no_more_memory_than_it_says() -> None:
 def test_what_overflows_is_done_again_in_fp32() -> None:
     vae: Any = wan()
     with torch.no_grad():
-        # What comes after it passes 65504, which is the most that fp16 has.
+        # Its result exceeds 65504, the largest number of fp16.
         vae.decoder.conv_in.weight *= 3e4
     latents = 10 * noise(1, 16, 2, 4, 4)
     found = engine_of(vae, precision="fp16").decode(latents)
@@ -265,10 +266,10 @@ def test_what_overflows_is_done_again_in_fp32() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_normalisation_works_in_fp32_inside(dtype: torch.dtype) -> None:
-    """It is what torch's kernel and diffusers' module do; decoding in a narrow type rests on it."""
+    """Check that torch's kernel and diffusers' module compute in fp32, as decoding in fp16 requires."""
     from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 
-    values = (200 * noise(1, 16, 3, 8, 8)).to(dtype)  # whose squares add up to more than fp16 has
+    values = (200 * noise(1, 16, 3, 8, 8)).to(dtype)  # The sum of their squares exceeds the range of fp16.
     for norm in (nn.GroupNorm(4, 16), WanRMS_norm(16, images=False)):
         with torch.no_grad():
             exact = norm.float()(values.float())
@@ -300,7 +301,7 @@ def test_a_cancel_ends_it_within_a_piece_and_leaves_nothing() -> None:
         engine.decode(noise(1, 16, 6, 4, 4), progress=progress, cancel=cancel)
     assert told == [1, 2]
     assert engine.owner.device.allocated_bytes() == weights_of(vae)
-    # What the stream had remembered of its frames is not in the next one's way.
+    # The frames that the stream had cached do not disturb the next stream.
     latents = noise(1, 16, 3, 4, 4)
     assert torch.equal(engine.decode(latents), decoded(vae, latents))
 

@@ -1,4 +1,4 @@
-"""Decoding in windows of time that are kept gives the bits that the VAE's own decode gives."""
+"""Tests that decoding in cached windows of time gives the bits of the VAE's own decode."""
 
 from __future__ import annotations
 

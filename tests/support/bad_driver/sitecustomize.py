@@ -1,13 +1,13 @@
-"""Put on an engine's PYTHONPATH, this makes one convolution fail as drivers do, from outside the product.
+"""A convolution that fails as drivers do, put into an engine from outside by its PYTHONPATH.
 
 BAD_DRIVER_FAULT is `raise`, `abort`, `sleep` or `kill` (the first time only). The convolution is the VAE
-decoder's first one for the longest stretch, as called through `torch.nn.functional.conv3d`. With `texts` all
-of the decoder's with kernels of 3 x 3 x 3 raise, each shape another one of the texts that BAD_DRIVER_TEXTS
-has, as JSON. Each failing call adds a byte to the file that BAD_DRIVER_CALLS names. Without BAD_DRIVER_FAULT
-nothing fails.
+decoder's first one for the longest stretch of frames, called through `torch.nn.functional.conv3d`. With
+`texts`, all of the decoder's convolutions with kernels of 3 x 3 x 3 raise; each shape raises another of the
+texts in BAD_DRIVER_TEXTS, which is JSON. Each failing call adds a byte to the file that BAD_DRIVER_CALLS
+names. Without BAD_DRIVER_FAULT nothing fails.
 
-BAD_DRIVER_FRAMES names a folder that takes the final frames of each section, `0001.npy` and on, as they are
-before they are encoded.
+BAD_DRIVER_FRAMES names a folder that receives the final frames of each section, before they are encoded, as
+`0001.npy` and so on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_FRAMES = 7  # with the two that the decoder puts in front
+_FRAMES = 7  # includes the two frames that the decoder puts in front
 _TEXT = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:516: No suitable algorithm was found to execute"
 
 
@@ -39,7 +39,8 @@ def _break_convolutions(module: Any) -> None:
     def conv3d(x: Any, weight: Any, *rest: Any) -> Any:
         nonlocal decoding
         kernel = tuple(weight.shape[1:])
-        decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))  # the encoder's first
+        # The encoder begins with a convolution of 3 x 3 x 3.
+        decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))
         if fault != "texts":
             if kernel == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
                 _fail(fault)

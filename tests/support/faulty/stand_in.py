@@ -48,7 +48,7 @@ class Models:
 
 class MIOpenFallbackHandler:
     def print_stats(self) -> None:
-        """No convolution, no statistics."""
+        """Print nothing, since there are no convolutions."""
 
 
 def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
@@ -57,7 +57,7 @@ def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
 
 _numbers = count(1)
 _gate = os.environ.get("STAND_IN_IMPORT_GATE")
-while _gate and not Path(_gate).exists():  # as slow as torch on a cold disk
+while _gate and not Path(_gate).exists():  # takes as long as importing torch from a cold disk
     time.sleep(0.01)
 
 
