@@ -37,7 +37,7 @@ def this_profile(environ: Mapping[str, str]) -> Profile:
     """Return the profile in force on this machine.
 
     Raises:
-        InputError: for a value in the environment that cannot be used.
+        InputError: For a value in the environment that cannot be used.
     """
     return profile_in_force(this_machine(environ), this_local(environ))
 
@@ -66,7 +66,7 @@ def named_machine(card: str) -> Machine:
     """Return a card that need not be here, from text such as "gfx1100:24" (family and GB).
 
     Raises:
-        InputError: if the text names no card.
+        InputError: If the text names no card.
     """
     family, _, size = card.partition(":")
     try:
