@@ -33,7 +33,7 @@ class RequestForm:
     """The left side of the page: the controls of a request.
 
     Attributes:
-        controls: the controls that become the job's settings, by their names.
+        controls: The controls that become the job's settings, by their names.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -153,8 +153,8 @@ class RequestForm:
         """Add the control that suits a setting's kind, and return it.
 
         Args:
-            name: the setting.
-            options: options that differ from the setting's own.
+            name: The setting.
+            options: Options that differ from the setting's own.
         """
         setting = PAGE_SETTINGS[name]
         about = _about(name) | {"value": self._start_values.get(name, setting.default)}

@@ -8,13 +8,13 @@ from statistics import median
 from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
 
-_SHORTEST = 0.001  # seconds; the clock behind the times may be set back
+_SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 
 @dataclass
 class Timing:
-    """Measured durations of one job, in seconds, and the estimate of the rest.
+    """The measured durations of one job, in seconds, and the estimate of the rest.
 
     A section costs its steps, the time before the first of them (such as moving the weights), and the decode
     and write of its frames. The first decode has half as many frames as the others, so the tail is counted
@@ -48,7 +48,7 @@ class Timing:
         return bool(self._frame_seconds)
 
     def costs(self) -> tuple[float, float]:
-        """Return the cost of a section's steps and of a frame's tail, in seconds, or else in steps."""
+        """Return the cost of a section's steps and of a frame's tail, in seconds, or else counted in steps."""
         step = self.step
         if step is None:
             return float(self.steps), STAGES["decode"].weight
