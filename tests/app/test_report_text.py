@@ -1,4 +1,4 @@
-"""Tests of the problem report: it helps to find a fault and reveals nothing about the person."""
+"""Tests of the problem report, which helps to find a fault and reveals nothing about the person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No job is lost, whatever dies and however often: each case is one in which jobs were lost before."""
+"""Tests that no job is lost, whatever dies and however often, in cases that once lost jobs."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(st
 def test_what_a_person_has_ended_stays_ended_if_the_server_dies_before(studio: Studio) -> None:
     process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
     studio.until(studio.service.job(job_id), SectionFinished)
-    studio.service._store.mark_ending(job_id)  # as the server does when it is asked
+    studio.service._store.mark_ending(job_id)  # the server does the same when it is asked
     kill(process)
     studio.service.start()
     assert isinstance(studio.events(studio.service.job(job_id))[-1], Cancelled)
