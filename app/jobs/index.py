@@ -53,7 +53,7 @@ def open_index(path: Path) -> sqlite3.Connection:
         raise
     except sqlite3.DatabaseError:
         aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-        _log.warning("The job index %s is damaged; it is kept as %s and made anew.", path, aside.name)
+        _log.warning("The job index %s is damaged; it is kept as %s and rebuilt.", path, aside.name)
         path.rename(aside)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -48,7 +48,7 @@ class Timing:
         return bool(self._frame_seconds)
 
     def costs(self) -> tuple[float, float]:
-        """Return the cost of a section's steps and of a frame's tail, in seconds, or else counted in steps."""
+        """Return the cost of a section's steps and of a frame's tail, in seconds, or else in steps."""
         step = self.step
         if step is None:
             return float(self.steps), STAGES["decode"].weight
