@@ -1,4 +1,4 @@
-"""The machine that this program runs on, asked without torch, and the place of what was measured there."""
+"""The machine that this program runs on, described without torch, and the folder of its measurements."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def this_profile(environ: Mapping[str, str]) -> Profile:
 
 
 def this_local(environ: Mapping[str, str]) -> Local:
-    """Return the settings of this machine and the folder of what was found out about it."""
+    """Return the settings of this machine and the folder of the facts measured on it."""
     return Local(dict(environ), cache_folder())
 
 
 def cache_folder() -> Path:
-    """Return the folder, in the user's own cache, of what can be found out again. It is not made.
+    """Return the folder, in the user's cache, of facts that can be measured again, without making it.
 
     Raises:
-        InputError: If there is no home folder, as with a user that only a container knows.
+        InputError: If there is no home folder, as for a user without a name in a container.
     """
     try:
         return user_cache_path("longtake", appauthor=False)
@@ -63,7 +63,7 @@ def cache_folder() -> Path:
 
 
 def named_machine(card: str) -> Machine:
-    """Return a card that need not be here, from text such as "gfx1100:24" (family and GB).
+    """Return a machine with a card that is described by a text such as "gfx1100:24" (family and GB).
 
     Raises:
         InputError: If the text names no card.

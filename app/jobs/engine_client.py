@@ -45,7 +45,7 @@ class EngineDied(Exception):
         exit_code: The value of `Popen.returncode`; None where there is none.
         trial: The convolution that it was computing in an untried way.
         attempts: The number of engines that have died at the job.
-        lessons: What was learned from their deaths, a line each.
+        lessons: The lessons from their deaths, a line each.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Engine(Protocol):
         Ends after the job's final event. Yields None while nothing happens.
 
         Args:
-            deadly: What ended an engine and must not be tried again, with the reason.
+            deadly: The trials that ended an engine and must not be repeated, each with its reason.
 
         Raises:
             EngineDied: If that never comes.

@@ -53,7 +53,7 @@ def is_locked(path: Path) -> bool:
 
 
 class Owner:
-    """This process as the owner of jobs in one outputs folder: a name, with a locked file of that name."""
+    """The ownership of jobs by this process in one outputs folder: a name and a locked file of that name."""
 
     def __init__(self, folder: Path, name: str = "") -> None:
         folder.mkdir(exist_ok=True)

@@ -78,7 +78,7 @@ def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
     Args:
         page: The page.
         request: The request.
-        behind: How many messages a listener may be behind.
+        behind: The number of messages that a listener may be behind.
     """
     session: Any = request and request.session_hash
     messages = page._queue.pending_messages_per_session.get(session)

@@ -27,8 +27,8 @@ class Update:
 
     Attributes:
         shown: The live view, as `scene.show` makes it.
-        open_jobs: How many jobs run or wait.
-        waiting_jobs: How many jobs wait.
+        open_jobs: The number of jobs that run or wait.
+        waiting_jobs: The number of jobs that wait.
         resumable_job: The id of the job that is shown, if a person can resume it.
     """
 

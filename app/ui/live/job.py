@@ -51,7 +51,7 @@ class LiveJob:
         job: A snapshot from the store, which may be replaced by a newer one.
         plan: The sections, which are known before the engine reports anything.
         section: The section in the making, in order of making from 1; 0 before the first.
-        piece, pieces: How many pieces of the VAE's work are finished, of how many; 0 for a single one.
+        piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
         video: Path of the newest version that can be watched.
         seconds_in_front: Seconds that were added before the first version's beginning.
         preview: Path of a small picture of the section in the making.
