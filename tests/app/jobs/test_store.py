@@ -109,7 +109,7 @@ def test_jobs_of_a_living_program_are_left_alone(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])
-def test_the_index_is_made_anew_from_the_folders(studio: Studio, damage: str) -> None:
+def test_the_index_is_rebuilt_from_the_folders(studio: Studio, damage: str) -> None:
     studio.service.start()
     done = studio.submit("sections=1 steps=1")
     failed = studio.submit("sections=2 steps=1 at=1 fault=error")

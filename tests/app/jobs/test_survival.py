@@ -71,7 +71,7 @@ def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])
-def test_an_index_made_anew_has_the_unfinished_jobs_in_their_order(studio: Studio, damage: str) -> None:
+def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, damage: str) -> None:
     process, ids = run_program(studio, HANGS, *["steps=1"] * 6)
     studio.until(studio.service.job(ids[0]), SectionFinished)
     kill(process)
@@ -91,7 +91,7 @@ def test_an_index_made_anew_has_the_unfinished_jobs_in_their_order(studio: Studi
         again.stop()
 
 
-def test_an_index_that_is_removed_from_a_living_server_is_made_anew(
+def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)

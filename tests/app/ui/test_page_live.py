@@ -318,7 +318,7 @@ def test_silence_is_told_with_the_usual_pace(
     page.locator('.lt-pulse[data-kind="alive"]').wait_for()
 
 
-def test_a_connection_that_hangs_is_told_and_made_anew(
+def test_a_connection_that_hangs_is_reported_and_replaced(
     page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging, over = threading.Event(), threading.Event()
