@@ -357,7 +357,7 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ignore times learned with compiled kernels in a run that has to compile them again."""
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     patience = Patience()
     patience.learn("demo decode 64x64", 1.0)
     quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
