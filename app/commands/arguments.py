@@ -7,8 +7,9 @@ import logging
 import os
 import sys
 from collections.abc import Collection
-from typing import Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
+from app.jobs.stdio import say
 from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
 from diffusers_helper.errors import LongtakeError, in_words, own_name
@@ -17,18 +18,28 @@ from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.profiles import engine_environment
 from diffusers_helper.request import SETTINGS, Section
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
 _log = logging.getLogger(__name__)
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in one line, also where its help or version cannot be written."""
 
     def error(self, message: str) -> NoReturn:
         """Write the line and end the program."""
         sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
         raise SystemExit(EXIT_BAD_INPUT)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        # Argparse drops the error, and the program would end with 0.
+        if file is sys.stdout:
+            say(message)
+        else:
+            super()._print_message(message, file)
 
 
 def command_words(text: str, *, outputs: str = "--out") -> str:

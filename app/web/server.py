@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_closed_streams()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         auth = _auth(arguments)
         _take_memory_settings(arguments)
         take_find_mode(arguments)

@@ -105,7 +105,19 @@ def test_a_home_that_takes_no_files_is_told(tmp_path: Path) -> None:
     assert "The folder for uploads, /proc/.cache/longtake/page, cannot be made" in ended.stderr
 
 
-@pytest.mark.parametrize("arguments", [("-m", "app", "plan"), ("-m", "app", "plan", "--json")], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "app", "plan"),
+        ("-m", "app", "plan", "--json"),
+        ("-m", "app", "--help"),
+        ("-m", "app", "generate", "--help"),
+        ("-m", "app", "--version"),
+        ("demo_gradio.py", "--help"),
+        ("demo_gradio.py", "--version"),
+    ],
+    ids=" ".join,
+)
 def test_an_output_without_room_is_told(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
