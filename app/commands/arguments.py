@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from app.jobs.stdio import say
 from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
-from diffusers_helper.errors import LongtakeError, in_words, own_name
+from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.profiles import engine_environment
@@ -152,3 +153,22 @@ def take_engine_environment() -> None:
     Call it before torch is imported, which reads its environment once.
     """
     os.environ.update(engine_environment(this_profile(os.environ), os.environ))
+
+
+def check_proxies(environ: Mapping[str, str]) -> None:
+    """Refuse proxies that the libraries for the web, those of the page and of downloads, fail with.
+
+    Raises:
+        InputError: If there is one.
+    """
+    if importlib.util.find_spec("socksio") is not None:
+        return
+    for name in ("all_proxy", "https_proxy", "http_proxy"):
+        for variable in (name, name.upper()):
+            value = environ.get(variable, "")
+            if value.lower().startswith("socks"):
+                raise InputError(
+                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, since "
+                    "the package for SOCKS is not installed.",
+                    f"Unset {variable}, or install socksio beside Longtake.",
+                )

@@ -57,14 +57,21 @@ def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[
 
 
 def test_a_proxy_that_needs_a_missing_package_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    photo, out = str(write_photo(tmp_path / "photo.png")), str(tmp_path / "outputs")
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    said = refused(capsys, server.main, "--port", "0")
-    assert said.startswith(
-        "ALL_PROXY is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
-    )
-    assert "Unset ALL_PROXY" in said
+    monkeypatch.setattr("app.commands.generate.network_folder", lambda _: None)
+    for program, arguments in (
+        (server.main, ("--port", "0")),
+        (cli.main, ("generate", "--image", photo, "--prompt", "a ball", "--out", out)),
+    ):
+        said = refused(capsys, program, *arguments)
+        assert said.startswith(
+            "ALL_PROXY is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
+        )
+        assert "Unset ALL_PROXY" in said
+    assert not Path(out).exists()
 
 
 @pytest.fixture
