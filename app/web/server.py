@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
+    EXIT_CANCELLED,
     EXIT_FAILED,
     Parser,
     add_find_mode,
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LongtakeError as error:
         sys.stderr.write(error_line(error, outputs="--outputs"))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
+    except BrokenPipeError:  # nobody reads the output any more
+        return EXIT_CANCELLED
 
 
 def _parser() -> Parser:

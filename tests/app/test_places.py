@@ -138,6 +138,18 @@ def test_an_output_without_room_is_told(arguments: tuple[str, ...]) -> None:
     )
 
 
+@pytest.mark.parametrize("arguments", [("-m", "app", "--help"), ("demo_gradio.py", "--help")], ids=" ".join)
+def test_an_output_that_nobody_reads_ends_the_program_quietly(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        (sys.executable, *arguments), cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x", "/proc/self/status/x"])
 def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str) -> None:
     report = examine(
