@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Collection
-from typing import Any, NoReturn, get_args
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
+from app.jobs.stdio import say
 from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
-from diffusers_helper.errors import LongtakeError, in_words, own_name
+from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.profiles import engine_environment
 from diffusers_helper.request import SETTINGS, Section
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _log = logging.getLogger(__name__)
 
@@ -23,12 +28,19 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in one line, also where its help or version cannot be written."""
 
     def error(self, message: str) -> NoReturn:
         """Write the line and end the program."""
         sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
         raise SystemExit(EXIT_BAD_INPUT)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        # Argparse drops the error, and the program would end with 0.
+        if file is sys.stdout:
+            say(message)
+        else:
+            super()._print_message(message, file)
 
 
 def command_words(text: str, *, outputs: str = "--out") -> str:
@@ -141,3 +153,22 @@ def take_engine_environment() -> None:
     Call it before torch is imported, which reads its environment once.
     """
     os.environ.update(engine_environment(this_profile(os.environ), os.environ))
+
+
+def check_proxies(environ: Mapping[str, str]) -> None:
+    """Refuse proxies that the libraries for the web, those of the page and of downloads, fail with.
+
+    Raises:
+        InputError: If there is one.
+    """
+    if importlib.util.find_spec("socksio") is not None:
+        return
+    for name in ("all_proxy", "https_proxy", "http_proxy"):
+        for variable in (name, name.upper()):
+            value = environ.get(variable, "")
+            if value.lower().startswith("socks"):
+                raise InputError(
+                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, since "
+                    "the package for SOCKS is not installed.",
+                    f"Unset {variable}, or install socksio beside Longtake.",
+                )

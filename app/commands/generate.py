@@ -15,6 +15,7 @@ from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
     EXIT_FAILED,
+    check_proxies,
     given_settings,
     take_engine_environment,
     take_find_mode,
@@ -22,13 +23,14 @@ from app.commands.arguments import (
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import Job
-from app.jobs.service import JobService
+from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import take_stdout
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
-from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
+from diffusers_helper.errors import INPUT_CODES, InputError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, Warned
 from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -47,6 +49,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: For anything in the arguments that cannot be used.
         BrokenPipeError: If nobody reads the output any more; the job is cancelled.
+        LongtakeError: If the output cannot be written, as on a full disk; the job is cancelled.
     """
     request = None if arguments.resume else _request(arguments)
     # Both refuse at once what the engine could not use.
@@ -115,9 +118,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
                 # On a full disk the job's log, which is followed here, lacks the final event.
                 told = now.message
                 display.show(Warned(job=job.id, time=0.0, message=f"{now.message} {now.remedy}"))
-    except InputError:
-        raise
-    except LongtakeError:  # the service was stopped by a signal
+    except ServiceStopped:  # by a signal
         return None
     return last if last is not None and last.is_final else None
 
@@ -137,7 +138,10 @@ def _request(arguments: argparse.Namespace) -> GenerationRequest:
         if getattr(arguments, name) is None:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
     given = given_settings(arguments)
-    given.setdefault("mode", find_model(arguments.model, allow_folder=True).modes[0])
+    model = find_model(arguments.model, allow_folder=True)
+    if network_folder(model.parts["transformer"]) is None:  # it will be downloaded
+        check_proxies(os.environ)
+    given.setdefault("mode", model.modes[0])
     return GenerationRequest.from_dict(given)
 
 

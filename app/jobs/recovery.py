@@ -75,13 +75,21 @@ def _recover(folder: JobFolder, mine: str, *, adopt: bool) -> None:
         begun = facts["state"] == "interrupted"
         log.enter("queued", owner=mine, message="", remedy="")
         if begun:
-            append_event(folder.events, Warned(job=folder.job, time=time_of_last, message=TAKEN_OVER))
+            _say(folder, Warned(job=folder.job, time=time_of_last, message=TAKEN_OVER))
 
 
 def _end(folder: JobFolder, log: StateLog, end: Event) -> None:
     state, facts = change_by(end, folder.path) or ("cancelled", {})
     log.enter(state, **facts)
-    append_event(folder.events, end)
+    _say(folder, end)
+
+
+def _say(folder: JobFolder, event: Event) -> None:
+    """Add an event to a job's log, if that can be: one bad log must not keep all other jobs from theirs."""
+    try:
+        append_event(folder.events, event)
+    except OSError as error:
+        _log.warning("%s cannot be written (%s)", folder.events, error.strerror)
 
 
 def _count_death(folder: JobFolder, facts: dict[str, Any], last: Event | None) -> dict[str, Any]:

@@ -27,6 +27,10 @@ from diffusers_helper.request import GenerationRequest
 _SILENCE_SECONDS = 1.0
 
 
+class ServiceStopped(LongtakeError):
+    """The end of a service before a job that is followed came to its own."""
+
+
 class JobService:
     """The jobs of one outputs folder and the worker that makes this process's share of them.
 
@@ -199,7 +203,7 @@ class JobService:
 
         Raises:
             InputError: If there is no such job.
-            LongtakeError: If the service was stopped, so that nobody here will finish the job.
+            ServiceStopped: If the service was stopped, so that nobody here will finish the job.
         """
         reader = self._store.events(job_id)
         last_round = ended = False
@@ -219,7 +223,7 @@ class JobService:
                     yield reader.sequence + 1, final_event(self._store.job(job_id))
                     return
                 if stopped and not over:
-                    raise LongtakeError(
+                    raise ServiceStopped(
                         f"Longtake was stopped before job {job_id} came to its end.",
                         "Start Longtake again on the same folder; nothing that was finished is lost.",
                     )

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
+    EXIT_CANCELLED,
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    check_proxies,
     error_line,
     take_find_mode,
 )  # fmt: skip
@@ -25,7 +26,7 @@ from app.jobs.stdio import open_closed_streams, say
 from app.machine import this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
-from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
@@ -45,17 +46,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_closed_streams()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         auth = _auth(arguments)
         _take_memory_settings(arguments)
         take_find_mode(arguments)
-        _check_proxies(os.environ)
+        check_proxies(os.environ)
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
     except LongtakeError as error:
         sys.stderr.write(error_line(error, outputs="--outputs"))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
+    except BrokenPipeError:  # nobody reads the output any more
+        return EXIT_CANCELLED
 
 
 def _parser() -> Parser:
@@ -137,25 +140,6 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
             f"Set --auth USER:PASSWORD or {AUTH_VARIABLE}.",
         )
     return None
-
-
-def _check_proxies(environ: Mapping[str, str]) -> None:
-    """Refuse proxy settings with which the page's libraries cannot be imported.
-
-    Raises:
-        InputError: If there is one.
-    """
-    if importlib.util.find_spec("socksio") is not None:
-        return
-    for name in ("all_proxy", "https_proxy", "http_proxy"):
-        for variable in (name, name.upper()):
-            value = environ.get(variable, "")
-            if value.lower().startswith("socks"):
-                raise InputError(
-                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, since "
-                    "the package for SOCKS is not installed.",
-                    f"Unset {variable}, or install socksio beside Longtake.",
-                )
 
 
 def _free_port(server: str, port: int) -> int:

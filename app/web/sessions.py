@@ -32,7 +32,10 @@ class _LeanSession(SessionState):
         super().__init__(undescribed)
 
     def __setitem__(self, key: int, value: Any) -> None:
-        self.blocks_config.blocks[key] = value
+        if isinstance(self.blocks_config.blocks.get(key), gr.State):
+            super().__setitem__(key, value)
+        else:
+            self.blocks_config.blocks[key] = value
 
     def _update_config(self, key: int) -> None: ...
 

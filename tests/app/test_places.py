@@ -57,14 +57,21 @@ def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[
 
 
 def test_a_proxy_that_needs_a_missing_package_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    photo, out = str(write_photo(tmp_path / "photo.png")), str(tmp_path / "outputs")
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    said = refused(capsys, server.main, "--port", "0")
-    assert said.startswith(
-        "ALL_PROXY is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
-    )
-    assert "Unset ALL_PROXY" in said
+    monkeypatch.setattr("app.commands.generate.network_folder", lambda _: None)
+    for program, arguments in (
+        (server.main, ("--port", "0")),
+        (cli.main, ("generate", "--image", photo, "--prompt", "a ball", "--out", out)),
+    ):
+        said = refused(capsys, program, *arguments)
+        assert said.startswith(
+            "ALL_PROXY is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
+        )
+        assert "Unset ALL_PROXY" in said
+    assert not Path(out).exists()
 
 
 @pytest.fixture
@@ -105,7 +112,19 @@ def test_a_home_that_takes_no_files_is_told(tmp_path: Path) -> None:
     assert "The folder for uploads, /proc/.cache/longtake/page, cannot be made" in ended.stderr
 
 
-@pytest.mark.parametrize("arguments", [("-m", "app", "plan"), ("-m", "app", "plan", "--json")], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "app", "plan"),
+        ("-m", "app", "plan", "--json"),
+        ("-m", "app", "--help"),
+        ("-m", "app", "generate", "--help"),
+        ("-m", "app", "--version"),
+        ("demo_gradio.py", "--help"),
+        ("demo_gradio.py", "--version"),
+    ],
+    ids=" ".join,
+)
 def test_an_output_without_room_is_told(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
@@ -117,6 +136,18 @@ def test_an_output_without_room_is_told(arguments: tuple[str, ...]) -> None:
         "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
         "Send it to a place with room.\n"
     )
+
+
+@pytest.mark.parametrize("arguments", [("-m", "app", "--help"), ("demo_gradio.py", "--help")], ids=" ".join)
+def test_an_output_that_nobody_reads_ends_the_program_quietly(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        (sys.executable, *arguments), cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 @pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x", "/proc/self/status/x"])

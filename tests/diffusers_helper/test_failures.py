@@ -6,12 +6,16 @@ import errno
 import json
 import signal
 import sqlite3
+from pathlib import Path
 
 import pytest
 
+from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, PictureError
-from diffusers_helper.events import Failed, from_dict, to_dict
+from diffusers_helper.events import Event, Failed, from_dict, to_dict
 from diffusers_helper.failures import MAX_DETAIL, engine_died_event, failed_event, interrupted_event
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.runner import Runner
 
 
 class OutOfMemoryError(RuntimeError):
@@ -150,3 +154,22 @@ def test_an_interrupted_job_keeps_what_there_is() -> None:
     assert isinstance(event, Failed)
     assert (event.code, event.video, event.frames) == ("engine_died", "/video.mp4", 73)
     assert "ended 50 times" in event.message
+
+
+def test_a_failed_download_is_logged_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise ImportError("Using SOCKS proxy, but the 'socksio' package is not installed.")
+
+    monkeypatch.setattr("diffusers_helper.runner.load_models", load)
+    events: list[Event] = []
+    request = GenerationRequest(image="photo.png")
+    Runner().run(request, tmp_path / "job", events.append, CancelToken())
+    (end,) = events
+    assert isinstance(end, Failed)
+    assert end.code == "download"
+    assert "Unset ALL_PROXY" in end.remedy
+    (record,) = (record for record in caplog.records if record.name == "diffusers_helper.runner")
+    assert end.message in record.getMessage()
+    assert not record.exc_info

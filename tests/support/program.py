@@ -44,6 +44,7 @@ class Program:
         self,
         *arguments: str,
         script: str | None = None,
+        stdout: int | IO[bytes] = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
         closed: int | None = None,
     ) -> subprocess.Popen[bytes]:
@@ -57,7 +58,7 @@ class Program:
         environment = {**os.environ, "PYTHONPATH": self._path}
         process = subprocess.Popen(
             command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
+            stdout=stdout, stderr=stderr, start_new_session=True,
         )  # fmt: skip
         self._started.append(process)
         return process

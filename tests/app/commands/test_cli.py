@@ -300,6 +300,24 @@ def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None
     assert json.loads((job / "events.jsonl").read_text().splitlines()[-1])["event"] == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("shape", "fault", "state"), [((), "", "finished"), (("--json",), "at=1 fault=wait", "cancelled")]
+)
+def test_an_output_without_room_ends_the_program_with_a_sentence(
+    program: Program, shape: tuple[str, ...], fault: str, state: str
+) -> None:
+    with open("/dev/full", "wb") as full:
+        process = program.start("generate", *shape, script=f"sections=1 steps=2 {fault}", stdout=full)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert err.decode().endswith(
+        "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
+        "Send it to a place with room.\n"
+    )
+    (job,) = (path.name for path in program.outputs.iterdir() if path.name[0] != ".")
+    assert JobService(program.outputs).job(job).state == state
+
+
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_standard_stream_is_an_empty_one(program: Program, closed: int) -> None:
     process = program.start("generate", script="sections=1 steps=1", closed=closed)
