@@ -8,7 +8,7 @@ QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "
 if __name__ == "__main__":
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    from app.server import main
+    from app.web.server import main
 
     # Not the interpreter's own end: everything is closed by now, and on a busy machine it takes seconds.
     os._exit(main())

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets Longtake up with what its tests need, checks style and types, then runs the tests.
 #
-#   ./test.sh [arguments of pytest, such as tests/test_packing.py -k forward]
+#   ./test.sh [arguments of pytest, such as tests/diffusers_helper/test_packing.py -k forward]
 #
 # The same settings from the environment as webui.sh.
 set -euo pipefail

@@ -9,18 +9,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 
-from app.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, Parser
-from app.doctor import run_doctor
-from app.find_mode import add_find_mode
+from app.commands.arguments import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, Parser, add_find_mode
+from app.commands.doctor import run_doctor
+from app.commands.generate import make_video
+from app.commands.plan import print_plan
+from app.commands.tune import add_tune
 from app.jobs.stdio import open_closed_streams
-from app.make_video import make_video
-from app.plan_command import print_plan
-from app.tune import add_tune
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.registry import model_names
 from diffusers_helper.packing import MODES
-from diffusers_helper.profiles import FAMILIES
-from diffusers_helper.registry import model_names
+from diffusers_helper.planning.profiles import FAMILIES
 from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION, RANGES, SAMPLERS, GenerationRequest
 
 _DEFAULTS = {field.name: field.default for field in fields(GenerationRequest)}

@@ -22,12 +22,12 @@ from typing import IO, Any
 
 from platformdirs import user_cache_path
 
-from app.conv_settings import conv_settings
 from app.jobs.stdio import take_stdin, take_stdout
+from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.failures import failed_event
-from diffusers_helper.local import Local
+from diffusers_helper.machine.local import Local
 from diffusers_helper.request import GenerationRequest
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from app.conv_settings import conv_settings
 from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
 from app.machine import this_local
+from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
 from diffusers_helper.failures import failed_event

@@ -11,11 +11,11 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.local import Local
-from diffusers_helper.memory.budget import gb_bytes
-from diffusers_helper.memory.estimates import Calibration
-from diffusers_helper.profiles import FAMILIES, Machine, Profile, detect, profile_for
-from diffusers_helper.sysfs import ROOT
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import ROOT
+from diffusers_helper.planning.budget import gb_bytes
+from diffusers_helper.planning.estimates import Calibration
+from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, profile_for
 
 _SECONDS = 10.0
 

@@ -31,12 +31,12 @@ from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.job_memory import JobMemory  # noqa: E402
-from diffusers_helper.loaders import Models, load_models  # noqa: E402
-from diffusers_helper.local import Local  # noqa: E402
-from diffusers_helper.memory.budget import GB, DoesNotFit, JobPlan  # noqa: E402
+from diffusers_helper.machine.local import Local  # noqa: E402
+from diffusers_helper.models.loaders import Models, load_models  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.picture import load_picture  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.registry import find_model  # noqa: E402
+from diffusers_helper.planning.budget import GB, DoesNotFit, JobPlan  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 MB = 1024**2

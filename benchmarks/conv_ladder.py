@@ -33,9 +33,9 @@ sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ 
 
 from cache.conv_routes import ConvCase  # noqa: E402
 from cache.conv_rungs import RUNGS  # noqa: E402
-from diffusers_helper.loaders import load_models  # noqa: E402
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback  # noqa: E402
-from diffusers_helper.registry import find_model  # noqa: E402
+from diffusers_helper.models.loaders import load_models  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
 
 GOAL = 0.01
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -37,10 +37,10 @@ sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
-from diffusers_helper.loaders import load_models  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice, Device  # noqa: E402
+from diffusers_helper.models.loaders import load_models  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.registry import find_model  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 GB, MB = 1024**3, 1024**2

@@ -27,12 +27,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
-from diffusers_helper.loaders import Models  # noqa: E402
+from diffusers_helper.models.loaders import Models  # noqa: E402
+from diffusers_helper.models.registry import PARTS  # noqa: E402
+from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.packing import plan_sections  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.registry import PARTS  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
-from diffusers_helper.video import GrowingVideo  # noqa: E402
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
 

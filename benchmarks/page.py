@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from app.jobs.service import JobService  # noqa: E402
-from app.ui.actions import MODE_LABELS  # noqa: E402
+from app.ui.form.actions import MODE_LABELS  # noqa: E402
 from diffusers_helper.events import SectionFinished  # noqa: E402
 from diffusers_helper.packing import MODES, Mode  # noqa: E402
 from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402

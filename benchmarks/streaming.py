@@ -30,8 +30,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
 
-from diffusers_helper.memory.budget import Budget, Stage, Weights, plan_stage  # noqa: E402
 from diffusers_helper.memory.residency import Residency  # noqa: E402
+from diffusers_helper.planning.budget import Budget, Stage, Weights, plan_stage  # noqa: E402
 
 _TEXT = 64
 Span = tuple[float, float]

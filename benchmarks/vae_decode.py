@@ -38,17 +38,17 @@ sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ 
 
 from diffusers_helper.errors import LongtakeError  # noqa: E402
 from diffusers_helper.job_memory import machine_of  # noqa: E402
-from diffusers_helper.loaders import load_models  # noqa: E402
+from diffusers_helper.machine.sysfs import host_memory  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
-from diffusers_helper.memory.budget import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.memory.device import Device, open_device  # noqa: E402
 from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
-from diffusers_helper.profiles import Profile, profile_for  # noqa: E402
-from diffusers_helper.registry import find_model  # noqa: E402
-from diffusers_helper.sysfs import host_memory  # noqa: E402
-from diffusers_helper.vae_engine import VaeEngine  # noqa: E402
-from diffusers_helper.vae_families import family_of  # noqa: E402
-from diffusers_helper.vae_plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
+from diffusers_helper.models.loaders import load_models  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
+from diffusers_helper.planning.budget import gb_bytes, gb_text  # noqa: E402
+from diffusers_helper.planning.profiles import Profile, profile_for  # noqa: E402
+from diffusers_helper.vae.engine import VaeEngine  # noqa: E402
+from diffusers_helper.vae.families import family_of  # noqa: E402
+from diffusers_helper.vae.plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 
 # Frames of latents, and the plan in words.
 Decode = Callable[[Tensor], tuple[Tensor, str]]

@@ -12,8 +12,8 @@ from PIL import Image
 
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.loaders import Models, load_models
-from diffusers_helper.registry import find_model
+from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest
 
 

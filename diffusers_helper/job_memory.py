@@ -15,15 +15,12 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from diffusers_helper.attention import seen_kernel
-from diffusers_helper.job_folder import write_atomic
-from diffusers_helper.loaders import Models
-from diffusers_helper.local import Local
-from diffusers_helper.memory.budget import Demand, JobPlan
+from diffusers_helper.files import write_atomic
+from diffusers_helper.machine.kernels import seen_kernel
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
-from diffusers_helper.memory.estimates import Calibration
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
-from diffusers_helper.memory.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.memory.shortage import (
     OutOfDeviceMemory,
     Shortage,
@@ -31,12 +28,15 @@ from diffusers_helper.memory.shortage import (
     read_shortage,
 )
 from diffusers_helper.memory.store import Store
-from diffusers_helper.planning import demands_for, learned_levels
-from diffusers_helper.profiles import Machine, Profile, Setting, detect, profile_for
+from diffusers_helper.models.loaders import Models
+from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.estimates import Calibration
+from diffusers_helper.planning.job import demands_for, learned_levels
+from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_for
+from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sysfs import host_memory
-from diffusers_helper.vae_engine import DTYPES, NotFinite
-from diffusers_helper.vae_plan import Tiles
+from diffusers_helper.vae.passes import DTYPES, NotFinite
+from diffusers_helper.vae.plan import Tiles
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -8,6 +8,7 @@ import stat
 import struct
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageCms, ImageOps
@@ -177,8 +178,8 @@ def _without_profile(image: Image.Image) -> Image.Image:
         return image
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        target = ImageCms.createProfile("sRGB")
-        converted = ImageCms.profileToProfile(image, source, target, outputMode="RGB")
+        cms: Any = ImageCms  # Pillow does not give its profiles a type
+        converted = cms.profileToProfile(image, source, cms.createProfile("sRGB"), outputMode="RGB")
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         return image  # a profile that cannot be used says nothing
     return image if converted is None else converted

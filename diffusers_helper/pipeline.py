@@ -22,31 +22,31 @@ from torch import Tensor
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.cancel_hooks import cancellable
-from diffusers_helper.checkpoints import Checkpoints, origin_of
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.events import Event, Stage
-from diffusers_helper.guidance import Condition, GuidedDenoiser
-from diffusers_helper.history import History
-from diffusers_helper.job_folder import JobFolder, write_atomic
+from diffusers_helper.files import write_atomic
+from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
+from diffusers_helper.framepack.guidance import Condition, GuidedDenoiser
+from diffusers_helper.framepack.history import History
+from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.job_memory import JobMemory
-from diffusers_helper.loaders import Models
-from diffusers_helper.local import Local
+from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.models.loaders import Models
+from diffusers_helper.output.checkpoints import Checkpoints, origin_of
+from diffusers_helper.output.frames import FrameBlender, write_thumbnail
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.previews import LatentColours, Preview
+from diffusers_helper.output.report import Report
+from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.packing import WINDOW, Section, plan_sections
 from diffusers_helper.picture import fit_picture, load_picture
-from diffusers_helper.preview import LatentColours, Preview
-from diffusers_helper.prompts import check_prompt
-from diffusers_helper.report import Report
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import StepInfo, flow_sigmas, sample_euler, sample_unipc, shift_of
 from diffusers_helper.seeds import noise_for
-from diffusers_helper.text import TextCondition, encode_pooled, encode_states
-from diffusers_helper.thumbnails import write_thumbnail
-from diffusers_helper.vae import FrameBlender, decode_latents, encode_picture
-from diffusers_helper.vae_engine import Pieces
-from diffusers_helper.vae_sections import SectionDecoder
-from diffusers_helper.video import GrowingVideo
-from diffusers_helper.vision import encode_vision
+from diffusers_helper.vae.codec import decode_latents, encode_picture
+from diffusers_helper.vae.passes import Pieces
+from diffusers_helper.vae.sections import SectionDecoder
 
 _SAMPLERS = {"unipc": sample_unipc, "euler": sample_euler}
 # Latents: channels, pixels per side.

@@ -12,11 +12,11 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.events import Cancelled, Event, SectionFinished
 from diffusers_helper.failures import failed_event
-from diffusers_helper.loaders import Models, load_models
-from diffusers_helper.local import Local
+from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.pipeline import generate
-from diffusers_helper.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import pytest
 from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
 
 if TYPE_CHECKING:
-    from diffusers_helper.loaders import Models
+    from diffusers_helper.models.loaders import Models
 
 # Before torch is imported, and inherited by the engines that tests start: on networks this small a second
 # thread gains nothing, and on busy cores the threads' waiting for each other makes them many times slower.

@@ -19,7 +19,7 @@ from typing import IO, Any, Literal, Protocol
 from app.jobs.job import Job
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
-from diffusers_helper.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5

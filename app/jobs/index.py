@@ -14,7 +14,7 @@ from typing import Any
 from app.jobs.event_log import EventReader
 from app.jobs.job import Job
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
-from diffusers_helper.job_folder import JobFolder
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)

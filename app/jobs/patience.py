@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.job_folder import write_atomic
-from diffusers_helper.profiles import detect, engine_environment, profile_for
+from diffusers_helper.files import write_atomic
+from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
 
 _log = logging.getLogger(__name__)
 

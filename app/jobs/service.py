@@ -21,10 +21,11 @@ from app.jobs.store import INDEX_FOLDER, JobStore, unwritable
 from app.jobs.worker import Worker
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event
-from diffusers_helper.job_folder import JobFolder, write_atomic
+from diffusers_helper.files import write_atomic
+from diffusers_helper.framepack.prompts import check_prompt
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.picture import load_picture
-from diffusers_helper.prompts import check_prompt
-from diffusers_helper.registry import find_model, model_names
 from diffusers_helper.request import GenerationRequest
 
 _SILENCE_SECONDS = 1.0

@@ -18,7 +18,8 @@ from app.jobs.owner import Owner, is_alive
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
 from diffusers_helper.failures import interrupted_event
-from diffusers_helper.job_folder import JobFolder, write_atomic
+from diffusers_helper.files import write_atomic
+from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 INDEX_FOLDER = ".longtake"

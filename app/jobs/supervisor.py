@@ -26,7 +26,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.job_folder import JobFolder
+from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.uploads import picture_path
+from app.ui.pictures import picture_path
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import GenerationRequest
 

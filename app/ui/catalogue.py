@@ -7,9 +7,8 @@ from pathlib import Path
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.memory_plan import Planner
-from app.ui.memory_view import refusal
-from diffusers_helper.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
+from app.ui.planner import Planner, refusal
+from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.request import GenerationRequest
 
 

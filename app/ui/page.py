@@ -7,14 +7,13 @@ from html import escape
 import gradio as gr
 
 from app.jobs.service import JobService
-from app.ui.actions import Actions
 from app.ui.api import add_endpoint
 from app.ui.catalogue import Catalogue
-from app.ui.describe import Describer
-from app.ui.memory_view import cap_gb
-from app.ui.request_form import QUIET, RequestForm, connect_request
-from app.ui.result import Result
-from app.ui.subscribe import connect_updates
+from app.ui.form.actions import Actions
+from app.ui.form.controls import QUIET, RequestForm, connect_request
+from app.ui.form.describe import Describer
+from app.ui.live.subscribe import Result, connect_updates
+from app.ui.text import cap_gb
 from diffusers_helper import __version__
 
 # The form's script puts the chosen model's title in.

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradio.utils import get_upload_folder
 from PIL import Image
 
 from diffusers_helper.buckets import nearest_bucket
@@ -78,3 +79,28 @@ def _size(path: Path) -> Size:
     if (width > height) != (used.width > used.height):  # the file says that the camera was held upright
         width, height = height, width
     return Size(width, height, used.width, used.height)
+
+
+def picture_path(picture: object) -> str:
+    """Where the picture of an upload lies, from gradio's description of it; empty for none.
+
+    Gradio checks descriptions that call themselves its own, and passes others on as they came.
+
+    Raises:
+        InputError: for anything else than an upload, whether there is such a file or not.
+    """
+    if picture is None:
+        return ""
+    path = picture.get("path") if isinstance(picture, dict) else None
+    if isinstance(path, str) and "\0" not in path and _is_uploaded(Path(path)):
+        return path
+    raise InputError(
+        "image is not an upload; expected a picture sent along.", "Pass gradio_client.handle_file(path)."
+    )
+
+
+def _is_uploaded(path: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(Path(get_upload_folder()).resolve())
+    except OSError:  # a name too long, a ring of links
+        return False

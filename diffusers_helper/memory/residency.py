@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from diffusers_helper.memory.budget import GB
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, weights_of
+from diffusers_helper.planning.budget import GB
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.memory.budget import GB, gb_text
+from diffusers_helper.planning.budget import GB, gb_text
 
 Kind = Literal["shortage", "fragmentation", "driver"]
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from diffusers_helper.memory import flush
-from diffusers_helper.memory.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status
 from diffusers_helper.memory.streaming import Trace
 from diffusers_helper.memory.weights import sizes_of
+from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
 
 # Where the memory document flushes: when all else has left and a stage's model is about to load, and after a
 # stage's models have left.

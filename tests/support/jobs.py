@@ -12,7 +12,7 @@ from PIL import Image
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Warned
-from diffusers_helper.registry import PARTS
+from diffusers_helper.models.registry import PARTS
 from diffusers_helper.request import GenerationRequest
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,12 +1,13 @@
 """The import table of the architecture and the house rules, as a check of syntax trees. Nothing is imported.
 
-To let a new package in, or a new module into a layer, change the table here and in docs/architecture.md.
+To let a new package in, or a new module into a layer, change the table in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,125 +17,51 @@ PRODUCT = ("cache", "diffusers_helper", "app", "rocm_nodes", "training")
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_STARTER_LINES = 400, 60, 40
 
 
-def helper(names: str) -> tuple[str, ...]:
-    return tuple(f"diffusers_helper.{name}" for name in names.split())
-
-
-CORE = (
-    *helper(
-        "packing buckets request events errors registry cancel job_folder failures profiles sysfs "
-        "memory.backend memory.budget memory.estimates memory.vae_estimates memory.shortage memory.recovery "
-        "local memory.networks vae_plan facts disk attention"
-    ),
-    # The package's own file: importing any module of the package runs it.
-    "diffusers_helper.__init__",
-    "diffusers_helper.memory.__init__",
-)
-INPUTS = helper("picture prompts hub_cache planning")
-JOBS = ("app.jobs", "app.report_text")
-TORCH = helper("memory sampling miopen_fallback")
-HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
-
-
 @dataclass(frozen=True)
 class Layer:
-    """What the modules named (with all below them) may import besides the standard library.
+    """A layer of the table in pyproject.toml.
 
     Attributes:
-        ours: modules of this repository, with all below them.
-        packages: other people's packages; None for any but those in `banned`.
+        name: what the other layers call it.
+        modules: names of modules and packages, each with all below it.
+        imports: the other layers that it may import from.
+        packages: other people's packages that it may import; "any" for all but those in `banned`.
         banned: top-level names, of the standard library too, that are refused at any depth.
         deferred: names of both kinds that may be imported inside a function only.
-        reads_environment, writes_environment, prints: whether it may.
+        strict: whether the type checker is strict with it.
+        reads_environment: whether it may.
+        writes_environment: whether it may.
+        prints: whether it may.
     """
 
     name: str
-    modules: tuple[str, ...]
-    ours: tuple[str, ...]
-    packages: frozenset[str] | None = frozenset()
-    banned: frozenset[str] = frozenset({"argparse"})
-    deferred: frozenset[str] = frozenset()
+    modules: list[str]
+    imports: list[str]
+    packages: list[str] | str
+    banned: tuple[str, ...] | list[str] = ("argparse",)
+    deferred: tuple[str, ...] | list[str] = ()
+    strict: bool = False
     reads_environment: bool = False
     writes_environment: bool = False
     prints: bool = False
 
 
-ARRAYS = frozenset({"numpy", "PIL"})
-GRADIO = frozenset({"gradio", "gradio_client"})
-# The longest matching entry of `modules` decides, so the order here is only for reading.
-LAYERS = (
-    Layer("core", CORE, CORE),
-    Layer("inputs", INPUTS, CORE + INPUTS, ARRAYS | {"tokenizers", "huggingface_hub"}),
-    Layer("cache", ("cache",), ("cache",), frozenset({"torch", "safetensors", "numpy"})),
-    Layer("torch", TORCH, (*CORE, *TORCH, "cache"), frozenset({"torch", "safetensors", "numpy"})),
-    Layer(
-        "models",
-        ("diffusers_helper",),
-        ("diffusers_helper", "cache"),
-        HEAVY | ARRAYS | {"tokenizers", "huggingface_hub"},
-    ),
-    Layer("jobs", JOBS, (*CORE, *INPUTS, *JOBS), reads_environment=True),
-    Layer(
-        "page",
-        ("app.ui",),
-        (*CORE, *INPUTS, *JOBS, "app.ui"),
-        GRADIO | ARRAYS | {"fastapi", "starlette", "uvicorn"},
-        reads_environment=True,
-    ),
-    Layer(
-        "engine",
-        ("app.engine",),
-        ("diffusers_helper", "cache", "app.jobs", "app.conv_settings"),
-        None,
-        banned=GRADIO,
-        reads_environment=True,
-        writes_environment=True,
-    ),
-    Layer(
-        "program",
-        ("app",),
-        ("app", "diffusers_helper", "cache"),
-        None,
-        banned=frozenset(),
-        deferred=HEAVY | {"diffusers_helper", "cache"},
-        reads_environment=True,
-        writes_environment=True,
-        prints=True,
-    ),
-    Layer(
-        "nodes", ("rocm_nodes",), ("rocm_nodes", "diffusers_helper", "cache"), None, reads_environment=True
-    ),
-    Layer(
-        "training",
-        ("training",),
-        ("training", "diffusers_helper", "cache"),
-        None,
-        banned=GRADIO,
-        reads_environment=True,
-        writes_environment=True,
-        prints=True,
-    ),
-    Layer(
-        "starter",
-        ("demo_gradio",),
-        ("app",),
-        banned=frozenset(),
-        reads_environment=True,
-        writes_environment=True,
-        prints=True,
-    ),
-)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+LAYERS = tuple(Layer(**entry) for entry in PROJECT["longtake"]["layers"])
+CORE = next(layer for layer in LAYERS if layer.name == "core").modules
+HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
 # Main modules of processes: started, never imported.
 NEVER_IMPORTED = ("app.engine", "app.probe", "app.__main__", "demo_gradio")
 UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
 
 
 def is_below(module: str, prefix: str) -> bool:
-    return module == prefix or module.startswith(prefix + ".")
+    """Return whether a module is the one named or stands below it; `package.__init__` is the package."""
+    return module == prefix or module.startswith(prefix + ".") or f"{module}.__init__" == prefix
 
 
-def layer_of(source: Source) -> Layer:
-    file = source.path.removesuffix(".py").replace("/", ".")
+def layer_of(file: str) -> Layer:
+    """Return the layer of a file, named as a module that ends in `.__init__` for a package's own file."""
     matches = [(len(prefix), layer) for layer in LAYERS for prefix in layer.modules if is_below(file, prefix)]
     return max(matches, key=lambda match: match[0])[1]
 
@@ -150,6 +77,11 @@ class Source:
 
     def __post_init__(self) -> None:
         self.tree = ast.parse(self.text, self.path)
+
+    @property
+    def file(self) -> str:
+        """The path as a module's name, with `.__init__` at its end for a package."""
+        return self.path.removesuffix(".py").replace("/", ".")
 
     @property
     def module(self) -> str:
@@ -192,35 +124,33 @@ def imports(source: Source) -> Iterator[tuple[ast.AST, str]]:
 
 
 def import_faults(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    layer = layer_of(source)
-    light = CORE + INPUTS
+    layer = layer_of(source.file)
+    allowed = {layer.name, *layer.imports}
     later = not_run_on_import(source.tree)
     for node, target in imports(source):
         top = target.split(".")[0]
-        is_ours = top in (*PRODUCT, "demo_gradio")
-        is_bare_helper = target == "diffusers_helper"
+        other = layer_of(target).name if top in (*PRODUCT, "demo_gradio") else ""
         if target in NEVER_IMPORTED:
             yield node, f"imports {target}, which is only ever started as a process of its own"
         elif top in UNSAFE:
             yield node, f"imports {top}; data crosses pipes and disks as JSON or safetensors"
         elif top in layer.banned:
             yield node, f"imports {target}; layer '{layer.name}' must not"
-        elif is_ours and not is_bare_helper and not any(is_below(target, prefix) for prefix in layer.ours):
-            allowed = ", ".join(sorted({prefix.removesuffix(".__init__") for prefix in layer.ours}))
-            yield node, f"imports {target}; of ours, layer '{layer.name}' may import {allowed}"
-        elif (
-            not is_ours and layer.packages is not None and top not in layer.packages | sys.stdlib_module_names
-        ):
-            allowed = ", ".join(sorted(layer.packages)) or "nothing"
-            yield node, f"imports {target}; besides the standard library, '{layer.name}' may import {allowed}"
-        if top in layer.deferred and node not in later:
-            is_light = is_bare_helper or any(is_below(target, prefix) for prefix in light)
-            if not is_light:
-                yield node, f"imports {target} at the top; layer '{layer.name}' may do so in a function only"
+        elif other and other not in allowed:
+            below = ", ".join(layer.imports) or "no other"
+            yield node, f"imports {target} of layer '{other}'; layer '{layer.name}' may import {below}"
+        elif not other and layer.packages != "any" and top not in {*layer.packages, *sys.stdlib_module_names}:
+            packages = ", ".join(layer.packages) or "nothing"
+            yield (
+                node,
+                f"imports {target}; besides the standard library, '{layer.name}' may import {packages}",
+            )
+        if top in layer.deferred and node not in later and other != "core":
+            yield node, f"imports {target} at the top; layer '{layer.name}' may do so in a function only"
 
 
 def environment_and_print_faults(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    layer = layer_of(source)
+    layer = layer_of(source.file)
     writers = ("update", "setdefault", "pop", "popitem", "clear")
     for node in ast.walk(source.tree):
         writes = False

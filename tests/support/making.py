@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
-from diffusers_helper.loaders import Models, load_models
+from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.registry import find_model
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.video import GrowingVideo
 
 
 def write_scene(path: Path, width: int = 64, height: int = 64) -> Path:

@@ -77,7 +77,7 @@ class Stand:
 @contextlib.contextmanager
 def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
     """Serves the page; on leaving, ends what runs."""
-    from app.server import close_page, open_page
+    from app.web.server import close_page, open_page
 
     outputs, engine = folder / "outputs", StagedEngine()
     service = JobService(outputs, engine)

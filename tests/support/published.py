@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPTextConfig, CLIPTextModel, LlamaConfig, LlamaModel, SiglipImageProcessorPil
 
-from diffusers_helper.prompts import HEAD_TOKENS, TEMPLATE
-from diffusers_helper.registry import ModelInfo
+from diffusers_helper.framepack.prompts import HEAD_TOKENS, TEMPLATE
+from diffusers_helper.models.registry import ModelInfo
 from tests.support.tiny_model import TEXT_DIM, tiny_siglip, tiny_transformer, tiny_vae
 
 BEGIN = "<|begin_of_text|>"

@@ -22,7 +22,7 @@ from diffusers_helper.events import (
     StageStarted,
     StepDone,
 )  # fmt: skip
-from diffusers_helper.job_folder import JobFolder
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import plan_sections
 from tests.support.clips import cut, scene, writer
 

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 from app.jobs.service import JobService
-from app.serving import close_page, open_page
+from app.web.serving import close_page, open_page
 from tests.support.staged_engine import StagedEngine
 
 

@@ -32,7 +32,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import GenerationRequest
 
 _FRAMES = 36

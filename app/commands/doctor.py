@@ -1,0 +1,312 @@
+"""The command `doctor`: what this machine has, what is in force, and a remedy for what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from app.commands.arguments import EXIT_FAILED, given_find_mode
+from app.machine import output_of, this_local, this_machine
+from app.miopen import clear_miopen_cache, find_mode_findings
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.machine.disk import DiskSpeeds
+from diffusers_helper.machine.kernels import keep_kernel
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.budget import GB, gb_text
+from diffusers_helper.planning.job import known_networks, plan_video, weights_speed
+from diffusers_helper.planning.profiles import (
+    ALLOCATOR_VARIABLES,
+    Machine,
+    Profile,
+    engine_environment,
+    environment_report,
+    profile_for,
+)
+from diffusers_helper.request import GenerationRequest
+
+Level = Literal["ok", "note", "problem"]
+_PROBE_SECONDS = 240
+_DISK_BYTES = 2 * GB
+_MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: "problem" where a job would fail.
+        remedy: one sentence; "" where nothing is to be done.
+    """
+
+    level: Level
+    topic: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """All findings. A job would work unless one of them is a problem."""
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def is_well(self) -> bool:
+        return all(finding.level != "problem" for finding in self.findings)
+
+    def add(self, topic: str, text: str, level: Level = "ok", remedy: str = "") -> None:
+        self.findings.append(Finding(level, topic, text, remedy))
+
+
+Probe = Callable[[Mapping[str, str]], dict[str, Any]]
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Prints the report, clears MIOpen's caches, or forgets what was learned of shortages.
+
+    Returns: exit code; 1 if a job would fail.
+
+    Raises:
+        InputError: for anything in the arguments or the environment that cannot be used.
+    """
+    if arguments.clear_miopen_cache:
+        return clear_miopen_cache(Path.home(), os.environ)
+    environ = {**os.environ, **given_find_mode(arguments)}
+    local = this_local(environ)
+    if arguments.forget_smaller_plans:
+        return _forget(local)
+    report = examine(arguments.model, Path(arguments.out), environ, local=local)
+    if arguments.json:
+        findings = [asdict(finding) for finding in report.findings]
+        sys.stdout.write(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
+    else:
+        for finding in report.findings:
+            sys.stdout.write(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}\n")
+            if finding.remedy:
+                sys.stdout.write(f"{'':<20}-> {finding.remedy}\n")
+        sys.stdout.write("A job would work.\n" if report.is_well else "A job would fail.\n")
+    return 0 if report.is_well else EXIT_FAILED
+
+
+def _forget(local: Local) -> int:
+    try:
+        count = local.learned.forget()
+    except OSError as error:
+        sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
+        return EXIT_FAILED
+    sys.stdout.write(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+    return 0
+
+
+def examine(
+    model: str,
+    outputs: Path,
+    environ: Mapping[str, str],
+    root: Path = ROOT,
+    probe: Probe | None = None,
+    local: Local = Local(),  # noqa: B008 - frozen
+) -> Report:
+    """Looks at everything that a job needs, and keeps which attention kernel ran.
+
+    Args:
+        root: of the file system that describes the machine.
+        probe: asks torch; by default in a process of its own.
+        local: where what is found is kept.
+    """
+    report = Report()
+    machine = this_machine(environ, root)
+    profile = profile_for(machine, environ)
+    facts = (probe or ask_torch)({**environ, **engine_environment(profile, environ)})
+    if machine.kind == "cuda" and not machine.total_bytes:
+        total = int(facts.get("total_bytes", 0))
+        machine = Machine("cuda", "", str(facts.get("name", machine.name)), total)
+        profile = profile_for(machine, environ)
+    # What ran on a CPU because torch does not see the card says nothing of the card.
+    is_there = machine.kind == "cpu" or bool(facts.get("devices"))
+    kernel = str(facts.get("kernel", "")) if is_there else ""
+    profile = profile.with_kernel(kernel)
+    _cards(report, machine, profile, root)
+    _torch(report, machine, facts, environ, root)
+    if kernel:
+        keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
+        _attention(report, machine, kernel)
+    _memory(report, root)
+    _disk(report, outputs)
+    _environment(report, profile, environ)
+    _job(report, model, profile, root, local)
+    return report
+
+
+def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What `app.probe` prints; empty if it crashes or hangs."""
+    path = os.pathsep.join(
+        filter(None, (str(Path(__file__).resolve().parents[2]), environ.get("PYTHONPATH")))
+    )
+    answer = output_of(
+        sys.executable, "-P", "-m", "app.probe",
+        environ={**environ, "PYTHONPATH": path}, seconds=_PROBE_SECONDS,
+    )  # fmt: skip
+    try:
+        return cast(dict[str, Any], json.loads(answer.splitlines()[-1])) if answer else {}
+    except ValueError:
+        return {}
+
+
+def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> None:
+    gpus = amd_gpus(root)
+    for gpu in gpus:
+        report.add(
+            "card",
+            f"{gpu.name or 'AMD card'}, {gpu.arch}; VRAM {gb_text(gpu.vram_used)} of "
+            f"{gb_text(gpu.vram_total)} GB used, GTT {gb_text(gpu.gtt_used)} of {gb_text(gpu.gtt_total)} GB",
+        )
+    if not gpus:
+        report.add("card", machine.name if machine.kind == "cuda" else "no GPU; the CPU computes")
+    if gpus and machine.kind != "rocm":
+        report.add(
+            "card", "the environment hides all AMD cards", "note",
+            "Unset ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES to use one.",
+        )  # fmt: skip
+    if machine.kind == "rocm" and machine.is_apu and any(not gpu.is_apu for gpu in gpus):
+        report.add(
+            "card", "the processor's own GPU comes first", "note",
+            "Set HIP_VISIBLE_DEVICES to the other card's number.",
+        )  # fmt: skip
+    used = next((gpu.vram_used for gpu in gpus if not gpu.is_apu), 0)
+    if machine.kind == "rocm" and used > machine.total_bytes - profile.cap_bytes.value:
+        report.add(
+            "card", f"other programs hold {gb_text(used)} GB of VRAM, more than the cap leaves free", "note",
+            "Close them, or lower --vram-cap-gb by as much.",
+        )  # fmt: skip
+    settings = (
+        ("cap", gb_text(profile.cap_bytes.value) + " GB", profile.cap_bytes),
+        ("preserved", gb_text(profile.budget().preserved_in_force) + " GB", profile.preserved_bytes),
+        ("VAE", profile.vae_dtype.value, profile.vae_dtype),
+        ("VAE tile", str(profile.vae_tile.value), profile.vae_tile),
+        ("attention", profile.attention.value, profile.attention),
+    )
+    for name, text, setting in settings:
+        report.add("profile", f"{profile.family}: {name} {text} ({setting.reason}; {setting.source})")
+
+
+def _torch(
+    report: Report, machine: Machine, facts: Mapping[str, Any], environ: Mapping[str, str], root: Path
+) -> None:
+    if not facts:
+        report.add(
+            "torch", "does not start, or not within its time", "problem",
+            "Run `python -m app.probe` to see why; set the environment up again with webui.sh.",
+        )  # fmt: skip
+        return
+    runtime = f"ROCm {facts['hip']}" if facts["hip"] else f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU"
+    report.add("torch", f"{facts['torch']} for {runtime}")
+    if rocm_version(root):
+        report.add("ROCm", f"{rocm_version(root)} in /opt/rocm; torch brings its own libraries")
+    if facts.get("dnn"):
+        report.add("MIOpen" if facts["hip"] else "cuDNN", str(facts["dnn"]))
+    if machine.kind != "cpu" and not facts["devices"]:
+        remedy = "Install torch's build for this card with webui.sh."
+        if machine.kind == "rocm" and facts["hip"]:
+            remedy = "Add your user to the groups render and video, log in again, and check /dev/kfd."
+        report.add("torch", f"does not see the {machine.name}", "problem", remedy)
+    found = facts.get("arch")
+    if machine.kind == "rocm" and found and found != machine.arch:
+        report.add(
+            "torch", f"calls the card {found}, the kernel {machine.arch}", "note",
+            f"Check HSA_OVERRIDE_GFX_VERSION ({environ.get('HSA_OVERRIDE_GFX_VERSION', 'not set')}).",
+        )  # fmt: skip
+
+
+def _attention(report: Report, machine: Machine, kernel: str) -> None:
+    if "math" not in kernel:
+        report.add("attention", f"SDPA runs {kernel}; plans count with it")
+        return
+    report.add(
+        "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens; plans count with it", "note",
+        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and ask doctor again."
+        if machine.kind == "rocm"
+        else "Update the driver and torch, and ask doctor again.",
+    )  # fmt: skip
+
+
+def _memory(report: Report, root: Path) -> None:
+    memory = host_memory(root)
+    report.add("RAM", f"{gb_text(memory.available)} of {gb_text(memory.total)} GB available")
+    used = memory.swap_total - memory.swap_free
+    crowded = used > GB and memory.available < memory.total // 10
+    report.add(
+        "swap", f"{gb_text(used)} of {gb_text(memory.swap_total)} GB used", "note" if crowded else "ok",
+        "Close other programs: weights are read from the disk again when memory is short." if crowded else "",
+    )  # fmt: skip
+
+
+def _disk(report: Report, outputs: Path) -> None:
+    folder = outputs.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if not os.access(folder, os.W_OK):
+        report.add("disk", f"{folder} cannot be written to", "problem", "Choose another folder with --out.")
+    elif free < _DISK_BYTES:
+        report.add(
+            "disk", f"{gb_text(free)} GB free in {folder}", "note",
+            f"Free {gb_text(_DISK_BYTES)} GB for videos and latents.",
+        )  # fmt: skip
+    else:
+        report.add("disk", f"{gb_text(free)} GB free in {folder}")
+
+
+def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -> None:
+    for variable in environment_report(profile, environ):
+        whose = "yours" if variable.is_yours else "Longtake's"
+        report.add("environment", f"{variable.name}={variable.value} ({whose}; {variable.reason})")
+    if profile.machine.kind == "rocm":
+        for text, remedy in find_mode_findings({**environ, **engine_environment(profile, environ)}):
+            report.add("MIOpen", text, "note" if remedy else "ok", remedy)
+    elif "MIOPEN_FIND_MODE" in environ:
+        report.add("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
+    if "MIOPEN_FIND_TIME_LIMIT" in environ:
+        report.add(
+            "environment", "MIOPEN_FIND_TIME_LIMIT is set, which MIOpen does not know", "note",
+            "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
+        )  # fmt: skip
+    for name in ALLOCATOR_VARIABLES:
+        if profile.machine.kind == "rocm" and "expandable_segments:true" in environ.get(name, "").lower():
+            report.add(
+                "environment", f"{name} turns expandable segments on, which some ROCm releases hang with",
+                "note", "Leave it out if the first large copy hangs.",
+            )  # fmt: skip
+
+
+def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
+    """Whether the model's default job fits."""
+    try:
+        info = find_model(model, allow_folder=True)
+        request = GenerationRequest(image="none", model=model, mode=info.modes[0])
+        plan = plan_video(
+            request, info, profile,
+            learned=local.learned,
+            free_ram_bytes=host_memory(root).available or None,
+            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
+        )  # fmt: skip
+        size = sum(network.file_bytes for network in known_networks(info, profile).values())
+    except LongtakeError as error:
+        report.add("job", error.message, "problem", error.remedy)
+        return
+    report.add(
+        "job",
+        f"{info.title} ({gb_text(size)} GB of weights) peaks at {gb_text(plan.job.peak_bytes)} of "
+        f"{gb_text(plan.job.budget.cap_bytes)} GB",
+    )
+    for note in plan.notes:
+        report.add("job", note, "note" if plan.waiting_bytes else "ok")

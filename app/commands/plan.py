@@ -1,0 +1,136 @@
+"""The command `plan`: what a video would take of the device's memory, stage by stage, before it is made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from app.commands.arguments import EXIT_BAD_INPUT
+from app.machine import named_machine, read_calibration, this_local, this_machine
+from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.machine.disk import DiskSpeeds
+from diffusers_helper.machine.kernels import seen_kernel
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.picture import load_picture
+from diffusers_helper.planning.budget import DoesNotFit, gb_text
+from diffusers_helper.planning.job import VideoPlan, plan_video, weights_speed
+from diffusers_helper.planning.profiles import Profile, profile_for
+from diffusers_helper.request import GenerationRequest
+
+_HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in all")
+
+
+def print_plan(arguments: argparse.Namespace) -> int:
+    """Prints the plan of a video.
+
+    Returns: exit code; 2 if no plan keeps within the cap.
+
+    Raises:
+        InputError: for anything in the arguments or the environment that cannot be used.
+        LongtakeError: if a local model's files cannot be read.
+    """
+    info = find_model(arguments.model, allow_folder=True)
+    request = _request(arguments, info)
+    info.check_mode(request.mode)
+    # Of another machine nobody knows how much main memory it has, and what happened there.
+    local = Local() if arguments.card else this_local(os.environ)
+    free_ram = None if arguments.card else host_memory().available or None
+    machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
+    profile = profile_for(machine, os.environ).with_kernel(seen_kernel(local.kernels, machine.card))
+    try:
+        plan = plan_video(
+            request, info, profile,
+            shape=_shape(arguments.image, request, info),
+            calibration=read_calibration(machine),
+            learned=local.learned,
+            free_ram_bytes=free_ram,
+            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
+        )  # fmt: skip
+    except DoesNotFit as error:
+        if arguments.json:
+            refusal = {
+                "fits": False, "message": error.message, "remedies": list(error.remedies),
+                "stage": error.stage, "smallest_cap_bytes": error.smallest_cap_bytes,
+            }  # fmt: skip
+            sys.stdout.write(json.dumps(refusal) + "\n")
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_INPUT
+    text = json.dumps(_as_json(plan, profile)) + "\n" if arguments.json else _as_text(plan, profile, info)
+    sys.stdout.write(text)
+    return 0
+
+
+def _request(arguments: argparse.Namespace, info: ModelInfo) -> GenerationRequest:
+    names = {field.name for field in fields(GenerationRequest)}
+    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+    return GenerationRequest.from_dict({"mode": info.modes[0], **given, "image": arguments.image or "none"})
+
+
+def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
+    if image is None:
+        return None
+    picture = load_picture(Path(image).expanduser())
+    side = request.resolution or info.side
+    return nearest_bucket(picture.height, picture.width, side, info.multiple)
+
+
+def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
+    job = plan.job
+    return {
+        "fits": True,
+        "profile": profile.family,
+        "device": profile.machine.name,
+        **{name: getattr(plan, name) for name in ("height", "width", "sections", "frames")},
+        "total_bytes": job.budget.total_bytes,
+        "cap_bytes": job.budget.cap_bytes,
+        "preserved_bytes": job.budget.preserved_in_force,
+        "reserve_bytes": job.budget.reserve_bytes,
+        "peak_bytes": job.peak_bytes,
+        "smallest_cap_bytes": job.smallest_cap_bytes,
+        "vae_tile_px": job.vae_tile_px,
+        "keep_all_resident": job.keep_all_resident,
+        "seconds_per_step": plan.seconds_per_step,
+        "notes": list(plan.notes),
+        "stages": [
+            {**asdict(stage), **asdict(cost)} for stage, cost in zip(job.stages, plan.costs, strict=True)
+        ],
+    }
+
+
+def _as_text(plan: VideoPlan, profile: Profile, info: ModelInfo) -> str:
+    job, budget = plan.job, plan.job.budget
+    rows: list[tuple[str, ...]] = [_HEADER]
+    for stage, cost in zip(job.stages, plan.costs, strict=True):
+        streamed = f"{gb_text(stage.streamed_bytes)} a pass" if stage.streamed_bytes else "-"
+        rows.append(
+            (
+                stage.stage, stage.model, str(cost.runs), gb_text(stage.resident_bytes), streamed,
+                gb_text(stage.peak_bytes), gb_text(cost.copied_bytes),
+            )
+        )  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    table = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    head = (
+        f"{info.title}: {plan.width}x{plan.height}, {plan.sections} sections, {plan.frames} frames, on "
+        f"{profile.machine.name} (profile {profile.family}).\n"
+        f"Cap {gb_text(budget.cap_bytes)} of {gb_text(budget.total_bytes)} GB, preserved "
+        f"{gb_text(budget.preserved_in_force)} GB, reserve {gb_text(budget.reserve_bytes)} GB, VAE tiles of "
+        f"{job.vae_tile_px} pixels. All figures are GB of 1024^3 bytes.\n"
+    )
+    reasons = dict.fromkeys(stage.reason for stage in job.stages if stage.streamed_blocks)
+    tail = [
+        f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
+        f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",
+        *reasons,
+        *plan.notes,
+    ]
+    return "\n".join([head, *table, "", *tail]) + "\n"

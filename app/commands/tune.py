@@ -1,0 +1,262 @@
+"""The command `tune`: finds the fastest rung of the convolution ladder for what a VAE needs on this card."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from app.commands.arguments import (
+    EXIT_CANCELLED,
+    EXIT_FAILED,
+    Parser,
+    add_find_mode,
+    take_engine_environment,
+    take_find_mode,
+)
+from app.commands.generate import Signals
+from app.jobs.pace import in_words
+from app.miopen import routes_folder
+from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import DEFAULT_MODEL, find_model, model_names
+from diffusers_helper.packing import plan_sections
+from diffusers_helper.planning.profiles import detect, profile_for
+from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION
+
+if TYPE_CHECKING:
+    import torch
+
+    from cache.conv_routes import ConvCase, RouteStore
+
+_DESCRIPTION = """\
+Times the ways to compute each 3D convolution of a model's VAE, and remembers the fastest one that gives the
+right result. Videos made from then on use it. Ctrl-C stops; the same command goes on where it stopped.
+"""
+# Videos of this length have sections of every kind.
+_SECONDS = 8.0
+# Shapes that are measured before the time for all is estimated: with five, the estimate for the demo model
+# was within a tenth; with one it was a third too low.
+_SAMPLE = 5
+
+
+def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command to the program's."""
+    parser = commands.add_parser(
+        "tune",
+        help="find the fastest convolutions for this card",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=tune, verbose=False)
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
+        help=f"{', '.join(model_names())}, or a folder (default: {DEFAULT_MODEL})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resolution", type=int, metavar="PIXELS",
+        help="as for generate: side of a square video of the same area (default: the model's own)",
+    )  # fmt: skip
+    parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
+    parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
+    parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
+    add_find_mode(parser)
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """Measures and stores.
+
+    Returns: exit code.
+
+    Raises:
+        InputError: for a model, resolution or shape that cannot be used, or while another one runs.
+    """
+    info = find_model(arguments.model, allow_folder=True)
+    side = arguments.resolution or info.side
+    if not MIN_RESOLUTION <= side <= MAX_RESOLUTION:
+        raise InputError(
+            f"resolution is {side}; expected {MIN_RESOLUTION} to {MAX_RESOLUTION}.", "Choose another."
+        )
+    width, height = _aspect(arguments.aspect)
+    height, width = nearest_bucket(height, width, side, info.multiple)
+    with Signals(), _only_one(routes_folder()):
+        take_find_mode(arguments)
+        take_engine_environment()  # what is timed has to be what an engine runs
+        try:
+            _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
+            from diffusers_helper.models.loaders import load_models  # torch: seconds
+
+            models = load_models(info)
+            cases = _cases(models.part("vae"), models.device, height, width)
+            results = _measure_all(cases, models.device, arguments.again)
+        except KeyboardInterrupt:
+            _say("Stopped. What has been measured is kept; the same command goes on from here.")
+            return EXIT_CANCELLED
+    _report(results, arguments.json, {"model": info.name, "height": height, "width": width})
+    return 0 if all(result["rung"] for result in results) else EXIT_FAILED
+
+
+def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
+    """The convolutions of encoding a picture and decoding sections of every length, none twice.
+
+    The network is built once more without memory, in the type that the profile has it compute in, and run
+    without computing.
+    """
+    import torch
+
+    from cache.conv import card_of
+    from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+    from diffusers_helper.models.loaders import dtype_for
+    from diffusers_helper.vae.families import family_of
+    from diffusers_helper.vae.passes import DTYPES
+    from diffusers_helper.vae.sections import window_sizes
+
+    found: dict[ConvCase, None] = {}
+    card = card_of(device)
+
+    def note(case: ConvCase, rung: str) -> None:
+        found.setdefault(replace(case, arch=card.arch, rocm=card.rocm))
+
+    with torch.device("meta"):
+        outline = type(vae).from_config(vae.config).eval()
+    profile = profile_for(detect(os.environ), os.environ)
+    dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
+    torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
+    lengths = {
+        (section.decoded_frames + 3) // 4
+        for mode in ("inverted", "forward")
+        for section in plan_sections(_SECONDS, mode=mode)
+    }
+    family, tile = family_of(outline), profile.vae_tile.value
+    sides = [min(tile, height), min(tile, width)]
+    latents = [side // family.shrink for side in sides]
+    with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
+        family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
+        for count in sorted({size for length in lengths for size in window_sizes(length)}):
+            shape = (1, vae.config.latent_channels, count, *latents)
+            for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
+                pass
+    return list(found)
+
+
+def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
+    """Measures what is not known yet; all results, in the order of `cases`."""
+    from cache.conv_probe import condemn_interrupted, expected_seconds, measure, multiplications, rates_of
+    from cache.conv_routes import RouteStore
+    from diffusers_helper.miopen_fallback import classify
+
+    routes = RouteStore(routes_folder())
+    if death := condemn_interrupted(routes, cases[0].arch):
+        _say(f"The last run died while it tried {death[1]} for {death[0]}. That is never used again.")
+    waiting = [case for case in cases if again or not _is_measured(routes, case)]
+    if len(waiting) < len(cases):
+        _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
+    if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
+        _say("A few shapes first, to see how long all of them will take")
+        for case in _sample(sorted(waiting, key=multiplications)):
+            measure(case, device, routes, classify)
+            waiting.remove(case)
+    rates = rates_of(routes.routes(cases[0].arch), cases[0])
+    seconds = {case: expected_seconds(case, rates) for case in waiting}
+    if waiting:
+        search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
+        _say(f"{len(waiting)} shapes to measure: {in_words(sum(seconds.values()))}{search}")
+    bar = tqdm(
+        total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
+    )  # fmt: skip
+    with bar:
+        for number, case in enumerate(waiting, 1):
+            bar.set_description_str(f"shape {number} of {len(waiting)}")
+            measure(case, device, routes, classify)
+            bar.update(seconds[case])
+            if bar.disable:
+                _say(f"shape {number} of {len(waiting)}: {routes.get(case).reason}")
+    return [_result(routes, case) for case in cases]
+
+
+def _sample(cases: list[ConvCase]) -> list[ConvCase]:
+    """Some that stand for all, evenly spread; one at least."""
+    count = max(1, min(_SAMPLE, len(cases) // 4))
+    return [cases[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
+
+
+def _is_measured(routes: RouteStore, case: ConvCase) -> bool:
+    route = routes.get(case)
+    return bool(route.measured or route.reason.startswith("measured"))
+
+
+def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
+    route = routes.get(case)
+    return {
+        "case": str(case), "rung": route.rung, "reason": route.reason,
+        "milliseconds": route.measured, "failed": route.failed, "deadly": route.deadly,
+    }  # fmt: skip
+
+
+def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any]) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({**facts, "routes": str(routes_folder()), "results": results}) + "\n")
+        return
+    counts: dict[str, int] = {}
+    plain = chosen = 0.0
+    for result in results:
+        name = result["rung"] or "none of them"
+        counts[name] = counts.get(name, 0) + 1
+        times = result["milliseconds"]
+        if "miopen" in times and result["rung"] in times:
+            plain += times["miopen"]
+            chosen += times[result["rung"]]
+    shares = ", ".join(f"{count} by {name}" for name, count in counts.items())
+    lines = [f"{len(results)} shapes: {shares}"]
+    if chosen:
+        lines.append(
+            f"One call of each that the plain way can do: {chosen:.0f} ms instead of {plain:.0f} ms "
+            f"({plain / chosen:.2f} times as fast)"
+        )
+    sys.stdout.write("\n".join([*lines, f"Kept in {routes_folder()}", ""]))
+
+
+def _aspect(text: str) -> tuple[int, int]:
+    try:
+        width, height = (int(part) for part in text.split(":"))
+    except ValueError:
+        width = height = 0
+    if not (0 < width < 10_000 and 0 < height < 10_000):
+        raise InputError(f"aspect is {text!r}; expected a ratio like 16:9.", "Choose another.")
+    return width, height
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Two at once would spoil each other's times, and take what the other is trying for a death."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".tune.lock").open("ab")
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}); expected a folder for what is measured.",
+            "Set XDG_CACHE_HOME to another place.",
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                "Another tune is running; expected to be alone.", "Wait until it has ended."
+            ) from error
+        yield
+
+
+def _say(text: str) -> None:
+    tqdm.write(text, file=sys.stderr)

@@ -1,0 +1,96 @@
+"""What Longtake knows of MIOpen: its find modes, the routes learned around its failures, and its caches.
+
+The find modes are described as in MIOpen's documentation; what they cost on a card was not measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_dir
+
+from app.jobs.patience import MIOPEN_FOLDERS
+
+VARIABLE = "MIOPEN_FIND_MODE"
+FIND_MODES = {
+    "NORMAL": "times all kernels for each new shape: long silence at first, the fastest kernel afterwards",
+    "FAST": "takes what MIOpen's database or else its rule of thumb names: starts at once, may stay slower",
+    "HYBRID": "as FAST for shapes in MIOpen's database, as NORMAL for all others",
+    "DYNAMIC_HYBRID": "as HYBRID, but leaves out kernels that would be compiled for the one shape",
+}
+# The same modes as numbers, and two more that the documentation has.
+_NUMBERS = {"1": "NORMAL", "2": "FAST", "3": "HYBRID", "5": "DYNAMIC_HYBRID"}
+_OTHERS = ("TRUST_VERIFY", "TRUST_VERIFY_FULL", "6", "7")
+# Settings of MIOPEN_FIND_ENFORCE that are unsafe with all modes but NORMAL.
+_UNSAFE = ("2", "4", "5", "DB_UPDATE", "SEARCH_DB_UPDATE", "DB_CLEAN")
+
+
+def name_of(value: str) -> str:
+    """The mode that a value of the variable stands for; "" for one that MIOpen's documentation lacks."""
+    text = value.strip().upper()
+    return text if text in FIND_MODES or text in _OTHERS else _NUMBERS.get(text, "")
+
+
+def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What there is to say about the find mode of an engine: sentences, each with a remedy or ""."""
+    value = environ.get(VARIABLE, "")
+    mode = name_of(value)
+    found: list[tuple[str, str]] = []
+    if mode in FIND_MODES:
+        found.append((f"find mode {mode}: {FIND_MODES[mode]}", ""))
+    elif value and not mode:
+        expected = f"Expected one of {', '.join(FIND_MODES)}; set it with --miopen-find-mode."
+        found.append((f"{VARIABLE} is {value[:60]!r}, which MIOpen's documentation does not know", expected))
+    enforced = environ.get("MIOPEN_FIND_ENFORCE", "").strip().upper()
+    if enforced in _UNSAFE and mode not in ("", "NORMAL"):
+        found.append((f"MIOPEN_FIND_ENFORCE={enforced} is not safe with find mode {mode}", "Leave it out."))
+    return found
+
+
+RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
+
+
+def routes_folder() -> Path:
+    """In the user's own cache; not made by asking."""
+    return Path(user_cache_dir("longtake"), "conv_routes")
+
+
+def conv_settings() -> dict[str, Any]:
+    """The arguments of `initialize_miopen_fallback`."""
+    return {"folder": routes_folder(), "rung": os.environ.get(RUNG_VARIABLE) or "auto"}
+
+
+_MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")
+
+
+def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
+    """Removes MIOpen's folders below a home directory and says what and how much.
+
+    A folder that a variable points to may hold other things: it is named and left alone, as is a link.
+
+    Returns: exit code 0.
+    """
+    count = 0
+    for name in MIOPEN_FOLDERS:
+        folder = home / name
+        if folder.is_symlink():
+            sys.stdout.write(f"{folder} is a link to {folder.resolve()}; left alone. Remove it by hand.\n")
+        elif folder.is_dir():
+            files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
+            size = sum(file.stat().st_size for file in files)
+            shutil.rmtree(folder)
+            sys.stdout.write(f"Removed {folder}: {len(files)} files, {size / 1024**2:.1f} MB.\n")
+            count += 1
+    for variable in _MOVED:
+        if environ.get(variable):
+            sys.stdout.write(f"{variable} is {environ[variable]}; left alone. Remove its files by hand.\n")
+    if not count:
+        sys.stdout.write("There is no cache of MIOpen's to remove.\n")
+    else:
+        sys.stdout.write("The next first decode takes longer, while MIOpen chooses and compiles again.\n")
+    return 0

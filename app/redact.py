@@ -1,0 +1,68 @@
+"""Texts without what tells who or where a person is."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+_SECRETS = (
+    (re.compile(r"\b(hf|sk|ghp|gho|github_pat)_[A-Za-z0-9_]{8,}"), "<secret>"),
+    (re.compile(r"(?i)\b(authorization|cookie|password|passwd|token|secret|api[_-]?key)(\s*[:=]\s*)\S+"),
+     r"\1\2<secret>"),
+    (re.compile(r"(?<=://)[^\s/@]+@"), "<secret>@"),
+)  # fmt: skip
+
+
+# What is left after the known folders are named: any other absolute path keeps its last part only.
+_PATHS = (
+    re.compile(r"(?<=')(?:~\w*)?/(?:[^/'\n<>]+/)+([^/'\n<>]*)(?=')"),
+    re.compile(r'(?<=")(?:~\w*)?/(?:[^/"\n<>]+/)+([^/"\n<>]*)(?=")'),
+    re.compile(r"(?:(?<=file://)|(?<![\w<>/.:~-]))(?:~\w*)?/(?:[^\s/'\"`,;()<>|]+/)+([^\s/'\"`,;()<>|]*)"),
+)
+
+
+@lru_cache(maxsize=256)
+def without_paths(text: str, outputs: Path | None = None) -> str:
+    """The text with no absolute path in it.
+
+    Those in the outputs folder, the program, Python and the home folder begin with a word for it; of any
+    other only the last part is left.
+    """
+    folders = [
+        *([(outputs, "<outputs>")] if outputs else []),
+        (_ROOT, "<longtake>"),
+        (Path(sys.prefix), "<python>"),
+        (Path(sys.base_prefix), "<python>"),
+        (Path.home(), "<home>"),
+    ]
+    known = {str(form): name for path, name in folders for form in (path, path.resolve())}
+    for path in sorted(known, key=len, reverse=True):  # the innermost first
+        if len(path) > 1:
+            text = re.sub(rf"{re.escape(path)}(?![\w.-])", known[path], text)
+    for pattern in _PATHS:
+        text = pattern.sub(r"<path>/\1", text)
+    return text
+
+
+def without_names(text: str) -> str:
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
+        # Shorter names, and those that say nothing, would only garble the rest.
+        if len(word) > 2 and word not in ("root", "localhost", "user"):
+            text = re.sub(rf"(?i)(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", replacement, text)
+    return text
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return ""

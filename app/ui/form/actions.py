@@ -1,0 +1,150 @@
+"""What the page's buttons and fields do. Handlers are short: jobs are made elsewhere and outlive the page."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.form import markup as view
+from app.ui.form import settings as form
+from app.ui.form.examples import example_file, example_picture, samples_of
+from app.ui.pictures import picture_path
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.packing import Mode
+
+_log = logging.getLogger(__name__)
+MODE_LABELS: dict[Mode, str] = {"inverted": "End first · I2V", "forward": "Forward · F1"}
+_ELSEWHERE = LongtakeError("This job runs in another program, such as the command line.", "End it there.")
+_EXAMPLE_SECONDS = 2.4  # two sections: soon there, and long enough to see the video grow
+# What `choose_model` and `restore` change besides settings, in this order.
+AROUND = ("examples", "banner")
+
+
+def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
+    return [(MODE_LABELS[mode], mode) for mode in modes]
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Handlers over one job service."""
+
+    service: JobService
+    catalogue: Catalogue
+
+    def start(self, settings: dict[str, Any]) -> str:
+        """Queues a job. Returns a notice: where it stands, or why not."""
+        try:
+            settings = settings | {"image": picture_path(settings.get("image"))}
+            return self._submit(self._request(settings))
+        except InputError as error:
+            return view.error_box(error, form.control_of(error))
+        except LongtakeError as error:
+            return view.error_box(error)
+
+    def _request(self, settings: dict[str, Any]) -> dict[str, Any]:
+        info = self.catalogue.info(str(settings.get("model")))
+        return form.to_request(settings, info, self.catalogue.planner)
+
+    def _submit(self, request: dict[str, Any]) -> str:
+        job = self.catalogue.submit(self.service, request)
+        before = self.service.queue_position(job.id)
+        if not before:
+            return ""
+        jobs = "1 job comes" if before == 1 else f"{before} jobs come"
+        return view.note_box(f"Queued {view.ordinal(before + 1)}: {jobs} first.")
+
+    def end(self) -> str:
+        """Ends the running job, or the next one if none has begun yet. Returns a notice."""
+        running, waiting = self.service.open_jobs()
+        job = running or (waiting[0] if waiting else None)
+        if job is None:
+            return view.note_box("Nothing is running.")
+        return self._cancel(job.id, "Ending: the work at hand is finished first.")
+
+    def remove_newest(self) -> str:
+        """Takes the newest waiting job out of the queue. Returns a notice."""
+        _, waiting = self.service.open_jobs()
+        if not waiting:
+            return view.note_box("No job is waiting.")
+        return self._cancel(waiting[-1].id, "Removed from the queue.")
+
+    def _cancel(self, job_id: str, done: str) -> str:
+        if self.service.cancel(job_id):
+            return view.note_box(done)
+        return "" if self.service.job(job_id).is_over else view.error_box(_ELSEWHERE)
+
+    def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
+        """What else changes with the model, by name: settings, quick list, banner."""
+        try:
+            info = self.catalogue.info(name)
+        except InputError:  # only a forged message names a model that is not in the list
+            return {}
+        changes = {"steps": info.steps, "guidance": info.guidance, "resolution": info.side}
+        mode = mode if mode in info.modes else info.modes[0]
+        return changes | {"mode": _mode(info, mode)} | _around(info)
+
+    def restore(self, kept: object) -> dict[str, Any]:
+        """What a browser kept of the form, by name."""
+        usable = form.restored(self.catalogue, kept)
+        if not usable:
+            return {}
+        info = self.catalogue.info(usable["model"])
+        usable["mode"] = _mode(info, usable["mode"])
+        return usable | _around(info)
+
+    def reset(self, name: str) -> dict[str, Any]:
+        """Every setting but picture, prompt and model as the model wants it."""
+        try:
+            info = self.catalogue.info(name)
+        except InputError:
+            return {}
+        values = form.defaults(info, self.catalogue.planner)
+        return values | {"mode": _mode(info, values["mode"])}
+
+    def use_example(self, name: str, index: int) -> dict[str, Any]:
+        """Picture, if there is one, and prompt of an entry of the quick list."""
+        prompt = self._example(name, index)
+        if prompt is None:
+            return {}
+        picture = example_picture(prompt)
+        return {"prompt": prompt} | ({} if picture is None else {"image": picture})
+
+    def run_example(self, name: str, index: int) -> dict[str, Any]:
+        """Fills the form with an example and the model's own settings, and starts exactly that."""
+        prompt = self._example(name, index)
+        file = None if prompt is None else example_file(prompt)
+        if prompt is None or file is None:
+            return self.use_example(name, index)
+        info = self.catalogue.info(name)
+        settings = form.defaults(info, self.catalogue.planner) | {"seconds": _EXAMPLE_SECONDS, "model": name}
+        request = form.to_request(settings, info, self.catalogue.planner)
+        try:
+            notice = self._submit(request | {"image": str(file), "prompt": prompt})
+        except LongtakeError as error:
+            notice = view.error_box(error)
+        filled = self.reset(name) | {"seconds": _EXAMPLE_SECONDS} | self.use_example(name, index)
+        return filled | {"notice": notice}
+
+    def _example(self, name: str, index: object) -> str | None:
+        try:
+            examples = self.catalogue.info(name).examples
+        except InputError:
+            return None
+        return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
+
+
+def _around(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "examples": gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
+        "banner": view.banner(info),
+    }
+
+
+def _mode(info: ModelInfo, mode: Mode) -> gr.Radio:
+    return gr.Radio(choices=mode_choices(info.modes), value=mode)

@@ -1,0 +1,145 @@
+"""What the form says about itself: the length and time to come, the crop, and what stands in the folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from app.jobs.pace import PaceBook, Work, in_words, passes
+from app.jobs.service import JobService
+from app.redact import without_paths
+from app.ui.catalogue import Catalogue
+from app.ui.form.memory_view import Told, tell
+from app.ui.form.settings import control_of, to_request
+from app.ui.pictures import Crop, Size, crop_of, picture_path
+from app.ui.planner import MEMORY_SETTINGS
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.packing import SectionPlan, plan_sections
+from diffusers_helper.request import GenerationRequest
+
+_MEMORY_NEEDS = (
+    "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *MEMORY_SETTINGS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the form says. `length`, `picture` and `memory` are markup, `facts` is for the page's script.
+
+    Attributes:
+        picture: why the picture cannot be used; empty if it can, or there is none.
+        facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, the words
+            that the model knows if they are few, and the machine's defaults, which a browser need not keep.
+    """
+
+    length: str
+    picture: str
+    memory: str
+    facts: dict[str, Any]
+
+
+class Describer:
+    """Describes a form's values; what cannot be used is left out here and refused at the start."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._paces, self._planner = PaceBook(service), catalogue.planner
+
+    def describe(self, settings: dict[str, Any]) -> Description:
+        info = self._info(settings)
+        side = max(info.multiple, _whole(settings.get("resolution"), info.side))
+        found = self._judge(settings.get("image"))
+        crop = crop_of(found, side, info.multiple) if isinstance(found, Size) else None
+        pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
+        memory = self._memory(settings, info, crop)
+        facts = {
+            "crop": crop and [round(100 * share, 3) for share in crop.place],
+            "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
+            "look": f"seed {_text(settings.get('seed'))} · {_text(settings.get('steps'))} steps · "
+            f"guidance {_text(settings.get('guidance'))}",
+            "output": f"{_text(settings.get('resolution'))} px · quality {_text(settings.get('crf'))}",
+            "memory": memory.state,
+            "model": info.title,
+            "words": info.known_words,
+            "defaults": self._planner.defaults,
+        }  # fmt: skip
+        return Description(self._length(settings, info, pixels), _refusal(found), memory.markup, facts)
+
+    def _judge(self, picture: object) -> Size | InputError | None:
+        try:
+            path = picture_path(picture)
+        except InputError as error:
+            return error
+        return self._planner.pictures.judge(path) if path else None
+
+    def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> Told:
+        known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}
+        try:
+            request = GenerationRequest.from_dict(to_request(known | {"image": "any"}, info, self._planner))
+        except InputError as error:
+            return Told("", _refusal(error) if control_of(error) in MEMORY_SETTINGS else "")
+        return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
+
+    def _info(self, settings: dict[str, Any]) -> ModelInfo:
+        try:
+            return self._catalogue.info(settings.get("model", self._catalogue.preselected))
+        except InputError:  # only a forged message names a model that is not in the list
+            return self._catalogue.info(self._catalogue.preselected)
+
+    def _length(self, settings: dict[str, Any], info: ModelInfo, pixels: int) -> str:
+        plan = _plan(settings)
+        if plan is None:
+            return ""
+        return f"{length_text(settings['seconds'], plan)}<br>{self._time(settings, info, pixels, plan)}"
+
+    def _time(self, settings: dict[str, Any], info: ModelInfo, pixels: int, plan: SectionPlan) -> str:
+        try:
+            cost = passes(settings["cfg"])
+        except (KeyError, TypeError):
+            cost = 1
+        work = Work(len(plan), max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
+        estimate = self._paces.estimate(self._catalogue.key(str(settings.get("model"))), work)
+        if estimate is None:
+            return "No time estimate yet: the first video on this machine will tell."
+        jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
+        words = in_words(estimate.seconds)
+        return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
+
+
+def length_text(seconds: float, plan: SectionPlan) -> str:
+    """What length will really come out, as whole sections are made."""
+    sections = f"{len(plan)} section{'s' if len(plan) > 1 else ''}"
+    return (
+        f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in {sections}."
+    )
+
+
+def _plan(settings: dict[str, Any]) -> SectionPlan | None:
+    try:
+        return plan_sections(settings["seconds"], mode=settings["mode"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _size_words(crop: Crop, size: Size) -> str:
+    return f"{crop.pixels[0]} × {crop.pixels[1]} of {size.width} × {size.height}"
+
+
+def _refusal(found: Size | InputError | None) -> str:
+    if not isinstance(found, InputError):
+        return ""
+    return f'<p class="lt-refusal" role="alert">{escape(without_paths(str(found)))}</p>'
+
+
+def _whole(value: object, otherwise: int) -> int:
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 10**6
+    return int(value) if usable else otherwise  # pyright: ignore[reportArgumentType]
+
+
+def _text(value: object) -> str:
+    """A number in its shortest form; whatever else a field may hold is a dash."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–"
+    return str(value) if isinstance(value, int) else f"{value:.15g}"

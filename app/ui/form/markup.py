@@ -1,0 +1,60 @@
+"""From texts and requests to markup. Whatever a person or a file wrote is escaped here."""
+
+from __future__ import annotations
+
+from html import escape
+
+from app.redact import without_paths
+from app.ui.form.examples import thumbnail
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.models.registry import ModelInfo
+
+_ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+
+
+def ordinal(number: int) -> str:
+    return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"number {number}"
+
+
+def error_box(error: LongtakeError, control: str = "") -> str:
+    """A refusal or failure; `control` names the setting at fault, for the page's script to go there."""
+    message, remedy = (escape(without_paths(words)) for words in (error.message, error.remedy))
+    about = f' data-control="{escape(control)}"' if control else ""
+    return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
+
+
+def note_box(text: str) -> str:
+    return f'<div class="lt-box" role="status">{escape(text)}</div>'
+
+
+def banner(info: ModelInfo) -> str:
+    """For a model with a vocabulary: what it is, examples to start with one click, its words."""
+    if not info.vocabulary:
+        return ""
+    groups = "".join(
+        f"<dt>{escape(group)}</dt><dd>{escape(', '.join(words))}</dd>"
+        for group, words in info.vocabulary.items()
+    )
+    cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
+    invitation = (
+        f'<p class="lt-hint">Click one, and its video is made:</p><div class="lt-cards">{cards}</div>'
+    )
+    return (
+        '<section class="lt-demo" aria-label="Demo model"><p><b>This is the demo model.</b> It is small, '
+        f"runs on any machine, and knows a few dozen words.</p>{invitation if cards else ''}"
+        f"<details><summary>The words it knows</summary><dl>{groups}</dl></details></section>"
+    )
+
+
+def _card(index: int, prompt: str) -> str:
+    picture = thumbnail(prompt)
+    image = f'<img src="{picture}" alt="" width="192" height="192">' if picture else ""
+    return (
+        f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
+        f"{image}<span>{escape(prompt)}</span></button>"
+    )
+
+
+def start_label(jobs_before: int) -> str:
+    """What will happen if Start is pressed now."""
+    return "Start Generation" + (f" (queued {ordinal(jobs_before + 1)})" if jobs_before else "")

@@ -1,0 +1,155 @@
+"""The memory plan in words and as a bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from app.redact import without_paths
+from app.ui.planner import Planner, Refusal, refusal
+from app.ui.text import MEMORY_STAGES, cap_gb, gb
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.planning.budget import Budget, StagePlan
+from diffusers_helper.planning.job import VideoPlan
+from diffusers_helper.request import GenerationRequest
+
+# A bar over the whole device tells nothing of what takes less than this share of it.
+_SMALL_SHARE, _AROUND = 0.1, 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the form says of a plan: in the fold's head, and within it as markup."""
+
+    state: str = ""
+    markup: str = ""
+
+
+def tell(
+    planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
+) -> Told:
+    """The plan of a request for a video of this height and width; None where the picture is not known."""
+    if not planner.knows_the_size and request.vram_cap_gb is None:
+        text = "Only the card's driver knows its size, so the plan is made when the video is."
+        return Told("planned at the start", f'<p class="lt-plan-say">{text}</p>')
+    try:
+        found = planner.plan(request, info, shape)
+    except LongtakeError as error:
+        return Told("", f'<p class="lt-refusal">No plan: {escape(without_paths(str(error)))}</p>')
+    if isinstance(found, Refusal):
+        return Told("does not fit", _refused(found, planner))
+    return Told(f"fits, peak {gb(found.job.peak_bytes)} GB", _fits(found, planner, request))
+
+
+def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
+    """What it costs."""
+    job = plan.job
+    said = [f"Fits: peak {gb(job.peak_bytes)} of {cap_gb(job.budget.cap_bytes)} GB."]
+    sample = job.stage("sample")
+    budget = job.budget
+    if sample.streamed_blocks:
+        blocks = len(sample.streamed_blocks) + len(sample.resident_blocks)
+        step = sample.streamed_bytes * (2 if request.cfg > 1 else 1)
+        said.append(
+            f"{len(sample.streamed_blocks)} of {blocks} blocks of the transformer are streamed, "
+            f"{gb(step)} GB a step."
+        )
+        if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
+            kept = cap_gb(budget.preserved_in_force)
+            said.append(f"Preserved memory gives way to {kept} GB under this cap.")
+    elif not job.keep_all_resident:
+        said.append("Nothing is streamed in a step; one network at a time is on the device.")
+    return " ".join([*said, *plan.notes])
+
+
+def _where(planner: Planner) -> str:
+    if planner.profile.machine.kind != "cpu":
+        return ""
+    return (
+        '<p class="lt-hint">There is no GPU here: the plan is for the CPU’s main memory, and the cap '
+        "bounds what the networks and their tensors take of it.</p>"
+    )
+
+
+def _fits(plan: VideoPlan, planner: Planner, request: GenerationRequest) -> str:
+    heaviest = max(plan.job.stages, key=lambda stage: stage.peak_bytes)
+    bar = _bar(plan.job.budget, _used(heaviest), heaviest.stage)
+    rows = "".join(_row(stage) for stage in plan.job.stages)
+    return (
+        f'{bar}<p class="lt-plan-say" data-fits="yes">{escape(sentence(plan, request))}</p>{_where(planner)}'
+        f'<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
+        "that stay, what is streamed in one pass, predicted peak</caption><thead><tr>"
+        '<th scope="col">Stage</th><th scope="col">Stays</th><th scope="col">Streamed</th>'
+        f'<th scope="col">Peak</th></tr></thead><tbody>{rows}</tbody></table></details>'
+    )
+
+
+def _row(stage: StagePlan) -> str:
+    streamed = gb(stage.streamed_bytes) if stage.streamed_bytes else "–"
+    cells = (gb(stage.resident_bytes + stage.others_bytes), streamed, gb(stage.peak_bytes))
+    figures = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f'<tr><th scope="row">{MEMORY_STAGES[stage.stage]}</th>{figures}</tr>'
+
+
+def _refused(found: Refusal, planner: Planner) -> str:
+    stage = max(found.least.stages, key=lambda stage: stage.peak_bytes)
+    used = _used(stage)
+    if found.is_preserved:
+        stage = found.least.stage(found.stage)
+        used = [("stay", "weights that stay", stage.resident_bytes)]
+        used.append(("kept", "preserved", found.budget.preserved_in_force))
+    error = refusal(found)
+    return (
+        f"{_bar(found.budget, used, stage.stage)}"
+        f'<p class="lt-plan-say lt-refusal" data-fits="no">{escape(error.message)} {escape(error.remedy)}</p>'
+        f"{_where(planner)}"
+    )
+
+
+Used = list[tuple[str, str, int]]
+
+
+def _used(stage: StagePlan) -> Used:
+    """Kind, name and bytes of what a stage has on the device."""
+    parts = [
+        ("stay", "weights that stay", stage.resident_bytes + stage.others_bytes),
+        ("ring", "ring for streaming", stage.ring_bytes),
+        ("work", "working set", stage.working_bytes),
+        ("more", "reserve", stage.reserve_bytes),
+    ]
+    return [part for part in parts if part[2]]
+
+
+def _bar(budget: Budget, used: Used, stage: str) -> str:
+    """From nothing to the device's memory, or to a little more than cap and use where they are small."""
+    cap, total = budget.cap_bytes, sum(size for _, _, size in used)
+    most = max(cap, total)
+    whole = max(budget.total_bytes, most)
+    if most < _SMALL_SHARE * whole:
+        whole = most * _AROUND
+
+    def share(size: float) -> str:
+        return f"{100 * size / whole:.2f}%"
+
+    free = max(0, cap - total)
+    parts = "".join(f'<i class="lt-mem-{kind}" style="width:{share(size)}"></i>' for kind, _, size in used)
+    over = ""
+    if total > cap:
+        over = f'<div class="lt-mem-over" style="left:{share(cap)};width:{share(total - cap)}"></div>'
+    told = [(kind, name, gb(size)) for kind, name, size in used]
+    if free:
+        told.append(("free", "free", gb(free)))
+    legend = "".join(
+        f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in told
+    )
+    name = MEMORY_STAGES[stage]
+    words = ", ".join(f"{name} {size} GB" for _, name, size in told)
+    words = f"{name}, the heaviest stage: {words}; cap {cap_gb(cap)} GB"
+    side = "lt-left" if cap > whole / 2 else "lt-right"
+    return (
+        f'<div class="lt-mem" role="img" aria-label="{words}">'
+        f'<div class="lt-mem-bar">{parts}</div>{over}'
+        f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {cap_gb(cap)}</span></div></div>'
+        f'<ul class="lt-mem-key" aria-hidden="true"><li><b>{name}, in GB</b></li>{legend}</ul>'
+    )

@@ -1,0 +1,209 @@
+"""What is known of a job that is being watched, gathered from its events. No markup, no gradio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from app.jobs.job import Job
+from app.ui.live.timing import Timing
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    JobStarted,
+    PieceDone,
+    SectionFinished,
+    Stage,
+    StageStarted,
+    StepDone,
+    Warned,
+)  # fmt: skip
+from diffusers_helper.packing import FPS, SectionPlan, plan_sections
+
+CellState = Literal["waiting", "running", "done"]
+_TAIL: tuple[Stage, ...] = ("decode", "write")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A section at its place in the video.
+
+    Attributes:
+        number: in order of making, from 1.
+        begin, end: seconds in the finished video.
+        thumbnail: path of a small picture of it.
+    """
+
+    number: int
+    begin: float
+    end: float
+    state: CellState
+    thumbnail: str | None
+
+
+@dataclass
+class LiveJob:
+    """One job as its events so far tell it. `apply` them in order, from the first.
+
+    Attributes:
+        job: a snapshot from the store; replace it by a newer one at will.
+        plan: the sections, known before the engine says anything.
+        section: the one in the making, in order of making from 1; 0 before the first.
+        piece, pieces: of the VAE's work at hand, how many are finished of how many; 0 where it is not cut.
+        video: path of the newest version that can be watched.
+        seconds_in_front: how much has been put before the first version's beginning.
+        preview: path of a small picture of the section in the making.
+        last_sign: when the engine was last heard of, in seconds since the job began to run.
+        stages: seconds that each kind of work took, in the order in which they first came.
+        end: the final event.
+    """
+
+    job: Job
+    plan: SectionPlan = field(init=False)
+    timing: Timing = field(init=False)
+    width: int = 0
+    height: int = 0
+    stage: Stage | None = None
+    section: int = 0
+    sections_done: int = 0
+    step: int = 0
+    piece: int = 0
+    pieces: int = 0
+    preview: str | None = None
+    video: str | None = None
+    video_frames: int = 0
+    seconds_in_front: float = 0.0
+    last_sign: float = 0.0
+    warnings: list[str] = field(default_factory=list[str])
+    thumbnails: dict[int, str] = field(default_factory=dict[int, str])
+    stages: dict[Stage | None, float] = field(default_factory=dict[Stage | None, float])
+    end: Finished | Cancelled | Failed | None = None
+    _stage_began: float = 0.0
+    _tail_began: float = 0.0
+    _mark: float = 0.0
+    _percent: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.plan = plan_sections(self.job.request.seconds, mode=self.job.request.mode)
+        self.timing = Timing(self.plan, self.job.request.steps)
+
+    def apply(self, event: Event) -> None:
+        """Takes in the next event."""
+        if isinstance(event, JobStarted):
+            self.width, self.height = event.width, event.height
+        elif isinstance(event, StageStarted):
+            self._begin(event)
+        elif isinstance(event, StepDone):
+            self._step(event)
+        elif isinstance(event, PieceDone):
+            self.piece, self.pieces = event.piece, event.pieces
+        elif isinstance(event, SectionFinished):
+            self._finish_section(event)
+        elif isinstance(event, Warned):
+            self.warnings.append(event.message)
+        elif isinstance(event, Finished | Cancelled | Failed):
+            self._add_stage(event.time)
+            self.end, self.preview = event, None
+            if event.video is not None:
+                self.video, self.video_frames = event.video, event.frames
+        if isinstance(event, StepDone | SectionFinished):
+            self._percent = max(self._percent, self._share())
+        self.last_sign = event.time
+
+    def _add_stage(self, time: float) -> None:
+        self.stages[self.stage] = self.stages.get(self.stage, 0.0) + max(0.0, time - self._stage_began)
+        self._stage_began = time
+
+    def _begin(self, event: StageStarted) -> None:
+        self._add_stage(event.time)
+        self.stage = event.stage
+        self.piece = self.pieces = 0
+        if event.section is not None and event.section != self.section:
+            self.section, self.step = event.section, 0
+        if event.stage == "decode":
+            self._tail_began = event.time
+        self._mark = event.time
+
+    def _step(self, event: StepDone) -> None:
+        self.section, self.step = event.section, event.step
+        self.timing.steps = event.steps
+        self.timing.step_took(event.time - self._mark, is_first=event.step == 1)
+        self.preview = event.preview or self.preview
+        self._mark = event.time
+
+    def _finish_section(self, event: SectionFinished) -> None:
+        if self.stage in _TAIL:
+            self.timing.tail_took(event.time - self._tail_began, event.section)
+        self._add_stage(event.time)
+        self.section = self.sections_done = event.section
+        if self.video is not None:
+            self.seconds_in_front += event.added_in_front / FPS
+        self.video, self.video_frames, self.preview = event.video, event.frames, None
+        if event.thumbnail is not None:
+            self.thumbnails[event.section] = event.thumbnail
+
+    @property
+    def state(self) -> str:
+        """As in the store: its word counts before the final event is read."""
+        return self.job.state
+
+    @property
+    def sections(self) -> int:
+        return len(self.plan)
+
+    @property
+    def steps(self) -> int:
+        return self.timing.steps
+
+    @property
+    def in_tail(self) -> bool:
+        """Whether a section is being decoded or written."""
+        return self.stage in _TAIL and self.section > self.sections_done
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All sections in order of the video."""
+        found: list[Cell] = []
+        each = 4 * self.plan.window / FPS
+        for section in sorted(self.plan, key=lambda section: section.video_position):
+            number, place = section.number, section.video_position
+            state: CellState = "waiting"
+            if number <= self.sections_done:
+                state = "done"
+            elif number == self.section and not self.job.is_over:
+                state = "running"
+            end = self.plan.seconds if place == len(self.plan) - 1 else (place + 1) * each
+            found.append(Cell(number, place * each, end, state, self.thumbnails.get(number)))
+        return found
+
+    @property
+    def hidden_in_front(self) -> float:
+        """Seconds of the finished video that come before what can be watched now."""
+        if self.job.request.mode == "forward" or not self.video_frames:
+            return 0.0
+        return (self.plan.total_frames - self.video_frames) / FPS
+
+    @property
+    def percent(self) -> float:
+        """Share of the whole work that is done, 0 to 100; never falls while a job runs."""
+        return 100.0 if self.job.state == "finished" else self._percent
+
+    def _share(self) -> float:
+        sampling, frame = self.timing.costs()
+        done = sampling * self.sections_done + frame * self.timing.frames(slice(self.sections_done))
+        if self.section > self.sections_done:
+            done += sampling * (1.0 if self.in_tail else self.step / self.steps)
+        return min(99.0, 100 * done / (sampling * self.sections + frame * self.timing.frames(slice(None))))
+
+    def seconds_left(self, elapsed: float) -> float | None:
+        """Estimate for the rest of the job, `elapsed` seconds after it began; None while nothing is known."""
+        if self.job.is_over or not self.section:
+            return None
+        if self.section == self.sections_done:  # between two sections
+            if self.section == self.sections:
+                return 0.0
+            return self.timing.left(self.section + 1, 0, elapsed - self.last_sign, in_tail=False)
+        since = elapsed - (self._tail_began if self.in_tail else self._mark)
+        return self.timing.left(self.section, self.step, since, in_tail=self.in_tail)

@@ -1,0 +1,115 @@
+"""What a job's memory.json says of its memory, as plain data for the page's plot."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from app.ui.text import MEMORY_STAGES, cap_gb, clock, gb
+
+Shown = dict[str, Any]
+# A cap this many times as high as the peak would press the plot flat: then it is said and not drawn.
+_CAP_DRAWN = 4.0
+_HEADROOM = 1.06
+_MAX_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One use of one network, as `store.StageRecord` has it."""
+
+    stage: str
+    begin: float
+    end: float
+    predicted_bytes: int
+    measured_bytes: int
+    streamed_bytes: int
+
+
+def memory_of(file: Path) -> Shown | None:
+    """What the page shows of the file; None where there is none, or none that can be read."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return _read(file, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=32)
+def _read(file: Path, changed: int, size: int) -> Shown | None:
+    """`changed` is for the cache alone."""
+    if size > _MAX_BYTES:
+        return None
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        uses = [_use(stage) for stage in record["stages"]]
+        numbers = [
+            _number(record[name]) for name in ("cap_bytes", "peak_device_bytes", "reserve_bytes", "retries")
+        ]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return _show(uses, *map(int, numbers)) if uses else None
+
+
+def _use(stage: dict[str, Any]) -> _Use:
+    if stage["stage"] not in MEMORY_STAGES:
+        raise ValueError(stage["stage"])
+    names = ("begin", "end", "predicted_bytes", "measured_bytes", "streamed_bytes")
+    begin, end, *counts = (_number(stage[name]) for name in names)
+    return _Use(stage["stage"], begin, max(begin, end), *map(int, counts))
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> Shown:
+    highest = max(max(use.measured_bytes, use.predicted_bytes) for use in uses)
+    drawn = cap <= _CAP_DRAWN * highest
+    whole = _HEADROOM * max(highest, cap if drawn else 0, 1)
+    first, last = min(use.begin for use in uses), max(use.end for use in uses)
+    length = max(last - first, 1e-6)
+    kept = f"Tensors only: of the cap {cap_gb(reserve)} GB are kept for what no tensor shows."
+    heaviest = max(uses, key=lambda use: use.measured_bytes)
+    facts = [("Peak on the device", f"{gb(peak)} GB under a cap of {cap_gb(cap)} GB")]
+    if retries:
+        facts.append(("Smaller plans tried", str(retries)))
+    return {
+        "facts": facts,
+        "cap": round(cap / whole, 4) if drawn else None,
+        "capText": f"cap {cap_gb(cap)} GB" if drawn else f"cap {cap_gb(cap)} GB, far above",
+        "length": clock(length) if length >= 10 else f"{length:.1f} s",
+        "said": (
+            f"Memory on the device over {clock(length)}: at most {gb(peak)} GB, in “"
+            f"{MEMORY_STAGES[heaviest.stage]}”; the cap is {cap_gb(cap)} GB."
+        ),
+        "bars": [
+            [
+                use.stage, round((use.begin - first) / length, 4), round((use.end - use.begin) / length, 4),
+                round(use.measured_bytes / whole, 4), round(use.predicted_bytes / whole, 4),
+            ]
+            for use in uses
+        ],
+        "rows": [_row(stage, some) for stage in MEMORY_STAGES
+                 if (some := [use for use in uses if use.stage == stage])],
+        "note": kept if reserve else "",
+    }  # fmt: skip
+
+
+def _row(stage: str, uses: list[_Use]) -> Shown:
+    streamed = sum(use.streamed_bytes for use in uses)
+    return {
+        "stage": stage,
+        "name": MEMORY_STAGES[stage],
+        "cells": [
+            gb(max(use.predicted_bytes for use in uses)),
+            gb(max(use.measured_bytes for use in uses)),
+            gb(streamed) if streamed else "–",
+        ],
+    }

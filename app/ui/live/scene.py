@@ -1,0 +1,214 @@
+"""From a watched job to the plain data of the page's live view. The browser puts it in as text only."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from PIL import Image
+
+from app.jobs.job import Job
+from app.redact import without_paths
+from app.ui.live import words
+from app.ui.live.job import Cell, LiveJob
+from app.ui.live.memory_record import memory_of
+from app.ui.live.watch import Scene
+from app.ui.text import gb
+from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.events import Cancelled, Finished
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.packing import FPS
+
+_MAX_PREVIEW_BYTES = 500_000
+_MAX_SLUG = 40
+# Silence is worth a word after three times what is usual, and never before this many seconds.
+_CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
+
+Shown = dict[str, Any]
+
+
+def file_url(job: Job, name: str) -> str:
+    """Address, relative to the page, of one of the files that a job's folder shows."""
+    return f"jobs/{quote(job.id, safe='')}/{quote(name)}"
+
+
+def download_name(prompt: str, job_id: str) -> str:
+    """`longtake-the-red-ball-moves-right-3f9a.mp4`: plain letters, whatever the prompt holds."""
+    plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
+    slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")
+    if len(slug) > _MAX_SLUG:
+        slug = slug[: _MAX_SLUG + 1].rpartition("-")[0] or slug[:_MAX_SLUG]
+    return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2]))) + ".mp4"
+
+
+def show(
+    scene: Scene,
+    now: float,
+    *,
+    find_model: Callable[[str], ModelInfo | None],
+    report: Callable[[str], str],
+) -> Shown:
+    """What the live view shows of a scene.
+
+    Args:
+        now: seconds since the epoch.
+        find_model: facts of a model by its name in a request.
+        report: text of the problem report of a job that has failed, by its id.
+    """
+    live = scene.live
+    if live is None:
+        return {"job": "", "state": "idle", "beat": round(now, 1)}
+    model = find_model(live.job.request.model)
+    elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
+    running = live.state == "running"
+    shown: Shown = {
+        "job": live.job.id,
+        "state": live.state,
+        "beat": round(now, 1),
+        "prompt": live.job.request.prompt,
+        "headline": words.ending(live) if scene.ending else words.headline(live, scene.jobs_first),
+        "remark": words.remark(live),
+        "section": live.section,
+        "sections": live.sections,
+        "sectionsDone": live.sections_done,
+        "step": live.step,
+        "steps": live.steps,
+        "percent": round(live.percent, 1),
+        "elapsed": round(elapsed, 1),
+        "left": _rounded(live.seconds_left(elapsed)) if running else None,
+        "warnings": _warnings(live),
+        "cells": [_cell(live.job, cell) for cell in live.cells],
+        "hidden": round(live.hidden_in_front, 4),
+        "settings": words.settings(live.job.request, model),
+        "memory": memory_of(JobFolder(live.job.folder).memory),
+    }
+    shown |= _pulse(live, elapsed) if running else {}
+    shown |= _pictures(live, model)
+    if live.job.is_over:
+        shown["figures"] = _figures(live, elapsed, shown["memory"])
+    if live.state == "failed":
+        shown["failure"] = {
+            "message": without_paths(live.job.message, live.job.folder.parent),
+            "remedy": without_paths(live.job.remedy, live.job.folder.parent),
+            "report": report(live.job.id),
+        }
+    return shown
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _warnings(live: LiveJob) -> list[str]:
+    """Each once, in the order in which they first came."""
+    times = Counter(without_paths(warning, live.job.folder.parent) for warning in live.warnings)
+    return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
+
+
+def _pulse(live: LiveJob, elapsed: float) -> Shown:
+    text, seconds = words.usual(live)
+    return {
+        "sign": round(live.last_sign, 2),
+        "quiet": round(max(0.0, elapsed - live.last_sign), 1),
+        "usual": text,
+        "calm": max(_CALM_SECONDS, _CALM_FACTOR * seconds),
+    }
+
+
+def _ratio(live: LiveJob, model: ModelInfo | None) -> float | None:
+    """Width by height of the video, also before its first event."""
+    if live.height:
+        return round(live.width / live.height, 4)
+    if model is None:
+        return None
+    side = live.job.request.resolution or model.side
+    return _shape(JobFolder(live.job.folder).input, side, model.multiple)
+
+
+@lru_cache(maxsize=64)
+def _shape(picture: Path, side: int, multiple: int) -> float | None:
+    try:
+        with Image.open(picture) as image:
+            height, width = nearest_bucket(image.height, image.width, side, multiple)
+    except OSError:  # a folder that was removed by hand
+        return None
+    return round(width / height, 4)
+
+
+def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
+    folder = JobFolder(live.job.folder)
+    shown: Shown = {
+        "poster": file_url(live.job, folder.input.name),
+        "ratio": _ratio(live, model),
+        "video": None,
+        "preview": None,
+    }
+    if live.video is not None:
+        # Each version has an address of its own, also where a later one gets the same name.
+        # The events name files by where they lay then; the outputs folder may have been moved since.
+        url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
+        shown["video"] = {
+            "url": url,
+            "front": round(live.seconds_in_front, 4),
+            "seconds": round(live.video_frames / FPS, 2),
+            "name": download_name(live.job.request.prompt, live.job.id),
+            "whole": live.state == "finished",
+        }
+    if live.preview is not None and (data := _inline(Path(live.preview))):
+        cell = next(cell for cell in live.cells if cell.number == live.section)
+        shown["preview"] = {"data": data, "label": f"Being made: {_span(cell)}"}
+    return shown
+
+
+def _cell(job: Job, cell: Cell) -> Shown:
+    thumbs = JobFolder(job.folder).thumbs.name
+    return {
+        "number": cell.number,
+        "begin": round(cell.begin, 3),
+        "label": _span(cell),
+        "state": cell.state,
+        "thumb": file_url(job, f"{thumbs}/{Path(cell.thumbnail).name}") if cell.thumbnail else None,
+    }
+
+
+def _span(cell: Cell) -> str:
+    return f"{cell.begin:.1f} – {cell.end:.1f} s"
+
+
+def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
+    stages = words.stage_seconds(live)
+    longest = max((seconds for _, seconds in stages), default=0.0)
+    facts = [("Took", words.duration(elapsed))] if live.job.started else []
+    if memory is not None:
+        facts += memory["facts"]
+    if live.timing.step is not None:
+        facts.append(("A step", words.duration(live.timing.step)))
+    if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
+        facts.append(("Most RAM of the engine since its start", f"{gb(live.end.peak_host_bytes)} GB"))
+    return {
+        "facts": facts,
+        "stages": [
+            {"name": name, "text": words.duration(seconds), "share": round(seconds / longest, 4)}
+            for name, seconds in stages
+        ],
+    }
+
+
+def _inline(path: Path) -> str | None:
+    try:
+        data = path.read_bytes()
+    except OSError:  # replaced or removed by now; the next step brings another
+        return None
+    kind = mimetypes.guess_type(path.name)[0]
+    if not kind or not kind.startswith("image/") or len(data) > _MAX_PREVIEW_BYTES:
+        return None
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,84 @@
+"""The stream that keeps a page up to date. It only reads: no job depends on anyone watching."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.ui.live.job import LiveJob
+from diffusers_helper.errors import LongtakeError
+
+_SHORTEST_PAUSE = 0.2  # seconds between two updates: more would only cost the browser work
+_LOOK_AGAIN = 0.5  # seconds between two looks for a job while none runs
+_RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a page should show now.
+
+    Attributes:
+        live: the job that is shown, if any.
+        running: the job that is being made.
+        waiting: those that come after it, oldest first.
+        ending: whether the shown job has been asked to end and has not done so yet.
+        jobs_first: how many jobs come before the shown one.
+    """
+
+    live: LiveJob | None
+    running: Job | None
+    waiting: tuple[Job, ...]
+    ending: bool = False
+    jobs_first: int = 0
+
+    @property
+    def open_jobs(self) -> int:
+        return len(self.waiting) + (self.running is not None)
+
+
+def watch(service: JobService) -> Iterator[Scene]:
+    """Scenes for ever, at least one a second: the running job; while none runs, the newest one."""
+    live: LiveJob | None = None
+    while True:
+        running, waiting = service.open_jobs()
+        job = running or (waiting[0] if waiting else _newest(service, live))
+        if job is None or (live is not None and live.job.id == job.id and live.job.is_over):
+            yield Scene(live, running, waiting)
+            time.sleep(_LOOK_AGAIN)
+        else:
+            live = LiveJob(job)
+            try:
+                yield from _watch_job(service, live)
+            except LongtakeError:  # the service was stopped, and the server ends with it
+                return
+
+
+def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
+    """Follows one job to its end, or for as long as it should be the one that is shown."""
+    shown = 0.0
+    for item in service.follow(live.job.id):
+        if item is not None:
+            live.apply(item[1])
+            if time.monotonic() - shown < _SHORTEST_PAUSE:
+                continue  # comes with the next event, or with the pause after it
+        live.job = service.job(live.job.id)
+        running, waiting = service.open_jobs()
+        ending = live.state == "running" and service.is_ending(live.job.id)
+        first = service.queue_position(live.job.id) if live.state == "queued" else 0
+        yield Scene(live, running, waiting, ending, first)
+        shown = time.monotonic()
+        if live.job.state == "queued" and running is not None:
+            return
+    live.job = service.job(live.job.id)
+    yield Scene(live, *service.open_jobs())
+
+
+def _newest(service: JobService, live: LiveJob | None) -> Job | None:
+    """The newest job; on a page that has shown none yet, only one that is worth a look."""
+    for job in service.jobs(limit=20):
+        if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
+            return job
+    return None

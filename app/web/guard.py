@@ -1,0 +1,355 @@
+"""The outermost layer of the web server: who may ask, for what, and with which headers the answers go out.
+
+Gradio serves far more routes than this page needs. What is not listed here is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import ipaddress
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.web.folder_names import FolderNames
+from app.web.served_files import ServedFiles, UploadRoom
+
+MAX_MESSAGE_BYTES = 2 * 2**20  # of a request that is no upload: settings and a prompt are a few kB
+LOGIN_ATTEMPTS, ALL_LOGIN_ATTEMPTS, LOGIN_SECONDS = 10, 100, 60.0
+_AROUND_FILES = 2**16  # bytes of a form besides its files
+
+_API = "/gradio_api"
+_UPLOADED = f"{_API}/file=uploads/"
+_JOBS = "/jobs/"
+_UPLOAD = f"{_API}/upload"
+# What a login page needs, and what tells nothing.
+_PUBLIC = re.compile(
+    rf"/|/login|/(assets|static|svelte)/.+|/favicon\.ico|/manifest\.json|/pwa_icon(/\d+)?|/robots\.txt"
+    rf"|({_API})?/theme\.css|{_API}/(app_id|login_check|startup-events|user)"
+)
+_READ = re.compile(
+    rf"/config|/logout|{_JOBS}[^/]+/.+|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+"
+    rf"|heartbeat/[^/]+|call/[^/]+/[^/]+)"
+)
+_WRITE = re.compile(
+    rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+|component_server)"
+)
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
+_SCRIPT = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
+# Gradio sets styles on elements and makes functions of the text of its components, so neither can be banned.
+_POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-eval'{inline}; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; "
+    "connect-src 'self' data: blob:; worker-src 'self' blob:; manifest-src 'self'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=(), payment=(), usb=(), serial=()",
+}
+# What gradio's page and messages are made of; the rest is the same for everyone.
+_MESSAGES = ("text/html", "application/json", "text/event-stream")
+_CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
+
+
+@dataclass
+class Hosts:
+    """The names and addresses that the page answers to, so that no foreign name can be pointed at it.
+
+    Attributes:
+        local: whether only this machine reaches the server.
+        names: host names, lower case, besides `localhost`.
+        trusted: names given by whoever started the server, such as a reverse proxy's or the public one of
+            --share; pages of those names may call although the proxy changes the Host header.
+    """
+
+    local: bool
+    names: frozenset[str] = frozenset()
+    trusted: set[str] = field(default_factory=set[str])
+
+    def allows(self, host: str) -> bool:
+        """Whether `host`, a Host header, is one of them. Any address may be written as a number where other
+        machines reach the server: only names can be pointed elsewhere."""
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found[1].lower().rstrip(".")
+        if name == "localhost" or name in self.names or name in self.trusted:
+            return True
+        try:
+            address = ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return address.is_loopback or not self.local
+
+    def owns(self, origin: str, host: str) -> bool:
+        """Whether a page of `origin` is this page, which was asked for as `host`."""
+        try:
+            parts = urlsplit(origin)
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        except ValueError:
+            return False
+        found = _HOST.fullmatch(host)
+        if found is None or port is None or parts.hostname is None:
+            return False
+        own_port = int(found[2]) if found[2] else {"http": 80, "https": 443}.get(parts.scheme)
+        same = parts.hostname == found[1].lower().strip("[]") and port == own_port
+        return same or parts.hostname in self.trusted
+
+
+class Attempts:
+    """Bounds how often an address may try a password. From any thread.
+
+    Args:
+        clock: seconds, never falling.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._tries: dict[str, list[float]] = {}
+
+    def begin(self, address: str) -> bool:
+        """Whether the address may try now; that counts as a try until `succeeded`."""
+        now = self._clock()
+        with self._lock:
+            recent = {
+                key: kept
+                for key, times in self._tries.items()
+                if (kept := [at for at in times if now - at < LOGIN_SECONDS])
+            }
+            self._tries = recent
+            if len(recent.get(address, [])) >= LOGIN_ATTEMPTS:
+                return False
+            if sum(map(len, recent.values())) >= ALL_LOGIN_ATTEMPTS:
+                return False
+            recent.setdefault(address, []).append(now)
+            return True
+
+    def succeeded(self, address: str) -> None:
+        with self._lock:
+            self._tries.pop(address, None)
+
+
+class Guard:
+    """ASGI middleware around gradio's whole application, its own middleware included."""
+
+    def __init__(
+        self, app: ASGIApp, *, hosts: Hosts, files: ServedFiles, uploads: UploadRoom, login: bool
+    ) -> None:
+        self._app, self._hosts, self._files, self._uploads = app, hosts, files, uploads
+        self._login, self._attempts = login, Attempts()
+        self._names = FolderNames(files.uploads, files.outputs)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # the page uses none
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, _Outgoing(send, self._names))
+        else:
+            await self._app(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
+        path = scope["path"].rstrip("/") or "/"
+        refusal = self._refusal(scope, path)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+        elif path.startswith(_JOBS):
+            await self._files.of_job(scope["path"].removeprefix(_JOBS))(scope, receive, send)
+        elif path.startswith(_UPLOADED):
+            await self._files.upload(scope["path"].removeprefix(_UPLOADED))(scope, receive, send)
+        elif path == "/login":
+            await self._try_login(scope, receive, send)
+        elif path == _UPLOAD:
+            await self._upload(scope, receive, send)
+        else:
+            await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
+
+    def _incoming(self, scope: Scope, receive: Receive) -> Receive:
+        bounded = _bounded(receive, MAX_MESSAGE_BYTES)
+        if not Headers(scope=scope).get("content-type", "").startswith("application/json"):
+            return bounded
+        return _changed(bounded, self._names.inward)
+
+    def _refusal(self, scope: Scope, path: str) -> Response | None:
+        headers, method = Headers(scope=scope), scope["method"]
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._hosts.allows(hosts[0]):
+            return _refuse(
+                421, "Longtake does not answer to this name. Start it with --allowed-host NAME if it should."
+            )
+        if self._is_foreign(headers, method, path):
+            return _refuse(403, "Another site asked for this; only Longtake's own page and programs may.")
+        public = _PUBLIC.fullmatch(path) is not None
+        if method in ("GET", "HEAD"):
+            known = public or _READ.fullmatch(path) is not None
+        else:
+            known = method == "POST" and _WRITE.fullmatch(path) is not None
+        # A name has no slash in it, however it is written.
+        if not known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
+            return _refuse(404, "There is nothing here.")
+        if self._login and not public and not _is_logged_in(scope):
+            return _refuse(401, "Log in first.")
+        limit = self._uploads.max_bytes + _AROUND_FILES if path == _UPLOAD else MAX_MESSAGE_BYTES
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > limit:
+            return _refuse(413, f"This is too large; at most {limit // 2**20} MiB are taken.")
+        return None
+
+    def _is_foreign(self, headers: Headers, method: str, path: str) -> bool:
+        """Whether a page of another site is behind this. Programs send neither header."""
+        site = headers.get("sec-fetch-site")
+        if site in ("cross-site", "same-site"):
+            # A link to the page is no harm.
+            return not (method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate")
+        origin = headers.get("origin")
+        # Behind a proxy the two names may differ, but then a browser still says that the page is its own.
+        return origin is not None and site != "same-origin" and not self._hosts.owns(origin, headers["host"])
+
+    async def _upload(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
+        if await asyncio.to_thread(self._uploads.make_room):
+            limit = self._uploads.max_bytes + _AROUND_FILES
+            await self._app(_uncompressed(scope), _bounded(receive, limit), send)
+        else:
+            await _refuse(507, "There is no room for more uploads now; try later.")(scope, receive, send)
+
+    async def _try_login(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
+        address = (scope.get("client") or ("", 0))[0]
+        if scope["method"] == "POST" and not self._attempts.begin(address):
+            wait = {"retry-after": str(int(LOGIN_SECONDS))}
+            await _refuse(429, "Too many attempts. Wait a minute.", wait)(scope, receive, send)
+            return
+        await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
+        if send.status == 200:
+            self._attempts.succeeded(address)
+
+
+class _Outgoing:
+    """Sends on what an application answers, with our headers and our names of folders."""
+
+    def __init__(self, send: Send, names: FolderNames) -> None:
+        self._send, self._names = send, names
+        self._held: tuple[Message, list[bytes]] | None = None
+        self._is_stream = False
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            _set_headers(message)
+            headers = Headers(raw=message["headers"])
+            kind = headers.get("content-type", "")
+            if kind.startswith(_MESSAGES) and "content-encoding" not in headers:
+                self._is_stream = kind.startswith("text/event-stream")
+                if not self._is_stream:
+                    self._held = (message, [])  # until its length and its scripts are known
+                    return
+        elif message["type"] == "http.response.body":
+            if self._held is not None:
+                await self._hold(message)
+                return
+            if self._is_stream:  # whole events: none is cut between two messages
+                message = {**message, "body": self._names.outward(message.get("body", b""))}
+        await self._send(message)
+
+    async def _hold(self, message: Message) -> None:
+        assert self._held is not None
+        start, parts = self._held
+        parts.append(message.get("body", b""))
+        if message.get("more_body", False):
+            return
+        self._held = None
+        body = self._names.outward(b"".join(parts))
+        headers = MutableHeaders(scope=start)
+        if headers.get("content-type", "").startswith("text/html"):
+            headers["content-security-policy"] = _policy(body)
+        if "content-length" in headers and body:  # a HEAD has none, and tells another's
+            headers["content-length"] = str(len(body))
+        await self._send(start)
+        await self._send({**message, "body": body})
+
+
+def _set_headers(message: Message) -> None:
+    message["headers"] = [item for item in message.get("headers", []) if not _CORS.fullmatch(item[0])]
+    headers = MutableHeaders(scope=message)
+    for name, value in _HEADERS.items():
+        headers[name] = value
+    headers["content-security-policy"] = _policy(b"")
+    cookies = headers.getlist("set-cookie")
+    if cookies:
+        del headers["set-cookie"]
+        for cookie in cookies:
+            kept = re.sub(r"(?i);\s*samesite=\w+", "", cookie)
+            headers.append("set-cookie", f"{kept}; SameSite=Lax")
+
+
+def _policy(document: bytes) -> str:
+    """The content policy for a page: of scripts in it, those run that it came with, and no others."""
+    digests = (hashlib.sha256(script).digest() for script in _SCRIPT.findall(document))
+    inline = "".join(f" 'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return _POLICY.format(inline=inline)
+
+
+def _refuse(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    return PlainTextResponse(f"{sentence}\n", status, headers)
+
+
+def _is_logged_in(scope: Scope) -> bool:
+    app, cookies = scope["app"], Request(scope).cookies
+    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+    return any(cookies.get(name) in app.tokens for name in names if name in cookies)
+
+
+def _uncompressed(scope: Scope) -> Scope:
+    """For what is read on its way out: asked for as it is."""
+    if scope["path"].startswith(("/assets/", "/static/", "/svelte/")):
+        return scope
+    return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
+
+
+def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
+    """The whole body as one message, changed; what follows it as it comes."""
+    parts: list[bytes] | None = []
+
+    async def whole() -> Message:
+        nonlocal parts
+        while parts is not None:
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                body, parts = change(b"".join(parts)), None
+                return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return whole
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """A body that says nothing of its length is counted. The error is the one that gradio tidies up after."""
+    seen = 0
+
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > limit:
+            raise MultiPartException(f"This exceeds the maximum allowed size of {limit} bytes.")
+        return message
+
+    return counted

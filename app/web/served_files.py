@@ -1,0 +1,128 @@
+"""Which files the page serves: what jobs show, and what was uploaded; and how much of the latter is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.responses import FileResponse, PlainTextResponse, Response
+
+from diffusers_helper.output.job_folder import JobFolder
+
+# Of a job's folder: the start picture, the versions of the video, a small picture of each section.
+_SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp")
+# All that is served is shown as what it is and runs nothing: so no drawings, which may hold scripts.
+_TYPES = {
+    ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
+    ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
+    ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
+}  # fmt: skip
+_YOUNG_SECONDS = 600.0  # an upload of that age may be about to become a job
+
+
+@dataclass(frozen=True)
+class ServedFiles:
+    """The files that the page may show, by names that say nothing of where they lie.
+
+    Both methods answer with the file, ranges included, and with the same refusal for what is not there and
+    what is not served.
+
+    Attributes:
+        outputs: the folder of the jobs, absolute.
+        uploads: gradio's folder for uploads and for the pictures of examples, absolute.
+    """
+
+    outputs: Path
+    uploads: Path
+
+    def of_job(self, path: str) -> Response:
+        """A file that a job's folder is meant to show, by `<job>/<name>`."""
+        job, _, name = path.partition("/")
+        if _SHOWN.fullmatch(name) is None or not _is_plain(job):
+            return _NOT_THERE
+        folder = self.outputs / job
+        try:
+            # A link may stand above the outputs folder, but no job's folder may lead out of it.
+            is_job = JobFolder(folder).request.is_file() and folder.resolve() == self.outputs.resolve() / job
+        except OSError:  # a name that no file system takes
+            return _NOT_THERE
+        return _served(folder, name) if is_job else _NOT_THERE
+
+    def upload(self, path: str) -> Response:
+        """An upload, by its path below their folder."""
+        if not all(map(_is_plain, path.split("/"))):
+            return _NOT_THERE
+        return _served(self.uploads, path)
+
+
+_NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
+
+
+def _is_plain(part: str) -> bool:
+    """Whether this is one part of a path that goes down, and not to something hidden."""
+    return bool(part) and not part.startswith(".") and not any(mark in part for mark in "/\\\0")
+
+
+def _served(folder: Path, name: str) -> Response:
+    kind = _TYPES.get(Path(name).suffix.lower())
+    try:
+        real = (folder / name).resolve(strict=True)
+        # No link in the folder may lead out of it.
+        is_ours = real.is_relative_to(folder.resolve()) and stat.S_ISREG(real.stat().st_mode)
+    except OSError:  # nothing there, or a name that no file system takes
+        return _NOT_THERE
+    if kind is None or not is_ours:
+        return _NOT_THERE
+    headers = {"content-disposition": "inline", "cache-control": "private"}
+    return FileResponse(real, media_type=kind, headers=headers)
+
+
+@dataclass(frozen=True)
+class UploadRoom:
+    """Keeps the folder of uploads below a size.
+
+    Attributes:
+        max_bytes: of one upload.
+        max_total_bytes, max_files: of all that is kept.
+    """
+
+    folder: Path
+    max_bytes: int
+    max_total_bytes: int = 4 * 2**30
+    max_files: int = 2000
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def make_room(self) -> bool:
+        """Removes what broken-off uploads left, then the oldest ones until one more upload fits.
+
+        Returns: False if all that is left is too young to go.
+        """
+        with self._lock:
+            kept = sorted(self._files())
+            total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()
+            for made, size, path in kept:
+                fits = total + self.max_bytes <= self.max_total_bytes and count < self.max_files
+                broken_off = path.parent == self.folder  # whole ones lie in folders of their own
+                is_young = now - made < _YOUNG_SECONDS
+                if is_young or (fits and not broken_off):
+                    continue
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    total, count = total - size, count - 1
+                if not broken_off:
+                    with contextlib.suppress(OSError):  # not empty
+                        path.parent.rmdir()
+            return total + self.max_bytes <= self.max_total_bytes and count < self.max_files
+
+    def _files(self) -> Iterator[tuple[float, int, Path]]:
+        for path in self.folder.rglob("*"):
+            with contextlib.suppress(OSError):
+                found = path.lstat()
+                if not stat.S_ISDIR(found.st_mode):
+                    yield found.st_ctime, found.st_size, path

@@ -1,0 +1,221 @@
+"""The page as a program: its arguments, its server, and an orderly end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, Parser, add_find_mode, take_find_mode
+from app.jobs.service import JobService
+from app.jobs.stdio import open_closed_streams
+from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
+from diffusers_helper import __version__
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
+from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE, detect, profile_for
+
+AUTH_VARIABLE = "LONGTAKE_AUTH"
+_ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serves the page until Ctrl-C or SIGTERM.
+
+    Args:
+        argv: the arguments after the program's name; the process's own by default.
+
+    Returns: the process's exit code.
+    """
+    open_closed_streams()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    arguments = _parser().parse_args(argv)
+    try:
+        auth = _auth(arguments)
+        _take_memory_settings(arguments)
+        take_find_mode(arguments)
+        port = _free_port(arguments.server, arguments.port)
+        return _serve(arguments, auth, port)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_INPUT
+    except LongtakeError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_FAILED
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="demo_gradio.py",
+        description="Longtake's page: FramePack video on Radeon cards, that finishes.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
+    parser.add_argument(
+        "--server", default="127.0.0.1", metavar="ADDRESS",
+        help="address to listen on; any but this machine's own needs --auth (default: 127.0.0.1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, metavar="N",
+        help=f"port to listen on; 0 for any that is free (default: {DEFAULT_PORT})",
+    )  # fmt: skip
+    parser.add_argument("--share", action="store_true", help="a public address by gradio; needs --auth")
+    parser.add_argument("--inbrowser", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--outputs", default="outputs", metavar="DIR",
+        help="folder that holds one folder per job; the only one that the page serves (default: outputs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
+        help=f"preselected model: {', '.join(model_names())}, or a folder with a model's parts",
+    )  # fmt: skip
+    for name, variable, text in (
+        ("--vram-cap-gb", CAP_VARIABLE, "most GPU memory that a job may take"),
+        ("--preserved-gb", PRESERVED_VARIABLE, "GPU memory that weights leave free"),
+    ):
+        parser.add_argument(
+            name, metavar="GB",
+            help=f"{text} if it says nothing else, 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
+        )  # fmt: skip
+    add_find_mode(parser)
+    parser.add_argument(
+        "--auth", metavar="USER:PASSWORD",
+        help=f"ask for a password; better set {AUTH_VARIABLE} in the environment, where no list of "
+        "processes shows it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME",
+        help="a further name under which the page is reached, such as a reverse proxy's; may be repeated",
+    )  # fmt: skip
+    return parser
+
+
+def _take_memory_settings(arguments: argparse.Namespace) -> None:
+    """What the arguments say of memory, as the environment that page and engine read.
+
+    Raises:
+        InputError: for a value there that cannot be used.
+    """
+    given = {CAP_VARIABLE: arguments.vram_cap_gb, PRESERVED_VARIABLE: arguments.preserved_gb}
+    os.environ.update({name: value for name, value in given.items() if value is not None})
+    profile_for(detect(os.environ), os.environ)
+
+
+def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    """User and password.
+
+    Raises:
+        InputError: if they are of no use, or lacking where other machines can reach the page.
+    """
+    given = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
+    if given is not None:
+        user, _, password = given.partition(":")
+        if not user or not password:
+            raise InputError(
+                "auth is not of the form USER:PASSWORD; expected both, neither empty.",
+                f"Set --auth or {AUTH_VARIABLE} that way.",
+            )
+        return user, password
+    if arguments.share or not is_local(arguments.server):
+        reach = "--share makes" if arguments.share else f"--server {arguments.server} makes"
+        raise InputError(
+            f"{reach} the page reachable from other machines; expected a password for that.",
+            f"Set --auth USER:PASSWORD or {AUTH_VARIABLE}.",
+        )
+    return None
+
+
+def _free_port(server: str, port: int) -> int:
+    """The port to listen on; for 0 any that is free.
+
+    Raises:
+        InputError: if the address is none, or the port cannot be had.
+    """
+    if not 0 <= port <= 65535:
+        raise InputError(f"port is {port}; expected a number from 0 to 65535.", "Choose another --port.")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(server, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise InputError(
+            f"server is {server!r}; expected an address of this machine.",
+            "Leave --server out, or set 0.0.0.0 for all.",
+        ) from error
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise InputError(
+                f"Port {port} on {server} cannot be used ({error.strerror}).",
+                f"Choose another one, such as --port {port + 1 if port < 65535 else 8000}, "
+                "or end the program that holds it.",
+            ) from error
+        return probe.getsockname()[1]
+
+
+def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
+    outputs = Path(arguments.outputs)
+    service = JobService(outputs)
+    service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
+    signals = _StopSignals()
+    page = None
+    try:
+        page, url = open_page(
+            service,
+            outputs,
+            model=arguments.model,
+            server=arguments.server,
+            port=port,
+            share=arguments.share,
+            inbrowser=arguments.inbrowser,
+            auth=auth,
+            allowed_hosts=arguments.allowed_host,
+        )
+        # Only now: the engine's start would slow down the page's.
+        service.start(warm=True)
+        sys.stdout.write(f"Longtake is on {url}\nCtrl-C ends it.\n")
+        sys.stdout.flush()
+        signals.wait()
+        _end_within(_END_SECONDS)
+    finally:
+        service.stop(_ENGINE_SECONDS)
+        if page is not None:
+            close_page(page)
+    return 0
+
+
+class _StopSignals:
+    """Ctrl-C, SIGTERM and the end of the terminal. A second one ends the process at once."""
+
+    def __init__(self) -> None:
+        # Written by the interpreter's own handler, so that a signal that comes just before a wait, or in
+        # another thread, ends that wait too. Locks and events promise neither.
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._seen = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+                signal.signal(number, self._handle)
+
+    def wait(self) -> None:
+        """Returns after the first signal, at once if there was one."""
+        self._reader.recv(1)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self._seen:
+            os._exit(128 + number)  # the engine ends with us
+        self._seen = True
+
+
+def _end_within(seconds: float) -> None:
+    """Whatever an orderly end may wait for, it does not wait longer."""
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True
+    timer.start()

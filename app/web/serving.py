@@ -1,0 +1,164 @@
+"""The page's web server: gradio's own, behind the guard."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from platformdirs import user_cache_path
+
+from app.jobs.service import JobService
+from app.machine import read_calibration, this_local, this_profile
+from app.web.guard import Guard, Hosts
+from app.web.served_files import ServedFiles, UploadRoom
+from diffusers_helper.models.registry import DEFAULT_MODEL
+from diffusers_helper.picture import MAX_BYTES
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+    from diffusers_helper.planning.profiles import Profile
+
+DEFAULT_PORT = 7860
+UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit, so that the refusal is our own sentence in most cases
+_SUBSCRIBERS = 200  # each open page holds one thread of the server's
+_SERVER_SECONDS = 0.5
+
+
+def is_local(server: str) -> bool:
+    """Whether only this machine reaches a server on that address."""
+    if server == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(server).is_loopback
+    except ValueError:
+        return False
+
+
+def open_page(
+    service: JobService,
+    outputs: Path,
+    *,
+    model: str = DEFAULT_MODEL,
+    server: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    share: bool = False,
+    inbrowser: bool = False,
+    auth: tuple[str, str] | None = None,
+    allowed_hosts: Sequence[str] = (),
+    profile: Profile | None = None,
+) -> tuple[gr.Blocks, str]:
+    """Serves the page in a thread.
+
+    Args:
+        outputs: the service's folder; the page serves the media of its jobs.
+        model: preselected; a registered name, or a folder.
+        auth: user and password.
+        allowed_hosts: names, besides this machine's own, under which the page may be asked for.
+        profile: of the machine that memory is planned for; this one's, as the environment has it.
+
+    Returns: the page, for `close_page`, and its address.
+
+    Raises:
+        InputError: if there is no such model, or the machine's calibration is of no use.
+    """
+    os.environ.setdefault("GRADIO_TEMP_DIR", str(user_cache_path("longtake") / "page"))
+    from app.ui.catalogue import Catalogue
+    from app.ui.page import build_page
+    from app.ui.planner import Planner
+
+    if profile is None:
+        profile = this_profile(os.environ)
+    planner = Planner(profile, read_calibration(profile.machine), this_local(os.environ))
+    page = build_page(service, Catalogue.starting_with(model, planner))
+    outputs = outputs.expanduser().absolute()
+    hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
+    _, url, public_url = page.launch(
+        prevent_thread_lock=True,
+        server_name=server,
+        server_port=port,
+        share=share,
+        inbrowser=inbrowser,
+        auth=None if auth is None else _checker(*auth),
+        allowed_paths=[str(outputs)],  # from where gradio copies the answer of /generate; its route is closed
+        blocked_paths=[str(outputs / ".longtake")],
+        max_file_size=UPLOAD_BYTES,
+        max_threads=_SUBSCRIBERS,
+        quiet=True,
+        ssr_mode=False,
+        run_history=False,
+        footer_links=["api"],
+        app_kwargs={"lifespan": _guarded(hosts, outputs, has_login=auth is not None)},
+        **_appearance(),
+    )
+    if public_url:
+        hosts.trusted.add(urlsplit(public_url).hostname or "")
+        page.share = False  # else gradio hands out a page whose script is another site's
+    return page, public_url or url
+
+
+def close_page(page: gr.Blocks) -> None:
+    """Closes the server, without waiting long for browsers that hold a connection open."""
+    from gradio.tunneling import CURRENT_TUNNELS
+
+    for tunnel in CURRENT_TUNNELS:
+        tunnel.kill()
+    closing = threading.Thread(target=page.close, kwargs={"verbose": False}, daemon=True)
+    closing.start()
+    closing.join(_SERVER_SECONDS)
+
+
+def _guarded(
+    hosts: Hosts, outputs: Path, *, has_login: bool
+) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
+    """Puts the guard around the whole application before the server takes its first request.
+
+    Middleware that gradio is given would stand behind its own, which answers some requests itself.
+    """
+
+    uploads = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()
+    settings: dict[str, Any] = {
+        "hosts": hosts,
+        "files": ServedFiles(outputs, uploads),
+        "uploads": UploadRoom(uploads, UPLOAD_BYTES),
+        "login": has_login,
+    }
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        app.middleware_stack = Guard(app.middleware_stack, **settings)
+        yield
+
+    return lifespan
+
+
+def _own_names(server: str) -> frozenset[str]:
+    if is_local(server):
+        return frozenset()
+    name = socket.gethostname().lower()
+    return frozenset({server.lower(), name, f"{name.partition('.')[0]}.local"})
+
+
+def _checker(user: str, password: str) -> Callable[[str, str], bool]:
+    """Compares in a time that does not hang on where the difference lies, or on which of the two is wrong."""
+    expected = (user.encode(), password.encode())
+
+    def is_right(given_user: str, given_password: str) -> bool:
+        user_is_right = hmac.compare_digest(expected[0], given_user.encode())
+        return hmac.compare_digest(expected[1], given_password.encode()) and user_is_right
+
+    return is_right
+
+
+def _appearance() -> dict[str, Any]:
+    from app.ui.theme import CSS_FILES, ICON_FILE, theme
+
+    return {"theme": theme(), "css_paths": CSS_FILES, "favicon_path": ICON_FILE}

@@ -1,0 +1,81 @@
+"""From a prompt to what the transformer reads: Llama's hidden states and CLIP's pooled output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import (
+    CLIPTextModel,
+    LlamaModel,
+    PreTrainedTokenizerBase,
+    SiglipImageProcessorPil,
+    SiglipVisionModel,
+)
+
+from diffusers_helper.framepack.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TEMPLATE
+
+# Counted from the end: the last two layers, and the norm after them, are left out.
+_HIDDEN_STATE = -3
+
+
+@dataclass(frozen=True, slots=True)
+class TextCondition:
+    """What is known of one prompt.
+
+    Attributes:
+        states: (1, L, D) hidden states of its L tokens, 1 to 256; there is no padding.
+        pooled: (1, P) one vector for the whole prompt.
+    """
+
+    states: Tensor
+    pooled: Tensor
+
+
+def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
+    """Hidden states (1, L, D) of a prompt in HunyuanVideo's template, without the template's head.
+
+    Only the prompt's own tokens go through the encoder. FramePack pads them to a fixed length; as the
+    attention is causal and the padding comes last and is cut off by the transformer, the result is the same.
+    """
+    tokens = tokenizer(
+        TEMPLATE.format(prompt),
+        max_length=HEAD_TOKENS + MAX_TEXT_TOKENS,
+        truncation=True,
+        return_tensors="pt",
+    ).to(encoder.device)
+    output = encoder(
+        input_ids=tokens.input_ids,
+        attention_mask=tokens.attention_mask,
+        output_hidden_states=True,
+        use_cache=False,
+    )
+    return output.hidden_states[_HIDDEN_STATE][:, HEAD_TOKENS:]
+
+
+def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
+    """CLIP's pooled output (1, P) of the bare prompt; what exceeds CLIP's 77 tokens is left out."""
+    tokens = tokenizer(
+        prompt,
+        padding="max_length",
+        max_length=encoder.config.max_position_embeddings,
+        truncation=True,
+        return_tensors="pt",
+    )
+    return encoder(tokens.input_ids.to(encoder.device)).pooler_output
+
+
+def attention_mask(states: Tensor) -> Tensor:
+    """The mask (1, L) that the transformer asks for: all tokens count."""
+    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+
+
+def encode_vision(
+    encoder: SiglipVisionModel, processor: SiglipImageProcessorPil, picture: Image.Image
+) -> Tensor:
+    """Hidden states (1, tokens, D) of a picture, which is squashed to the encoder's square."""
+    pixels = processor(images=np.asarray(picture), return_tensors="pt").pixel_values
+    return encoder(pixels.to(encoder.device, encoder.dtype)).last_hidden_state

@@ -1,0 +1,117 @@
+"""The transformer as a sampler sees it: noisy latents and a noise level in, clean latents out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+from torch import Tensor
+
+from diffusers_helper.framepack.encoders import TextCondition, attention_mask
+from diffusers_helper.packing import FrameIndices
+
+# The model was trained with times and guidance scales from 0 to 1000.
+_UNIT = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the whole video is made from.
+
+    Attributes:
+        positive: the prompt.
+        negative: what to keep away from; None where real guidance is off.
+        vision: (1, tokens, D) SigLIP's view of the picture.
+        guidance, cfg, cfg_rescale: as in the request.
+    """
+
+    positive: TextCondition
+    negative: TextCondition | None
+    vision: Tensor
+    guidance: float
+    cfg: float
+    cfg_rescale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a section sees of the video: latents (1, 16, T, h, w) with their places in time."""
+
+    indices: FrameIndices
+    start: Tensor
+    history_1x: Tensor
+    history_2x: Tensor
+    history_4x: Tensor
+
+
+class GuidedDenoiser:
+    """Clean latents by the transformer's velocity v: x0 = x - sigma v (flow matching).
+
+    The weights' dtype is used for what the transformer computes; time, guidance and x0 stay in fp32.
+    """
+
+    def __init__(
+        self, transformer: HunyuanVideoFramepackTransformer3DModel, condition: Condition, context: Context
+    ) -> None:
+        self._transformer, self._condition = transformer, condition
+        self._shared = self._arguments(context)
+        texts = (condition.positive, condition.negative)
+        self._positive, self._negative = (text and self._text_arguments(text) for text in texts)
+
+    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """x (1, 16, W, h, w) at the scalar noise level sigma -> x0 in the same shape and dtype."""
+        assert self._positive is not None
+        v = self._velocity(x, sigma, self._positive)
+        if self._negative is not None:
+            away = self._velocity(x, sigma, self._negative)
+            v = guide(v, away, self._condition.cfg, self._condition.cfg_rescale)
+        return x - sigma.to(x.dtype) * v.to(x.dtype)
+
+    def _velocity(self, x: Tensor, sigma: Tensor, text: dict[str, Tensor]) -> Tensor:
+        return self._transformer(
+            hidden_states=x.to(self._transformer.dtype),
+            timestep=(sigma * _UNIT).to(torch.float32).reshape(1),
+            **text,
+            **self._shared,
+            return_dict=False,
+        )[0].float()
+
+    def _put(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._transformer.device, self._transformer.dtype)
+
+    def _text_arguments(self, text: TextCondition) -> dict[str, Tensor]:
+        states = self._put(text.states)
+        return {
+            "encoder_hidden_states": states,
+            "encoder_attention_mask": attention_mask(states),
+            "pooled_projections": self._put(text.pooled),
+        }
+
+    def _arguments(self, context: Context) -> dict[str, Any]:
+        indices = context.indices
+        guidance = torch.tensor([self._condition.guidance * _UNIT], device=self._transformer.device)
+        return {
+            "guidance": guidance,
+            "image_embeds": self._put(self._condition.vision),
+            "indices_latents": torch.tensor(indices.noisy),
+            "latents_clean": self._put(torch.cat([context.start, context.history_1x], dim=2)),
+            "indices_latents_clean": torch.tensor(indices.clean),
+            "latents_history_2x": self._put(context.history_2x),
+            "indices_latents_history_2x": torch.tensor(indices.history_2x),
+            "latents_history_4x": self._put(context.history_4x),
+            "indices_latents_history_4x": torch.tensor(indices.history_4x),
+        }
+
+
+def guide(positive: Tensor, negative: Tensor, cfg: float, rescale: float) -> Tensor:
+    """Classifier-free guidance: negative + cfg (positive - negative).
+
+    `rescale` mixes in the same with the spread of `positive`, which keeps large scales from overexposing
+    (Lin et al. 2023, arXiv 2305.08891, section 3.4).
+    """
+    guided = negative + cfg * (positive - negative)
+    if rescale > 0:
+        guided = guided * (1 - rescale + rescale * positive.std() / guided.std())
+    return guided

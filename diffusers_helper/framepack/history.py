@@ -1,0 +1,54 @@
+"""The latents made so far, and the parts of them that a section and its decode need."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from diffusers_helper.framepack.guidance import Context
+from diffusers_helper.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, Mode, Section
+
+
+class History:
+    """Latents in order of time, fp32 on the CPU.
+
+    Attributes:
+        start: (1, 16, 1, h, w), the picture's.
+        latents: (1, 16, T, h, w), all that is real so far. Forward mode begins with the picture's, inverted
+            mode gets it with the last section.
+    """
+
+    def __init__(self, mode: Mode, start: Tensor) -> None:
+        self._mode, self.start = mode, start
+        self.latents = start if mode == "forward" else start[:, :, :0]
+
+    def add(self, window: Tensor, section: Section) -> None:
+        """Takes the latents (1, 16, W, h, w) of a section."""
+        if self._mode == "forward":
+            self.latents = torch.cat([self.latents, window], dim=2)
+        else:
+            front = [self.start, window] if section.is_last else [window]
+            self.latents = torch.cat([*front, self.latents], dim=2)
+
+    def context(self, section: Section) -> Context:
+        """What the section sees: the picture, and the latents nearest to it, zero where there are none."""
+        shape = list(self.start.shape)
+        shape[2] = HISTORY
+        nothing = self.start.new_zeros(shape)
+        if self._mode == "forward":
+            near = torch.cat([nothing, self.latents[:, :, -HISTORY:]], dim=2)[:, :, -HISTORY:]
+            history_4x, history_2x, history_1x = near.split([HISTORY_4X, HISTORY_2X, HISTORY_1X], dim=2)
+        else:
+            near = torch.cat([self.latents[:, :, :HISTORY], nothing], dim=2)[:, :, :HISTORY]
+            history_1x, history_2x, history_4x = near.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
+        return Context(section.indices, self.start, history_1x, history_2x, history_4x)
+
+    def to_decode(self, section: Section) -> tuple[Tensor, int]:
+        """The latents to decode after a section, which has been added, and the place of the first.
+
+        Places are counted from where the video began to grow: the picture, or the video's end.
+        """
+        count, total = section.decode_latents, self.latents.shape[2]
+        if self._mode == "inverted":
+            return self.latents[:, :, :count], -total
+        return self.latents[:, :, -count:], total - count

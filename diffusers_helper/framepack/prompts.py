@@ -1,0 +1,93 @@
+"""The text around a prompt as HunyuanVideo was trained with it, and how long a prompt may be."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.hub_cache import local_folder
+from diffusers_helper.models.registry import ModelInfo, PartSource
+from diffusers_helper.request import GenerationRequest
+
+# HunyuanVideo's template for videos; its head fills 95 tokens, which are cut off after encoding.
+TEMPLATE = (
+    "<|start_header_id|>system<|end_header_id|>\n\nDescribe the video by detailing the following aspects: "
+    "1. The main content and theme of the video."
+    "2. The color, shape, size, texture, quantity, text, and spatial relationships of the objects."
+    "3. Actions, events, behaviors temporal relationships, physical movement changes of the objects."
+    "4. background environment, light, style and atmosphere."
+    "5. camera angles, movements, and transitions used in the video:<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+)
+HEAD_TOKENS = 95
+MAX_TEXT_TOKENS = 256
+# What the template puts behind a prompt.
+_TAIL_TOKENS = 8
+
+
+def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
+    """Refuses a prompt that the model would have to cut. The negative prompt counts only where it is used.
+
+    Does nothing where the model's tokenizer is not on this machine yet.
+
+    Raises:
+        InputError: if a text has more than 256 tokens.
+    """
+    without = _count("", info)
+    texts = {"prompt": request.prompt} | ({"negative": request.negative} if request.cfg > 1 else {})
+    for name, text in texts.items():
+        if without is None or (all_of_it := _count(text, info)) is None:
+            return
+        count = all_of_it - without
+        if count > MAX_TEXT_TOKENS:
+            raise InputError(
+                f"{name} has {count} tokens; model {info.name} expects at most {MAX_TEXT_TOKENS}.",
+                "Shorten it.",
+            )
+
+
+def encoded_tokens(text: str, info: ModelInfo) -> int:
+    """Tokens that the transformer reads of a prompt: those of the template behind its head.
+
+    Counted by the model's tokenizer. Where that is not on this machine yet, more than a tokenizer makes of
+    usual prompts: one for two bytes.
+
+    Raises:
+        InputError: if the tokenizer's file is of no use.
+    """
+    count = _count(text, info)
+    if count is None:
+        return min(MAX_TEXT_TOKENS, len(text.encode("utf-8")) // 2) + _TAIL_TOKENS
+    return max(1, min(count, HEAD_TOKENS + MAX_TEXT_TOKENS) - HEAD_TOKENS)
+
+
+def _count(text: str, info: ModelInfo) -> int | None:
+    """Tokens of a text in the template, head and tail included; None without a tokenizer."""
+    file = _tokenizer_file(info.parts["tokenizer"])
+    if file is None:
+        return None
+    facts = file.stat()
+    return len(_tokenizer(file, facts.st_mtime_ns, facts.st_size).encode(TEMPLATE.format(text)).ids)
+
+
+@lru_cache(maxsize=1)  # a large vocabulary takes a second to read
+def _tokenizer(file: Path, changed: int, size: int) -> Any:
+    """`changed` and `size` are for the cache alone."""
+    from tokenizers import Tokenizer  # here: only a prompt to check has to pay for it
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the package raises bare Exceptions
+        raise InputError(
+            f"{file} cannot be read ({error}); expected a tokenizer.", "Get the model's files anew."
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _tokenizer_file(source: PartSource) -> Path | None:
+    folder = local_folder(source, "tokenizer.json")
+    return folder and folder / "tokenizer.json"

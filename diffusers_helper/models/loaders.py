@@ -1,0 +1,232 @@
+"""The parts of a model: found on disk or on the hub, checked, and loaded by their own classes.
+
+Weights stay in the files, which the libraries map into memory: as long as nobody writes to them, and they
+keep the type they are stored in, they take no memory that the kernel could not have back at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+from diffusers.utils import logging as diffusers_logging
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    CLIPTextModel,
+    CLIPTokenizer,
+    LlamaModel,
+    PreTrainedTokenizerFast,
+    SiglipImageProcessorPil,
+    SiglipVisionModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.models.part_files import find_part, fingerprint, stored_dtype
+from diffusers_helper.models.registry import PARTS, ModelInfo
+from diffusers_helper.planning.networks import BLOCKS
+
+_log = logging.getLogger(__name__)
+
+_CLASSES: dict[str, Any] = {
+    "transformer": HunyuanVideoFramepackTransformer3DModel,
+    "vae": AutoencoderKLHunyuanVideo,
+    "text_encoder": LlamaModel,
+    "text_encoder_2": CLIPTextModel,
+    "image_encoder": SiglipVisionModel,
+}
+# What the libraries raise for files that are missing, damaged or of another kind.
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+
+
+class Models:
+    """The parts of one model. Each is loaded when it is first asked for, and stays loaded.
+
+    Attributes:
+        info: which model.
+        device: where its parts compute. They wait in main memory, in the type they are stored in.
+    """
+
+    def __init__(
+        self, info: ModelInfo, device: torch.device, convolutions: MIOpenFallbackHandler | None = None
+    ) -> None:
+        self.info, self.device = info, device
+        self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
+        self._parts: dict[str, Any] = {}
+        self._fingerprints: dict[str, str] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells these weights from others. Complete only once all parts are loaded."""
+        return hashlib.sha256(json.dumps(self._fingerprints, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def is_loaded(self) -> bool:
+        return len(self._parts) == len(PARTS)
+
+    def load(self, cancel: CancelToken) -> None:
+        """Loads what is not loaded yet.
+
+        Raises:
+            GenerationCancelled: between two parts, or within a download.
+            LongtakeError: if a part cannot be had, lacks a file, or does not fit the others.
+        """
+        for name in PARTS:
+            self.part(name, cancel)
+        _check_fit(self.info, {name: self._parts[name] for name in _CLASSES})
+
+    def blocks(self, name: str) -> Sequence[nn.Module]:
+        """A network's blocks in the order they run, as `estimates` counts them."""
+        network = self.part(name)
+        return [block for blocks in BLOCKS.get(name, ()) for block in getattr(network, blocks)]
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        """What a network's weights are on the device; None for as they are stored."""
+        stored: torch.dtype = self.part(name).dtype
+        wanted = dtype_for(name, stored, self.device)
+        return None if wanted == stored else wanted
+
+    def part(self, name: str, cancel: CancelToken | None = None) -> Any:
+        """One of `registry.PARTS` where it waits: what has no weights needs no device.
+
+        Raises: as `load`.
+        """
+        if name not in self._parts:
+            cancel = cancel or CancelToken()
+            cancel.check()
+            folder = find_part(self.info.parts[name], cancel)
+            _log.info("loading %s from %s", name, folder)
+            try:
+                # A tensor made in inference mode can never be moved by its `.data`.
+                with torch.inference_mode(False):
+                    self._parts[name] = _load(name, folder)
+                self._fingerprints[name] = fingerprint(folder)
+            except _LOAD_ERRORS as error:
+                reason = (
+                    str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+                )
+                raise LongtakeError(
+                    f"{name} of model {self.info.name} cannot be loaded from {folder} ({reason}).",
+                    "Check that the folder is complete, or get the model's files anew.",
+                ) from error
+            if name in ("transformer", "vae"):
+                self._convolutions.install(self._parts[name])
+        return self._parts[name]
+
+
+def load_models(
+    info: ModelInfo,
+    *,
+    device: str | None = None,
+    cancel: CancelToken | None = None,
+    convolutions: MIOpenFallbackHandler | None = None,
+) -> Models:
+    """The parts of a model, none of them loaded yet; `Models.load` or their first use does that.
+
+    Args:
+        info: which model.
+        device: where it computes; None for the first GPU, or the CPU where there is none.
+        cancel: ends the call if it is set already.
+        convolutions: what stands by when a Conv3d fails; None for one that forgets what it learns.
+    """
+    if cancel is not None:
+        cancel.check()
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Models(info, torch.device(name), convolutions)
+
+
+def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """What a part computes in: as stored, but for fp16 on a CPU.
+
+    CPUs are slow at fp16 where they can do it at all. There the large text encoder becomes bf16, which takes
+    no more memory, and the small parts fp32.
+    """
+    if device.type != "cpu" or stored != torch.float16:
+        return stored
+    return torch.bfloat16 if name == "text_encoder" else torch.float32
+
+
+def _load(name: str, folder: Path) -> Any:
+    if name == "feature_extractor":
+        return SiglipImageProcessorPil.from_pretrained(folder)
+    if name.startswith("tokenizer"):
+        # The file's own tokenizer: transformers' LlamaTokenizer puts another pre-tokenizer in its place.
+        if (folder / "tokenizer.json").is_file():
+            return PreTrainedTokenizerFast.from_pretrained(folder)
+        if not (folder / "vocab.json").is_file():
+            raise FileNotFoundError("it has neither tokenizer.json nor vocab.json")
+        return CLIPTokenizer.from_pretrained(folder)
+    kind = _CLASSES[name]
+    _check_class(folder, kind)
+    with _no_progress_bars():
+        module, report = kind.from_pretrained(
+            folder,
+            dtype=stored_dtype(folder),
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    lacking = sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])])
+    if lacking:
+        raise ValueError(f"{len(lacking)} weights are missing or of another shape, {lacking[0]} the first")
+    module = cast(nn.Module, module).eval().requires_grad_(False)
+    return module
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Events tell what is going on; a bar per part would break into the log."""
+    libraries = [
+        library for library in (diffusers_logging, transformers_logging) if library.is_progress_bar_enabled()
+    ]
+    for library in libraries:
+        library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library in libraries:
+            library.enable_progress_bar()
+
+
+def _check_class(folder: Path, kind: Any) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    found = config.get("_class_name") or next(iter(config.get("architectures") or ()), kind.__name__)
+    if found != kind.__name__:
+        raise ValueError(f"its config is for {found}; expected {kind.__name__}")
+
+
+def _check_fit(info: ModelInfo, parts: dict[str, Any]) -> None:
+    """The sizes at which the parts meet."""
+    transformer = parts["transformer"].config
+    expected = {
+        "transformer takes latents of %s channels": (transformer.in_channels, 16),
+        "transformer takes history (has_clean_x_embedder %s)": (bool(transformer.has_clean_x_embedder), True),
+        "transformer takes the picture (has_image_proj %s)": (bool(transformer.has_image_proj), True),
+        "vae gives latents of %s channels": (parts["vae"].config.latent_channels, transformer.in_channels),
+        "vae shrinks pictures by %s": (parts["vae"].spatial_compression_ratio, 8),
+        "vae shrinks time by %s": (parts["vae"].temporal_compression_ratio, 4),
+        "text_encoder gives %s values a token": (
+            parts["text_encoder"].config.hidden_size, transformer.text_embed_dim,
+        ),
+        "text_encoder_2 gives %s values": (
+            parts["text_encoder_2"].config.hidden_size, transformer.pooled_projection_dim,
+        ),
+        "image_encoder gives %s values a token": (
+            parts["image_encoder"].config.hidden_size, transformer.image_proj_dim,
+        ),
+    }  # fmt: skip
+    for fact, (found, wanted) in expected.items():
+        if found != wanted:
+            raise LongtakeError(
+                f"Model {info.name} does not fit together: {fact % found}; expected {wanted}.",
+                "Use parts that were made for each other.",
+            )

@@ -1,0 +1,194 @@
+"""Which models there are, where their parts lie, and what they expect. Names and numbers only, no weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.packing import MODES, Mode
+from diffusers_helper.request import RANGES
+
+DEFAULT_MODEL = "demo"
+FACTS_FILE = "longtake.json"
+PARTS = (
+    "transformer", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2",
+    "image_encoder", "feature_extractor",
+)  # fmt: skip
+_DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartSource:
+    """Where `from_pretrained` finds one part: a local folder or a hub repository at a fixed revision."""
+
+    location: str
+    subfolder: str = ""
+    revision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelInfo:
+    """What is known of a model before any of it is loaded.
+
+    Attributes:
+        side, multiple: the picture shapes (`buckets.buckets`) it was made for.
+        modes: orders of sections it serves; the first is its default.
+        steps, guidance: what it works best with; the page starts from them.
+        vocabulary: words it knows, by group; empty for a model that reads free text.
+        examples: prompts that work.
+    """
+
+    name: str
+    title: str
+    parts: dict[str, PartSource]
+    modes: tuple[Mode, ...] = MODES
+    side: int = 640
+    multiple: int = 32
+    steps: int = 25
+    guidance: float = 10.0
+    vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    examples: tuple[str, ...] = ()
+    folder: Path | None = None
+
+    def check_mode(self, mode: Mode) -> None:
+        """Raises InputError if the model was not made for this order of sections."""
+        if mode not in self.modes:
+            raise InputError(
+                f"mode is {mode!r}; model {self.name} expects {' or '.join(self.modes)}.",
+                "Choose that mode, or another model.",
+            )
+
+    @property
+    def known_words(self) -> list[str]:
+        """All that this model knows, lower case, sorted; empty if it takes free text."""
+        entries = (entry for words in self.vocabulary.values() for entry in words)
+        return sorted({word.lower() for entry in entries for word in entry.split()})
+
+    def unknown_words(self, prompt: str) -> list[str]:
+        """Words of the prompt that this model does not know, in order, none twice. Empty for free text."""
+        known = self.known_words
+        if not known:
+            return []
+        cleaned = "".join(c if c.isalnum() else " " for c in prompt.lower())
+        return [word for word in dict.fromkeys(cleaned.split()) if word not in known]
+
+
+# Revisions are pinned so that a change on the hub cannot change a result or slip in other files.
+_COMMUNITY = "hunyuanvideo-community/HunyuanVideo"
+_COMMUNITY_REVISION = "e8c2aaa66fe3742a32c11a6766aecbf07c56e773"
+_REDUX = "lllyasviel/flux_redux_bfl"
+_REDUX_REVISION = "45b801affc54ff2af4e5daf1b282e0921901db87"
+# name: title, transformer's repository, its revision, order of sections it was trained for
+_PUBLISHED: dict[str, tuple[str, str, str, Mode]] = {
+    "framepack-i2v": (
+        "FramePack I2V", "lllyasviel/FramePackI2V_HY",
+        "86cef4396041b6002c957852daac4c91aaa47c79", "inverted",
+    ),
+    "framepack-f1": (
+        "FramePack F1", "lllyasviel/FramePack_F1_I2V_HY_20250503",
+        "ab239828e0b384fed75580f186f078717d4020f7", "forward",
+    ),
+}  # fmt: skip
+
+
+def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> ModelInfo:
+    def community(part: str) -> PartSource:
+        return PartSource(location=_COMMUNITY, subfolder=part, revision=_COMMUNITY_REVISION)
+
+    def redux(part: str) -> PartSource:
+        return PartSource(location=_REDUX, subfolder=part, revision=_REDUX_REVISION)
+
+    parts = {part: community(part) for part in PARTS[1:6]}
+    parts |= {part: redux(part) for part in PARTS[6:]}
+    parts["transformer"] = PartSource(location=repo, revision=revision)
+    return ModelInfo(name=name, title=title, parts=parts, modes=(mode,))
+
+
+_FACT_TYPES: dict[str, type] = {
+    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "modes": list,
+    "vocabulary": dict, "examples": list,
+}  # fmt: skip
+
+
+def _read_facts(file: Path) -> dict[str, Any]:
+    def refusal(found: object, expected: str) -> InputError:
+        return InputError(f"{file}: found {found}; expected {expected}.", "Correct the file.")
+
+    if not file.is_file():
+        return {}
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise refusal(error, "readable JSON") from error
+    if not isinstance(facts, dict):
+        raise refusal(short_repr(facts), "a JSON object")
+    facts = cast(dict[str, Any], facts)
+    for name, kind in _FACT_TYPES.items():
+        if not isinstance(facts.get(name, kind()), kind):
+            raise refusal(f"{name} {short_repr(facts[name])}", f"a value of type {kind.__name__}")
+    if "modes" in facts and (not facts["modes"] or not set(facts["modes"]) <= set(MODES)):
+        raise refusal(f"modes {short_repr(facts['modes'])}", f"some of {', '.join(MODES)}")
+    if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
+        raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
+    for name in ("steps", "guidance"):
+        bounds = RANGES[name]
+        if name in facts and not bounds.low <= facts[name] <= bounds.high:
+            raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
+    return facts
+
+
+def _from_folder(name: str, folder: Path) -> ModelInfo:
+    facts = _read_facts(folder / FACTS_FILE)
+    return ModelInfo(
+        name=name,
+        title=facts.get("title", folder.name),
+        parts={part: PartSource(location=str(folder / part)) for part in PARTS},
+        modes=tuple(facts.get("modes", MODES)),
+        side=facts.get("side", 640),
+        multiple=facts.get("multiple", 32),
+        steps=facts.get("steps", 25),
+        guidance=facts.get("guidance", 10.0),
+        vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
+        examples=tuple(facts.get("examples", ())),
+        folder=folder,
+    )
+
+
+def model_names() -> tuple[str, ...]:
+    """Registered names, the default first."""
+    return (DEFAULT_MODEL, *_PUBLISHED)
+
+
+def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
+    """The facts of a registered model, or of a local folder where `allow_folder` says so.
+
+    Raises:
+        InputError: if there is no such model, or a folder lacks one of the parts.
+    """
+    if name == DEFAULT_MODEL:
+        return _from_folder(name, _DEMO_FOLDER)
+    if name in _PUBLISHED:
+        return _published(name, *_PUBLISHED[name])
+    choices = ", ".join(model_names())
+    if not allow_folder:
+        raise InputError(f"model is {short_repr(name)}; expected one of {choices}.", "Choose one of them.")
+    try:
+        folder = Path(name).expanduser()
+        is_folder = folder.is_dir()
+    except (OSError, RuntimeError):  # a name no file system takes, a home directory that does not exist
+        folder, is_folder = Path(name), False
+    if not is_folder:
+        raise InputError(
+            f"model is {short_repr(name)}; expected one of {choices}, or a folder with the model's parts.",
+            "Check the spelling.",
+        )
+    missing = [part for part in PARTS if not (folder / part).is_dir()]
+    if missing:
+        raise InputError(
+            f"model folder {name} lacks {', '.join(missing)}; expected the folders {', '.join(PARTS)}.",
+            "Point --model at a complete folder.",
+        )
+    return _from_folder(name, folder.resolve())

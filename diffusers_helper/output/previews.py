@@ -1,0 +1,80 @@
+"""A glimpse of a section while it is being sampled, without the VAE."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffusers_helper.files import write_atomic
+from diffusers_helper.packing import FPS
+
+SECONDS_BETWEEN = 0.5
+_KEPT_FILES = 2
+_SCALE = 4
+_RIDGE = 1e-2
+_FRAME_MILLISECONDS = round(4 / FPS * 1000)  # a latent frame stands for four frames
+
+
+class LatentColours:
+    """A linear map from latents to RGB, fitted to the one picture whose latent is known: the start.
+
+    Ridge regression of the picture's colours, averaged over each latent's 8x8 pixels, on its latent. So it
+    fits any VAE, and needs no constants.
+    """
+
+    def __init__(self, picture: Image.Image, start_latent: Tensor) -> None:
+        """Args:
+        picture: RGB, 8 times the latent's size.
+        start_latent: (1, 16, 1, h, w).
+        """
+        height, width = start_latent.shape[-2:]
+        small = picture.resize((width, height), Image.Resampling.BOX)
+        colours = torch.from_numpy(np.array(small)).double().reshape(-1, 3) / 255
+        latents = start_latent[0, :, 0].double().flatten(1).T
+        self._colour_mean, self._latent_mean = colours.mean(0), latents.mean(0)
+        x, y = latents - self._latent_mean, colours - self._colour_mean
+        penalty = _RIDGE * max(len(x), 1) * torch.eye(x.shape[1], dtype=x.dtype)
+        self._weights = torch.linalg.solve(x.T @ x + penalty, x.T @ y)
+
+    def frames(self, latents: Tensor) -> list[Image.Image]:
+        """One small picture per latent frame of (1, 16, T, h, w)."""
+        pixels = latents[0].double().cpu().permute(1, 2, 3, 0) - self._latent_mean
+        colours = (pixels @ self._weights + self._colour_mean).clamp(0, 1) * 255
+        size = latents.shape[-1] * _SCALE, latents.shape[-2] * _SCALE
+        return [
+            Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC)
+            for frame in colours.round().to(torch.uint8).numpy()
+        ]
+
+
+class Preview:
+    """Writes animated WebP files, at most two a second, and keeps the last two."""
+
+    def __init__(self, folder: Path, colours: LatentColours) -> None:
+        self._folder, self._colours = folder, colours
+        self._last = -SECONDS_BETWEEN
+
+    def show(self, x0: Tensor, section: int, step: int) -> Path | None:
+        """A picture of the prediction (1, 16, T, h, w), or None where the last one is too new."""
+        now = time.monotonic()
+        if now - self._last < SECONDS_BETWEEN:
+            return None
+        self._last = now
+        first, *rest = self._colours.frames(x0)
+        content = io.BytesIO()
+        first.save(
+            content, "WEBP", save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0,
+            quality=70, method=0,
+        )  # fmt: skip
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{section:04}-{step:03}.webp"
+        write_atomic(path, content.getvalue())
+        for old in sorted(self._folder.glob("*.webp"))[:-_KEPT_FILES]:
+            old.unlink(missing_ok=True)
+        return path

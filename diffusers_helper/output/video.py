@@ -1,0 +1,335 @@
+"""The video that grows: after each section one playable MP4, at the cost of that section alone.
+
+Frames that can no longer change are encoded once, as a segment that starts with a key frame and refers to
+nothing outside itself (closed GOP), and kept in `segments/`. The playable file is a join of the segments by
+stream copy. Frames that the next section will still change are shown as a provisional segment, which the
+next join leaves out. In inverted order new segments go in front, in forward order behind.
+
+The same frames give the same bytes, on any machine: no clock, no version stamp, a fixed number of encoder
+threads. H.264, yuv420p, bt709 with limited range, index in front of the data (faststart).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+import av
+import numpy as np
+from av.bitstream import BitStreamFilterContext
+from av.codec.context import ThreadType
+from av.container import OutputContainer
+from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
+from av.video.stream import VideoStream
+
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.packing import FPS, MODES, Mode
+
+MIN_CRF, MAX_CRF = 1, 51
+# 4:2:0 and whole macroblocks: no cropping in the stream, which some hardware decoders get wrong.
+SIZE_MULTIPLE = 16
+
+_PRESET = "medium"
+# Frame threads change the stream, so their number is part of the format and not of the machine.
+_THREADS = 4
+# `stitchable` keeps headers independent of content and CRF, `cpu-independent` the choices of x264 from
+# depending on the instruction set; a join needs the first, equal bytes on all machines the second.
+# `mbtree` gives fewer bits to frames that nothing refers to, which the last of a segment always are: with it
+# they lie up to 3 dB below the mean, a seam at every join; without it, about 1 dB.
+_X264 = "stitchable=1:cpu-independent=1:open-gop=0:mbtree=0"
+# A provisional segment is thrown away by the next section: a third of the work for about half a dB less.
+# x264 lowers this chroma offset by itself at higher subme only; given here, the headers stay the same.
+_X264_PROVISIONAL = f"{_X264}:subme=1:me=dia:trellis=0:chroma-qp-offset=-2"
+# Frames by which x264 lets decoding run ahead of showing, with its default pyramid of B-frames.
+_REORDER_DELAY = 2
+_BT709 = 1  # the code of bt709 for primaries, transfer and matrix alike, ITU-T H.273
+# x264 writes its version and options into an SEI unit (NAL type 6).
+_STRIP_SEI = "filter_units=remove_types=6"
+_BITEXACT = {"fflags": "+bitexact"}
+# Opening a file decodes its first picture, unless told not to: 15 ms a segment that a join has no use for.
+_COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
+_CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
+
+_SUMS = "sums.json"
+_VERSION = re.compile(r"video-(\d+)\.mp4")
+
+
+def effective_crf(crf: int) -> int:
+    """The constant rate factor that is used for a wished one.
+
+    Below 1 x264 turns to the lossless profile High 4:4:4 Predictive, which no browser plays.
+
+    Raises:
+        ValueError: if `crf` is not a whole number from 0 to 51.
+    """
+    if not isinstance(crf, int) or not 0 <= crf <= MAX_CRF:
+        raise ValueError(f"crf is {crf!r}; expected a whole number from 0 to {MAX_CRF}.")
+    return max(MIN_CRF, crf)
+
+
+class GrowingVideo:
+    """Writes one job's video, section by section, and picks up where a writer before it ended.
+
+    Files in `folder`: `segments/0001.mp4` and on, one per section in order of making (empty for a section
+    without final frames), `video-0001.mp4` and on, the playable versions by the section they were made
+    after, of which the last two are kept, and `video.mp4` after `finish()`. Each appears whole or not at all.
+    `segments/sums.json` has their SHA-256 sums: a file that is not as it was written is made again. One
+    writer per folder at a time.
+
+    Attributes:
+        latest: the newest playable version, None before the first section.
+        frames: its length, provisional frames included.
+        sections: sections whose frames are safe in the folder. After a restart the next call of
+            `add_section` is for section `sections + 1`; what a dead writer left of that one is replaced.
+        doubt: a sentence for a person about files that are not as they were written; "" if there are none.
+    """
+
+    def __init__(
+        self, folder: Path, *, width: int, height: int, mode: Mode, crf: int, fps: int = FPS
+    ) -> None:
+        """Takes a folder as it stands: new, or with the sections of a writer before.
+
+        Args:
+            width, height: frame size in pixels, multiples of 16.
+            mode: the order in which sections come.
+            crf: constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
+            fps: frames per second.
+
+        Raises:
+            ValueError: for a size, mode, crf or fps out of range.
+        """
+        for name, value in (("width", width), ("height", height)):
+            if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
+                raise ValueError(f"{name} is {value}; expected a positive multiple of {SIZE_MULTIPLE}.")
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.")
+        if fps < 1:
+            raise ValueError(f"fps is {fps}; expected at least 1.")
+        self._folder = folder.expanduser().absolute()
+        self._segments = JobFolder(self._folder).segments
+        self._width, self._height, self._mode = width, height, mode
+        self._crf = effective_crf(crf)
+        self._fps = fps
+        self._segments.mkdir(parents=True, exist_ok=True)
+
+        self._sums = _read_sums(self._segments / _SUMS)
+        made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
+        self.latest: Path | None = None
+        for number in sorted(self._versions(), reverse=True):
+            if self._is_whole(self._version(number)):
+                self.latest = self._version(number)
+                break
+        self.frames = _count_frames(self.latest) if self.latest else 0
+        # The newest version cannot be joined again: its provisional segment is gone.
+        last = made if self.latest == self._version(made) else made - 1
+        harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
+        self.sections = max(0, next(harmed, last + 1) - 1)
+        self.doubt = ""
+        if not made and any(self._segments.glob("[0-9]*.mp4")):
+            self.doubt = "The sums of the video so far are missing or damaged; all of it is decoded again."
+        if self.sections < made:
+            self.doubt = (
+                f"Files of the video so far are damaged; section {self.sections + 1} and what follows it "
+                "are decoded again."
+            )
+
+    def add_section(self, final: np.ndarray | None, pending: np.ndarray | None) -> Path:
+        """Encodes one section's frames and joins a new playable version.
+
+        Args:
+            final: frames that no later section changes, uint8 RGB (T, H, W, 3) in order of time; None or
+                T = 0 where there are none.
+            pending: frames that face the next section and will be part of its `final`, likewise.
+
+        Returns:
+            The new version. The one before it stays, so that a player can read it to its end.
+
+        Raises:
+            ValueError: for arrays of another type or shape, or if there is not a single frame.
+        """
+        final, pending = self._checked("final", final), self._checked("pending", pending)
+        if not len(final) + len(pending):
+            raise ValueError("final and pending hold no frame; expected at least one.")
+        number = self.sections + 1
+        self._encode(self._segment(number), final, _X264)
+        order = [self._segment(n) for n in range(1, number + 1)]
+        provisional = self._segments / "provisional.mp4"
+        if len(pending):
+            self._encode(provisional, pending, _X264_PROVISIONAL)
+            order.append(provisional)
+        if self._mode == "inverted":
+            order.reverse()
+        version = self._version(number)
+        frames = self._join(version, [path for path in order if path.stat().st_size])
+        self._note(number)
+        self.latest, self.frames, self.sections = version, frames, number
+
+        provisional.unlink(missing_ok=True)
+        for other in self._versions() - {number, number - 1}:
+            self._version(other).unlink()
+        return version
+
+    def finish(self) -> Path:
+        """Gives the latest version its lasting name, `video.mp4`; provisional frames stay in it.
+
+        Raises:
+            ValueError: if there is no section yet.
+        """
+        if self.latest is None:
+            raise ValueError(f"{self._folder} holds no section; expected at least one before finish().")
+        video = JobFolder(self._folder).video
+        with _replacing(video) as temporary:
+            try:
+                os.link(self.latest, temporary)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(self.latest, temporary)
+        return video
+
+    def _segment(self, number: int) -> Path:
+        return self._segments / f"{number:04}.mp4"
+
+    def _version(self, number: int) -> Path:
+        return self._folder / f"video-{number:04}.mp4"
+
+    def _versions(self) -> set[int]:
+        matches = (_VERSION.fullmatch(path.name) for path in self._folder.iterdir())
+        return {int(match[1]) for match in matches if match}
+
+    def _is_whole(self, path: Path) -> bool:
+        """Whether a file is, to the byte, what was written."""
+        return path.is_file() and self._sums.get(path.name) == _sum_of(path)
+
+    def _note(self, number: int) -> None:
+        """From here on section `number` counts as made."""
+        kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
+        sums = {name: value for name, value in self._sums.items() if name in kept}
+        sums |= {path.name: _sum_of(path) for path in (self._segment(number), self._version(number))}
+        with _replacing(self._segments / _SUMS) as temporary:
+            temporary.write_text(json.dumps(sums, indent=1), encoding="utf-8")
+        self._sums = sums
+
+    def _checked(self, name: str, frames: np.ndarray | None) -> np.ndarray:
+        size = (self._height, self._width, 3)
+        if frames is None:
+            return np.empty((0, *size), np.uint8)
+        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[1:] != size:
+            raise ValueError(
+                f"{name} is {frames.dtype} of shape {frames.shape}; "
+                f"expected uint8 of shape (T, {self._height}, {self._width}, 3)."
+            )
+        return frames
+
+    def _encode(self, path: Path, frames: np.ndarray, x264: str) -> None:
+        """Writes `frames`, (T, H, W, 3), as one segment of its own; no frame gives an empty file."""
+        with _replacing(path) as temporary:
+            if not len(frames):
+                temporary.touch()
+                return
+            with av.open(temporary, "w", format="mp4", options=_BITEXACT) as container:
+                stream = self._open_encoder(container, x264)
+                strip = BitStreamFilterContext(_STRIP_SEI, stream)
+                for frame in itertools.chain(self._convert(frames), [None]):
+                    for packet in stream.encode(frame):
+                        for stripped in strip.filter(packet):
+                            stripped.stream, stripped.time_base = stream, stream.codec_context.time_base
+                            container.mux(stripped)
+
+    def _open_encoder(self, container: OutputContainer, x264: str) -> VideoStream:
+        options = {"preset": _PRESET, "crf": str(self._crf), "x264-params": x264}
+        stream = container.add_stream("libx264", rate=self._fps, options=options)
+        codec = stream.codec_context
+        codec.width, codec.height, codec.pix_fmt = self._width, self._height, "yuv420p"
+        codec.time_base = Fraction(1, self._fps)
+        codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
+        codec.color_range = ColorRange.MPEG
+        codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
+        return stream
+
+    def _convert(self, frames: np.ndarray) -> Iterator[av.VideoFrame]:
+        """RGB to yuv420p with the matrix and range that the stream is tagged with, one frame at a time."""
+        reformatter = VideoReformatter()
+        for index, pixels in enumerate(frames):
+            frame = reformatter.reformat(
+                av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24"),
+                format="yuv420p",
+                dst_colorspace=Colorspace.ITU709,
+                dst_color_range=ColorRange.MPEG,
+                interpolation=_CONVERSION,
+                threads=1,
+            )
+            frame.pts, frame.time_base = index, Fraction(1, self._fps)
+            yield frame
+
+    def _join(self, path: Path, segments: Sequence[Path]) -> int:
+        """Copies the packets of `segments`, in order of time, into one file; returns its frames.
+
+        Time stamps count frames: a packet is decoded `_REORDER_DELAY` frames before the place it has in the
+        file, and shown at its own time in the segment after the frames of all segments before. So decoding
+        times rise by one frame a packet, and showing times have no gap at a join.
+        """
+        tick = Fraction(1, self._fps)
+        position = 0
+        options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * self._fps)}
+        with _replacing(path) as temporary, av.open(temporary, "w", format="mp4", options=options) as output:
+            target: VideoStream | None = None
+            for segment in segments:
+                with av.open(segment, stream_options=_COPY_ONLY) as source:
+                    stream = source.streams.video[0]
+                    if target is None:
+                        target = output.add_stream_from_template(stream, time_base=tick)
+                        headers = stream.codec_context.extradata
+                    elif stream.codec_context.extradata != headers:
+                        raise ValueError(f"{segment} was made with other settings than the segments before.")
+                    start = position
+                    for packet in source.demux(stream):
+                        if packet.pts is None:  # the end of the segment
+                            continue
+                        shown = start + int(packet.pts * cast(Fraction, stream.time_base) / tick)
+                        packet.stream, packet.time_base, packet.duration = target, tick, 1
+                        packet.pts, packet.dts = shown, position - _REORDER_DELAY
+                        output.mux(packet)
+                        position += 1
+        return position
+
+
+def _read_sums(file: Path) -> dict[str, str]:
+    """By the names of files; empty if there are none, or none that can be read."""
+    try:
+        sums: Any = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(value) for name, value in sums.items()} if isinstance(sums, dict) else {}
+
+
+def _sum_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _count_frames(video: Path) -> int:
+    with av.open(video) as container:
+        return container.streams.video[0].frames
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary path that becomes `path` when the block ends well; a reader or a crash sees old or new."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    # What a dead process left may be a hard link to a version; it must not be written through.
+    temporary.unlink(missing_ok=True)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

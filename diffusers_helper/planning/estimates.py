@@ -1,0 +1,218 @@
+"""What each stage needs besides weights: inputs, activations and outputs, by shape, type, tile and backend.
+
+Each formula counts tensors of one size that live at the network's fullest moment. The factors were fitted
+to peaks of live tensors that `benchmarks/calibrate_memory.py` measures, on the grids named at each. They hold
+for kernels that keep nothing large between operations, as on a CPU. What GPU kernels add was not measured on
+hardware: it is named (`Backend`), and a local calibration file takes the place of all guesses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from diffusers_helper.buckets import buckets
+from diffusers_helper.errors import InputError
+from diffusers_helper.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
+from diffusers_helper.planning.backend import Backend
+from diffusers_helper.planning.budget import Demand, Stage
+from diffusers_helper.planning.networks import Network
+from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
+
+# The sizes of the VAE's pieces in pixels that `auto` steps down through.
+TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
+# What the template puts before a prompt (`prompts`), and the most tokens that may come after.
+_HEAD_TOKENS, _MAX_TOKENS = 95, 256
+# Latent frames in one of the VAE's windows of time: they give 17 frames.
+_WINDOW_LATENTS = 5
+_SHRINK, _CHANNELS = 8, 16
+# So that the fits' scatter does not become a shortage, and buffers and other small things have a place.
+_MARGIN, _SMALL = 1.02, 8 * 1024
+# Two tokens a side of the transformer's patch; history is packed 2 and 4 times more.
+_PATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Measured over estimated working sets on one machine, by stage; 1 where nothing was measured."""
+
+    factors: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def apply(self, stage: str, num_bytes: int) -> int:
+        return math.ceil(num_bytes * self.factors.get(stage, 1.0))
+
+    @classmethod
+    def read(cls, file: Path, device: str) -> Calibration:
+        """Of this device ("cpu", "gfx1100"), from what `benchmarks/calibrate_memory.py` wrote; empty without.
+
+        Raises:
+            InputError: if the file is there and of no use.
+        """
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            factors = {name: float(value) for name, value in data.get(device, {}).items()}
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{file} is no calibration ({error}).", "Delete it, or measure anew.") from error
+        if not all(0.1 <= factor <= 100 for factor in factors.values()):
+            raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure anew.")
+        return cls(factors)
+
+    def write(self, file: Path, device: str) -> None:
+        """Keeps the factors of other devices that the file has."""
+        known = (
+            cast(dict[str, object], json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+        )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**known, device: dict(self.factors)}, indent=2) + "\n", encoding="utf-8")
+
+
+def latent_tokens(height: int, width: int) -> int:
+    """Tokens of the noisy window and of the history, for pixels as `packing` lays them out (F = 1, 2, 4)."""
+    h, w = height // _SHRINK, width // _SHRINK
+
+    def patches(frames: int, factor: int) -> int:
+        side = _PATCH * factor
+        return -(-frames // factor) * -(-h // side) * -(-w // side)
+
+    return patches(WINDOW, 1) + patches(1 + HISTORY_1X, 1) + patches(HISTORY_2X, 2) + patches(HISTORY_4X, 4)
+
+
+def vision_tokens(encoder: Network) -> int:
+    """Patches of SigLIP's picture."""
+    return (encoder.config["image_size"] // encoder.config["patch_size"]) ** 2
+
+
+def transformer_bytes(
+    network: Network, height: int, width: int, *, text: int, vision: int, backend: Backend
+) -> int:
+    """One forward pass with the sampler's state.
+
+    The fullest moment is the rotation of a block's keys, or its feed-forward part where the text is longer
+    than the picture. Grid: 4 to 24 heads of 32 to 128, 96x176 to 960x416 pixels, 16 to 985 tokens of text and
+    picture, bf16 and fp32.
+    """
+    heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
+    size = network.dtype_bytes
+    image = latent_tokens(height, width)
+    tokens = image + text + vision
+    whole, rotated, forward, tables = (3.5, 14.9, 17.3, 3.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
+    streams = max(whole * tokens + rotated * image, forward * tokens) * heads * head_dim * size
+    streams += tables * image * head_dim * 4
+    # Picture, history and noise in fp32 and as the transformer takes them, and what the solver remembers.
+    frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
+    history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
+    state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
+    scores = 8 * heads * tokens**2 if backend.attention == "math" else 0
+    return math.ceil(_MARGIN * streams + state + scores)
+
+
+def llama_bytes(network: Network, tokens: int) -> int:
+    """All hidden states, and the fullest moment of a layer.
+
+    Grid: 3 and 6 layers of 64 to 256, 108 and 351 tokens, fp32 and bf16.
+    """
+    width, inner = network.config["hidden_size"], network.config["intermediate_size"]
+    layers = network.config["num_hidden_layers"]
+    return math.ceil(_MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
+
+
+def encoder_bytes(network: Network, tokens: int) -> int:
+    """CLIP's text encoder: the fullest moment of a layer.
+
+    Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
+    """
+    width, inner = network.config["hidden_size"], network.config["intermediate_size"]
+    return math.ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
+
+
+def vision_bytes(network: Network) -> int:
+    """SigLIP: its picture, or the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
+    width, inner = network.config["hidden_size"], network.config["intermediate_size"]
+    pixels = 3 * network.config["image_size"] ** 2
+    values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
+    return math.ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
+
+
+def stages(
+    networks: Mapping[str, Network],
+    height: int,
+    width: int,
+    tile: int,
+    *,
+    text: int = _MAX_TOKENS,
+    texts: int = 1,
+    backend: Backend = Backend(),
+    calibration: Calibration = Calibration(),
+) -> tuple[Stage, ...]:
+    """A job's stages in the order of the memory document, with what each needs.
+
+    Args:
+        text: tokens that the transformer reads of the longest prompt.
+        texts: prompts; 2 with real guidance.
+    """
+    vision = vision_tokens(networks["image_encoder"])
+    vae, piece = networks["vae"], (min(tile, height), min(tile, width))
+    working = {
+        "text": ("text_encoder", llama_bytes(networks["text_encoder"], _HEAD_TOKENS + text)),
+        "text_2": (
+            "text_encoder_2",
+            encoder_bytes(
+                networks["text_encoder_2"], networks["text_encoder_2"].config["max_position_embeddings"]
+            ),
+        ),
+        "vae_encode": ("vae", encode_bytes(vae, 1, *piece, backend=backend)),
+        "vision": ("image_encoder", vision_bytes(networks["image_encoder"])),
+        "sample": (
+            "transformer",
+            transformer_bytes(
+                networks["transformer"], height, width, text=text, vision=vision, backend=backend
+            ),
+        ),
+        "decode": ("vae", decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
+    }
+    # The sampler puts what the encoders have made onto the device for as long as it works.
+    llama, encoder = networks["text_encoder"], networks["image_encoder"]
+    size = networks["transformer"].dtype_bytes
+    kept = (texts * text * llama.config["hidden_size"] + vision * encoder.config["hidden_size"]) * size
+    return tuple(
+        Stage(
+            name,
+            networks[part].weights,
+            calibration.apply(name, num_bytes) + (kept if name == "sample" else 0),
+        )
+        for name, (part, num_bytes) in working.items()
+    )
+
+
+def demands(
+    networks: Mapping[str, Network],
+    height: int,
+    width: int,
+    tiles: Sequence[int],
+    *,
+    text: int = _MAX_TOKENS,
+    texts: int = 1,
+    backend: Backend = Backend(),
+    calibration: Calibration = Calibration(),
+) -> tuple[Demand, ...]:
+    """What a job needs with each size of tiles, in the order given; `tile_steps` gives the usual ones."""
+    given: dict[str, Any] = {"text": text, "texts": texts, "backend": backend, "calibration": calibration}
+    return tuple(Demand(tile, stages(networks, height, width, tile, **given)) for tile in tiles)
+
+
+def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
+    """The sizes of tiles to try: only the one that is wanted, or `first` and all below."""
+    if wanted is not None:
+        return (wanted,)
+    return (first, *(tile for tile in TILES if tile < first))
+
+
+def largest_bucket(side: int, multiple: int) -> tuple[int, int]:
+    """Of the shapes of one resolution, the one whose sampling needs most, for a picture that is not known."""
+    return max(buckets(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))

@@ -1,0 +1,236 @@
+"""The memory plan of a video before anything is loaded, and its cost: for the page, `plan` and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusers_helper.framepack.prompts import encoded_tokens
+from diffusers_helper.machine.facts import Facts
+from diffusers_helper.models.hub_cache import network_folder
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.packing import plan_sections
+from diffusers_helper.planning.budget import GB, Demand, JobPlan, gb_text
+from diffusers_helper.planning.estimates import Calibration, largest_bucket, tile_steps
+from diffusers_helper.planning.estimates import demands as demands_of
+from diffusers_helper.planning.networks import NETWORKS, Network, networks
+from diffusers_helper.planning.profiles import YOU, Profile
+from diffusers_helper.planning.recovery import Ladder, LearnedLevels
+from diffusers_helper.request import GenerationRequest
+
+_PER_SECTION = ("sample", "decode")
+# What a person types so that plans are as large again as the card's memory lets them be.
+FORGET = "python -m app doctor --forget-smaller-plans"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one stage does over a whole video.
+
+    Attributes:
+        runs: how often its model comes onto the device.
+        passes: forward passes in one run.
+        streamed_bytes: copied in for one pass.
+        copied_bytes: copied in over the whole video, with the weights that stay while a run lasts.
+    """
+
+    stage: str
+    runs: int
+    passes: int
+    streamed_bytes: int
+    copied_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPlan:
+    """The plan of one video.
+
+    Attributes:
+        height, width: pixels; for a picture that is not known, the shape that needs most.
+        waiting_bytes: weights that wait in main memory while they are streamed; they lie in files, so that
+            the kernel may drop them and read them again.
+        seconds_per_step: where main memory cannot hold them, by the disk's speed; None where it can, or the
+            disk's speed is not known.
+        notes: sentences for people.
+    """
+
+    job: JobPlan
+    height: int
+    width: int
+    sections: int
+    frames: int
+    costs: tuple[Cost, ...]
+    waiting_bytes: int
+    seconds_per_step: float | None
+    notes: tuple[str, ...]
+
+
+def known_networks(info: ModelInfo, profile: Profile) -> dict[str, Network]:
+    """The networks of a model as this machine computes with them.
+
+    Raises:
+        LongtakeError: if a local model's files cannot be read.
+    """
+    return networks(
+        info,
+        on_cpu=profile.machine.kind == "cpu",
+        vae_bytes=profile.vae_bytes,
+        folders=dict(zip(NETWORKS, network_folders(info), strict=True)),
+    )
+
+
+def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
+    """Where the networks of a model lie, in the order of `NETWORKS`; None for what is not on this machine."""
+    return tuple(network_folder(info.parts[name]) for name in NETWORKS)
+
+
+def weights_file(info: ModelInfo) -> Path | None:
+    """The largest file of the transformer's weights; None where they are not on this machine."""
+    folder = network_folder(info.parts["transformer"])
+    files = folder.glob("*.safetensors") if folder else ()
+    return max(files, key=lambda file: file.stat().st_size, default=None)
+
+
+def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float | None:
+    """What `ask` says of the disk with the transformer's weights; None where they are not on this machine."""
+    file = weights_file(info)
+    return ask(file) if file else None
+
+
+def demands_for(
+    request: GenerationRequest,
+    info: ModelInfo,
+    profile: Profile,
+    height: int,
+    width: int,
+    calibration: Calibration | None = None,
+) -> tuple[Demand, ...]:
+    """What a job needs, with the tiles that it may use.
+
+    Raises: as `known_networks`, and InputError if the model's tokenizer is of no use.
+    """
+    return demands_of(
+        known_networks(info, profile),
+        height,
+        width,
+        tile_steps(profile.vae_tile.value, request.vae_tile),
+        text=longest_text(request, info),
+        texts=len(_texts(request)),
+        backend=profile.backend,
+        calibration=calibration or Calibration(),
+    )
+
+
+def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
+    """Tokens of the longer of the prompts that are used.
+
+    Raises:
+        InputError: if the model's tokenizer is of no use.
+    """
+    return max(encoded_tokens(text, info) for text in _texts(request))
+
+
+def _texts(request: GenerationRequest) -> tuple[str, ...]:
+    return (request.prompt, request.negative) if request.cfg > 1 else (request.prompt,)
+
+
+def learned_levels(
+    facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
+) -> LearnedLevels:
+    """What jobs of this card, model, size and cap have learned of shortages.
+
+    Web process and engine name the same card in different words and see sizes that differ by a little, so
+    only what both know is part of the key.
+    """
+    machine = profile.machine
+    size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
+    cap = "the card's"
+    if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
+        cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
+    model = info.folder or info.name
+    # A level is a place among the tiles that such a job may use.
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
+    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
+
+
+def plan_video(
+    request: GenerationRequest,
+    info: ModelInfo,
+    profile: Profile,
+    *,
+    shape: tuple[int, int] | None = None,
+    calibration: Calibration | None = None,
+    demands: Sequence[Demand] | None = None,
+    learned: Facts = Facts(),  # noqa: B008 - frozen
+    free_ram_bytes: int | None = None,
+    disk_speed: Callable[[], float | None] = lambda: None,
+) -> VideoPlan:
+    """The plan of a request and its cost.
+
+    Args:
+        shape: height and width of the video in pixels; None where the picture is not known.
+        demands: what `demands_for` gave for the same, so that no file is read.
+        learned: of shortages in earlier jobs; the engine begins with the plan that they have left.
+        free_ram_bytes: what main memory has left for files.
+        disk_speed: of the disk with the weights, in bytes per second; only asked where they are read again
+            and again.
+
+    Raises:
+        DoesNotFit: if no plan keeps within the cap.
+        LongtakeError: if a local model's files cannot be read.
+    """
+    height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
+    if demands is None:
+        demands = demands_for(request, info, profile, height, width, calibration)
+    levels = learned_levels(learned, request, info, profile, height, width)
+    ladder = Ladder(profile.budget(request.vram_cap_gb, request.preserved_gb), demands, levels.read())
+    job = ladder.plan
+    sections = plan_sections(request.seconds, mode=request.mode)
+    passes = request.steps * len(_texts(request))
+    costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
+    waiting = job.stage("sample").streamed_bytes
+    card = "machine" if profile.machine.kind == "cpu" else "card"
+    notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason, card), None
+    if free_ram_bytes is not None and waiting > free_ram_bytes:
+        speed = disk_speed()
+        seconds = waiting * len(_texts(request)) / speed if speed else None
+        notes.append(_slow_note(waiting, free_ram_bytes, seconds))
+    return VideoPlan(
+        job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes)
+    )
+
+
+def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:
+    plan = job.stage(name)
+    runs = sections if name in _PER_SECTION else 1
+    per_run = passes if name == "sample" else 1
+    loads = 1 if job.keep_all_resident else runs
+    copied = plan.resident_bytes * loads + plan.streamed_bytes * per_run * runs
+    return Cost(name, runs, per_run, plan.streamed_bytes, copied)
+
+
+def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str, card: str) -> list[str]:
+    notes: list[str] = []
+    if job.keep_all_resident:
+        notes.append("Everything fits at once and stays on the device.")
+    if job.vae_tile_px != wanted_tile_px:
+        notes.append(
+            f"The VAE works in tiles of {job.vae_tile_px} pixels instead of {wanted_tile_px}; "
+            "the pixels differ slightly."
+        )
+    if learned:
+        notes.append(
+            f"Memory ran out on this {card} before, so the plan is smaller than it could be: {learned}. "
+            f"`{FORGET}` forgets that."
+        )
+    return notes
+
+
+def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
+    how_long = f"about {seconds:.0f} s a step for that" if seconds else "the disk's speed is not known yet"
+    return (
+        f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
+        f"memory, so that each step reads them from the disk again: {how_long}. Weights in 8 bit would "
+        "need half of it."
+    )

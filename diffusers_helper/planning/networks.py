@@ -1,0 +1,167 @@
+"""How large the networks of a model are, read from their files' headers or known: no tensor is touched."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.planning.budget import Weights
+
+NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
+_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
+# The parts of a network that are streamed, in the order they run.
+BLOCKS = {
+    "transformer": ("transformer_blocks", "single_transformer_blocks"),
+    "text_encoder": ("layers",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One network as it computes.
+
+    Attributes:
+        weights: their bytes on the device.
+        config: what its config.json says.
+        dtype_bytes: of one value that it computes with.
+        file_bytes: of its files.
+    """
+
+    weights: Weights
+    config: Mapping[str, Any] = field(hash=False)
+    dtype_bytes: int
+    file_bytes: int
+
+
+# The published weights, whose revisions are pinned: parameters in all, in each of the streamed blocks, and
+# what of the configuration matters here. All are stored in 2 bytes.
+_TRANSFORMER = {"num_attention_heads": 24, "attention_head_dim": 128}
+_PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
+    "transformer": (12_874_314_816, (339_831_296,) * 20 + (141_591_808,) * 40, _TRANSFORMER),
+    "text_encoder": (
+        7_505_186_816, (218_112_000,) * 32,
+        {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
+    ),
+    "text_encoder_2": (
+        123_060_480, (), {"hidden_size": 768, "intermediate_size": 3072, "max_position_embeddings": 77},
+    ),
+    "vae": (246_478_803, (), {"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}),
+    "image_encoder": (
+        428_225_600, (),
+        {"hidden_size": 1152, "intermediate_size": 4304, "image_size": 384, "patch_size": 14},
+    ),
+}  # fmt: skip
+
+
+def networks(
+    info: ModelInfo,
+    *,
+    on_cpu: bool,
+    vae_bytes: int | None = None,
+    folders: Mapping[str, Path | None] = MappingProxyType({}),
+) -> dict[str, Network]:
+    """All networks of a model, by the names of their parts.
+
+    What lies on this machine is read. Of the published models' other parts the sizes are known.
+
+    Args:
+        on_cpu: without a GPU; what is stored in fp16 computes in other types there (`loaders.dtype_for`).
+        vae_bytes: of one value that the VAE computes with, where it is not as stored.
+        folders: where parts of the hub lie.
+
+    Raises:
+        LongtakeError: if a local model's files cannot be read.
+    """
+    found: dict[str, Network] = {}
+    for name in NETWORKS:
+        source = info.parts[name]
+        folder = folders.get(name) or Path(source.location, source.subfolder)
+        if folder.is_dir():
+            network = _read(name, folder, on_cpu)
+        else:
+            total, blocks, config = _PUBLISHED[name]
+            stored = "BF16" if name == "transformer" else "F16"
+            network = _network(name, {stored: (total, blocks)}, config, on_cpu)
+        if name == "vae" and vae_bytes is not None:
+            total = network.weights.total_bytes * vae_bytes // network.dtype_bytes
+            network = Network(Weights(name, total), network.config, vae_bytes, network.file_bytes)
+        found[name] = network
+    return found
+
+
+def _read(name: str, folder: Path, on_cpu: bool) -> Network:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        headers = [safetensors_header(file) for file in sorted(folder.glob("*.safetensors"))]
+    except (OSError, ValueError, struct.error) as error:
+        raise LongtakeError(
+            f"{name} in {folder} cannot be read ({error}).", "Get the model's files anew."
+        ) from error
+    tensors = {key: value for header in headers for key, value in header.items()}
+    prefixes = BLOCKS.get(name, ())
+    pattern = re.compile(rf"(?:^|\.)({'|'.join(prefixes)})\.(\d+)\.") if prefixes else None
+    counts: dict[str, tuple[int, dict[tuple[int, int], int]]] = {}
+    for key, (kind, count) in tensors.items():
+        total, blocks = counts.get(kind, (0, {}))
+        match = pattern.search(key) if pattern else None
+        if match:
+            place = prefixes.index(match[1]), int(match[2])
+            blocks[place] = blocks.get(place, 0) + count
+        counts[kind] = total + count, blocks
+    places = sorted({place for _, blocks in counts.values() for place in blocks})
+    by_kind = {
+        kind: (total, tuple(blocks.get(place, 0) for place in places))
+        for kind, (total, blocks) in counts.items()
+    }
+    return _network(name, by_kind, cast(dict[str, Any], config), on_cpu)
+
+
+def _network(
+    name: str, by_kind: Mapping[str, tuple[int, tuple[int, ...]]], config: Mapping[str, Any], on_cpu: bool
+) -> Network:
+    """From counts of values, in all and in each block, by the type they are stored in."""
+
+    def size(kind: str) -> int:
+        widened = on_cpu and kind == "F16" and name != "text_encoder"
+        return 4 if widened else _BYTES.get(kind, 1)
+
+    total = sum(count * size(kind) for kind, (count, _) in by_kind.items())
+    by_block = zip(
+        *([count * size(kind) for count in counts] for kind, (_, counts) in by_kind.items()), strict=True
+    )
+    most = max(by_kind, key=lambda kind: by_kind[kind][0], default="F32")
+    return Network(
+        weights=Weights(name, total, tuple(sum(parts) for parts in by_block)),
+        config=config,
+        dtype_bytes=size(most),
+        file_bytes=sum(count * _BYTES.get(kind, 1) for kind, (count, _) in by_kind.items()),
+    )
+
+
+def safetensors_header(file: Path) -> dict[str, tuple[str, int]]:
+    """Type and number of values of each tensor in a safetensors file.
+
+    Raises:
+        OSError, ValueError, struct.error: if it is none.
+    """
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        if length > 100_000_000:
+            raise ValueError(f"a header of {length} bytes")
+        header = json.loads(stream.read(length))
+    found: dict[str, tuple[str, int]] = {}
+    for name, entry in cast(dict[str, Any], header).items():
+        if name != "__metadata__":
+            count = 1
+            for side in entry["shape"]:
+                count *= side
+            found[name] = (entry["dtype"], count)
+    return found

@@ -1,0 +1,389 @@
+"""What suits which card: cap, preserved memory, allocator, VAE, attention, MIOpen; each with its reason.
+
+Decided from what the kernel says (`sysfs`), before torch exists, because the engine's environment has to be
+complete when it starts. None of the values was measured on a card here; the sources name who did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
+from diffusers_helper.planning.backend import ROCM, Attention, Backend
+from diffusers_helper.planning.budget import GB, Budget, gb_bytes
+from diffusers_helper.request import RANGES
+
+Kind = Literal["rocm", "cuda", "cpu"]
+VaeDtype = Literal["stored", "fp32", "bf16", "fp16"]
+T = TypeVar("T")
+
+CAP_VARIABLE, PRESERVED_VARIABLE = "LONGTAKE_VRAM_CAP_GB", "LONGTAKE_PRESERVED_GB"
+TILE_VARIABLE, VAE_DTYPE_VARIABLE = "LONGTAKE_VAE_TILE", "LONGTAKE_VAE_DTYPE"
+ATTENTION_VARIABLE, PROFILE_VARIABLE = "LONGTAKE_ATTENTION", "LONGTAKE_PROFILE"
+# The same setting under its present and its older names: a value under any of them is the user's own.
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """A value, why it is that, and who says so ("you" for a value from arguments, environment or page)."""
+
+    value: T
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What computes.
+
+    Attributes:
+        kind: "rocm", "cuda" or "cpu".
+        arch: gfx name; "" without an AMD card.
+        name: for people.
+        total_bytes: what the device has; 0 where only its driver would know.
+    """
+
+    kind: Kind
+    arch: str
+    name: str
+    total_bytes: int
+    is_apu: bool = False
+
+    @property
+    def card(self) -> str:
+        """What is measured on it is kept under this name: "gfx1100", "cuda", "cpu"."""
+        return self.arch or self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What suits a machine.
+
+    Attributes:
+        family: name of the profile.
+        cap_bytes, preserved_bytes, reserve_bytes: as `Budget` has them.
+        vae_dtype: what the VAE computes in; "stored" is the type of its weights.
+        vae_tile: the largest pieces that "auto" takes, in pixels.
+        attention: which kernel SDPA is expected to run.
+        environment: variables of the engine.
+    """
+
+    family: str
+    machine: Machine
+    cap_bytes: Setting[int]
+    preserved_bytes: Setting[int]
+    reserve_bytes: Setting[int]
+    vae_dtype: Setting[VaeDtype]
+    vae_tile: Setting[int]
+    attention: Setting[Attention]
+    environment: Mapping[str, Setting[str]] = field(default_factory=dict[str, Setting[str]])
+
+    @property
+    def backend(self) -> Backend:
+        """What the estimates have to know."""
+        base = ROCM if self.machine.kind == "rocm" else Backend()
+        return replace(base, attention=self.attention.value)
+
+    @property
+    def vae_bytes(self) -> int | None:
+        """Of one value that the VAE computes with; None for as stored."""
+        return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
+
+    def with_kernel(self, kernel: str) -> Profile:
+        """With the attention that SDPA was seen to run; a person's own setting stands.
+
+        Args:
+            kernel: the operation's name; "" if none was seen.
+        """
+        if not kernel or self.attention.source == YOU:
+            return self
+        kind: Attention = "math" if "math" in kernel else "fused"
+        return replace(self, attention=Setting(kind, f"SDPA ran {kernel} here", "`doctor` measured it"))
+
+    def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
+        """The profile's, or what a person sets, in GB of 1024^3 bytes; never more than there is."""
+        cap = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
+        if self.machine.total_bytes:
+            cap = min(cap, self.machine.total_bytes)
+        own = preserved_gb is not None or self.preserved_bytes.source == YOU
+        return Budget(
+            total_bytes=self.machine.total_bytes or cap,
+            cap_bytes=cap,
+            preserved_bytes=self.preserved_bytes.value if preserved_gb is None else gb_bytes(preserved_gb),
+            reserve_bytes=self.reserve_bytes.value,
+            is_default=not own,
+        )
+
+
+YOU = "you"
+_DOCUMENT = "Longtake's memory document"
+_FRAMEPACK = "FramePack's default"
+_NOT_MEASURED = "not measured"
+
+
+def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
+    """The machine that the engine will compute on.
+
+    A CUDA card is only seen, not measured: its size is 0 here.
+
+    Args:
+        environ: for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
+    """
+    gpu = _visible(amd_gpus(root), environ)
+    if gpu is not None:
+        memory = host_memory(root)
+        # An APU's own share is small; what it may use of main memory counts, as far as there is any.
+        shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
+        arch = _overridden(gpu.arch, environ)
+        return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu)
+    if (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists():
+        return Machine("cuda", "", "NVIDIA GPU", 0)
+    return Machine("cpu", "", "CPU", host_memory(root).total)
+
+
+def _visible(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
+    """The first card that the environment does not hide; a hidden list may name cards in ways we cannot."""
+    for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        if variable not in environ:
+            continue
+        first = environ[variable].split(",")[0].strip()
+        if not first or first.startswith("-"):
+            return None
+        if first.isdigit():
+            gpus = gpus[int(first) :]
+    return gpus[0] if gpus else None
+
+
+def _overridden(arch: str, environ: Mapping[str, str]) -> str:
+    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", ""))
+    if match is None:
+        return arch
+    major, minor, stepping = (int(part) for part in match.groups())
+    return gfx_name(major * 10000 + minor * 100 + stepping)
+
+
+_FAMILIES = {
+    "gfx1100": r"gfx110[0-9]",
+    "gfx1151": r"gfx115[0-9]",
+    "gfx1200": r"gfx120[0-9]",
+    "gfx103x": r"gfx103[0-9a-f]",
+    "cdna": r"gfx(90a|94[0-9]|950)",
+}
+FAMILIES = (*_FAMILIES, "radeon", "cuda", "cpu")
+
+
+def family_of(machine: Machine) -> str:
+    """One of `FAMILIES`; "radeon" for an AMD card that none of the others fits."""
+    if machine.kind != "rocm":
+        return machine.kind
+    for family, pattern in _FAMILIES.items():
+        if re.fullmatch(pattern, machine.arch):
+            return family
+    return "radeon"
+
+
+def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
+    """The profile of a machine, with what the environment sets instead.
+
+    Raises:
+        InputError: for a value in the environment that cannot be used.
+    """
+    family = environ.get(PROFILE_VARIABLE) or family_of(machine)
+    if family not in FAMILIES:
+        raise InputError(
+            f"{PROFILE_VARIABLE} is {family!r}; expected one of {', '.join(FAMILIES)}.",
+            "Correct it, or leave it out.",
+        )
+    profile = Profile(
+        family=family,
+        machine=machine,
+        cap_bytes=_cap(family, machine),
+        preserved_bytes=_preserved(family, machine),
+        reserve_bytes=_reserve(family),
+        vae_dtype=_vae_dtype(family),
+        vae_tile=Setting(
+            256, "pieces that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK
+        ),
+        attention=_attention(family),
+        environment=_environment(family),
+    )
+    return _with_environment(profile, environ)
+
+
+def _is_small_radeon(family: str, machine: Machine) -> bool:
+    return family in ("gfx1100", "gfx1200", "gfx103x", "radeon") and machine.total_bytes <= 24 * GB
+
+
+def _cap(family: str, machine: Machine) -> Setting[int]:
+    total = machine.total_bytes
+    if family == "cpu":
+        left = max(2 * GB, total // 8)
+        return Setting(max(total - left, total // 2), "main memory less what the system needs", _NOT_MEASURED)
+    if not total:
+        return Setting(0, "the card's size is known only to its driver", "the engine asks it")
+    room = max(total - gb_bytes(3.5), total // 2)
+    if _is_small_radeon(family, machine):
+        return Setting(min(20 * GB, room), "3.5 GB stay free against fragmentation", _DOCUMENT)
+    return Setting(room, "3.5 GB stay free for the display and other programs", _DOCUMENT)
+
+
+def _preserved(family: str, machine: Machine) -> Setting[int]:
+    if family == "cpu":
+        return Setting(0, "main memory needs none", _NOT_MEASURED)
+    if _is_small_radeon(family, machine):
+        return Setting(18 * GB, "18 GB, or what leaves 2 GB of the cap for weights", _DOCUMENT)
+    return Setting(6 * GB, "enough for the activations at 640", _FRAMEPACK)
+
+
+def _reserve(family: str) -> Setting[int]:
+    if family == "cpu":
+        return Setting(0, "the account sees every tensor", "docs/amd-memory.md")
+    return Setting(GB, "context, MIOpen's and BLAS' workspaces, which no tensor shows", _NOT_MEASURED)
+
+
+def _vae_dtype(family: str) -> Setting[VaeDtype]:
+    if family == "gfx1151":
+        return Setting("fp32", "fp16 was unstable there", "the Strix Halo notes; not measured")
+    if family == "cpu":
+        return Setting("stored", "as the weights' files have it", _NOT_MEASURED)
+    return Setting("fp16", "what FramePack decodes with", _FRAMEPACK)
+
+
+def _attention(family: str) -> Setting[Attention]:
+    if family == "gfx103x":
+        return Setting(
+            "math", "AOTriton has no kernels for it", "AOTriton's list of targets, until `doctor` has tested"
+        )
+    return Setting(
+        "fused", "SDPA's flash or memory-efficient kernel", "reports of others, until `doctor` has tested"
+    )
+
+
+_FAST = Setting(
+    "FAST",
+    "no benchmark of all solvers before the first decode: 84 s became 7 s on a 7900 XTX",
+    "MIOpen's documentation; YuE pull request 169",
+)
+_NAIVE = Setting("1", "the slow convolution stays in the search, so that one is always found", _DOCUMENT)
+_AOTRITON = Setting(
+    "1", "else SDPA falls back to the kernel that keeps all scores", "PyTorch; unsloth 8225 and 8821"
+)
+_ALLOCATOR = Setting(
+    "garbage_collection_threshold:0.8,max_split_size_mb:64",
+    "keeps blocks small and gives back early",
+    _DOCUMENT,
+)
+_PASSIVE = Setting("PASSIVE", "threads that wait leave the cores to the page and the encoder", "OpenMP")
+
+
+def _environment(family: str) -> dict[str, Setting[str]]:
+    if family == "cpu":
+        return {"OMP_WAIT_POLICY": _PASSIVE}
+    if family == "cuda":
+        return {}
+    found = {"MIOPEN_FIND_MODE": _FAST, "MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD": _NAIVE}
+    if family in ("gfx1100", "gfx1151", "gfx1200"):
+        found["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] = _AOTRITON
+    if family in ("gfx1100", "gfx1200", "gfx103x", "radeon"):
+        found[ALLOCATOR_VARIABLES[0]] = _ALLOCATOR
+    return found
+
+
+def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
+    """What a person sets by variables takes the place of the profile's values."""
+
+    def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
+        text = environ.get(variable)
+        return Setting(read(text), f"{variable} says so", YOU) if text else default
+
+    return replace(
+        profile,
+        cap_bytes=own(CAP_VARIABLE, _gb(CAP_VARIABLE, "vram_cap_gb"), profile.cap_bytes),
+        preserved_bytes=own(
+            PRESERVED_VARIABLE, _gb(PRESERVED_VARIABLE, "preserved_gb"), profile.preserved_bytes
+        ),
+        vae_tile=own(TILE_VARIABLE, _tile, profile.vae_tile),
+        vae_dtype=own(VAE_DTYPE_VARIABLE, _vae_dtype_named, profile.vae_dtype),
+        attention=own(ATTENTION_VARIABLE, _attention_named, profile.attention),
+    )
+
+
+def _gb(variable: str, name: str) -> Callable[[str], int]:
+    bounds = RANGES[name]
+
+    def read(text: str) -> int:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not bounds.low <= value <= bounds.high:
+            raise _refusal(variable, text, f"a number from {bounds.low:g} to {bounds.high:g}")
+        return gb_bytes(value)
+
+    return read
+
+
+def _tile(text: str) -> int:
+    bounds = RANGES["vae_tile"]
+    if not text.isdigit() or int(text) % bounds.step or not bounds.low <= int(text) <= bounds.high:
+        raise _refusal(
+            TILE_VARIABLE, text, f"a multiple of {bounds.step:g} from {bounds.low:g} to {bounds.high:g}"
+        )
+    return int(text)
+
+
+def _vae_dtype_named(text: str) -> VaeDtype:
+    if text == "stored" or text == "fp32" or text == "bf16" or text == "fp16":
+        return text
+    raise _refusal(VAE_DTYPE_VARIABLE, text, "stored, fp32, bf16 or fp16")
+
+
+def _attention_named(text: str) -> Attention:
+    if text == "fused" or text == "math":
+        return text
+    raise _refusal(ATTENTION_VARIABLE, text, "fused or math")
+
+
+def _refusal(variable: str, text: str, expected: str) -> InputError:
+    return InputError(f"{variable} is {text[:60]!r}; expected {expected}.", "Correct it, or leave it out.")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of the engine's environment and whose value is in force."""
+
+    name: str
+    value: str
+    is_yours: bool
+    reason: str
+    source: str
+
+
+def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Variable]:
+    """Every variable that the profile sets or would set. A user's own value wins, under older names too."""
+    report: list[Variable] = []
+    for name, setting in profile.environment.items():
+        names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
+        yours = next((other for other in names if other in environ), None)
+        if yours is None:
+            report.append(Variable(name, setting.value, False, setting.reason, setting.source))
+        else:
+            same = environ[yours] == setting.value
+            reason = setting.reason if same else f"in place of {setting.value}: {setting.reason}"
+            report.append(Variable(yours, environ[yours], True, reason, setting.source))
+    return report
+
+
+def engine_environment(profile: Profile, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the engine's environment gets besides `environ`: nothing that the user has set."""
+    return {
+        variable.name: variable.value
+        for variable in environment_report(profile, environ)
+        if not variable.is_yours
+    }

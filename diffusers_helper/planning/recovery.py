@@ -1,0 +1,146 @@
+"""What is tried when a plan turns out too large: smaller ones, at most three, remembered for the next job.
+
+The estimates behind a plan are measured on some cards and can be too low on another. Each step down gives
+weights half of the room they had, or has the VAE work in smaller tiles where it was the VAE that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from diffusers_helper.machine.facts import Facts
+from diffusers_helper.planning.budget import (
+    Budget,
+    Demand,
+    JobPlan,
+    StagePlan,
+    gb_text,
+    least_resident,
+    plan_job,
+)
+
+MAX_STEPS = 3
+_VAE_STAGES = ("vae_encode", "decode")
+# Of what weights may take beyond the least there is no way around.
+_SHARES = (1.0, 0.5, 0.25, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How far down the plans are: how often the weights' room was halved, and the tile made smaller.
+
+    A failure of the VAE does both, as its weights take room too.
+    """
+
+    weights: int = 0
+    tile: int = 0
+
+    def below(self, stage: str) -> Level:
+        """The next one after this stage has failed."""
+        return Level(min(self.weights + 1, len(_SHARES) - 1), self.tile + (stage in _VAE_STAGES))
+
+
+class Ladder:
+    """The plans of one job, each smaller than the one before.
+
+    Attributes:
+        first: the one that knows of no shortage.
+        plan: the one in force.
+        level: where it stands.
+        retries: steps taken in this job.
+    """
+
+    def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:
+        """Begins at a level that is remembered from an earlier job; None for the top.
+
+        Raises:
+            DoesNotFit: if no plan keeps within the cap.
+        """
+        self._budget, self._demands = budget, tuple(demands)
+        self.first = self.plan = plan_job(budget, demands)
+        self.level: Level = Level()
+        self.retries = 0
+        if level is not None and level != self.level:
+            self.plan, self.level = self._plan(level), level
+
+    def renew(self, demands: Sequence[Demand]) -> None:
+        """The job needs something else from here on; the plans stay as small as they are.
+
+        Raises:
+            DoesNotFit: if no plan keeps within the cap.
+        """
+        self._demands = tuple(demands)
+        self.first = plan_job(self._budget, demands)
+        self.plan = self._plan(self.level)
+
+    def step_down(self, stage: str) -> str | None:
+        """A smaller plan, as the stage has run out of memory.
+
+        Returns: what changes, for a person; None if there is no smaller plan, or enough were tried.
+        """
+        if self.retries >= MAX_STEPS:
+            return None
+        before, level = self.plan, self.level
+        for _ in _SHARES:
+            level = level.below(stage)
+            level = replace(level, tile=min(level.tile, len(self._demands) - 1))
+            self.plan, self.level = self._plan(level), level
+            if change := _difference(before, self.plan, stage):
+                self.retries += 1
+                return change
+        return None
+
+    @property
+    def reason(self) -> str:
+        """How the plan in force differs from the first, for a person; "" where it does not."""
+        old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
+        return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
+
+    def _plan(self, level: Level) -> JobPlan:
+        demands = self._demands[min(level.tile, len(self._demands) - 1) :]
+        if not level.weights:
+            return plan_job(self._budget, demands)
+        least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
+        most = max(plan.resident_bytes + plan.others_bytes + plan.ring_bytes for plan in self.first.stages)
+        room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
+        preserved = max(self._budget.preserved_in_force, self._budget.cap_bytes - room)
+        plan = plan_job(replace(self._budget, preserved_bytes=preserved, is_default=False), demands)
+        # What is preserved beyond the budget's own gives way where the cap asks for it.
+        return replace(plan, smallest_cap_bytes=self.first.smallest_cap_bytes)
+
+
+def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
+    """What changes for the stage that failed; "" if nothing does."""
+    tiles = (before.vae_tile_px, after.vae_tile_px) if stage in _VAE_STAGES else (None, None)
+    return _changes(_held(before.stage(stage)), _held(after.stage(stage)), *tiles)
+
+
+def _changes(held: int, holds: int, tile_px: int | None, new_tile_px: int | None) -> str:
+    changes: list[str] = []
+    if holds < held:
+        changes.append(f"{gb_text(holds)} GB of weights stay on the device instead of {gb_text(held)}")
+    if tile_px != new_tile_px:
+        changes.append(f"the VAE works in tiles of {new_tile_px} pixels instead of {tile_px}")
+    return " and ".join(changes)
+
+
+def _held(plan: StagePlan) -> int:
+    return plan.resident_bytes + plan.others_bytes
+
+
+class LearnedLevels:
+    """Where the last job of a card and size ended."""
+
+    def __init__(self, facts: Facts, key: str) -> None:
+        self._facts, self._key = facts, key
+
+    def read(self) -> Level:
+        entry = self._facts.read(self._key)
+        weights, tile = entry.get("weights", 0), entry.get("tile", 0)
+        if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
+            return Level()
+        return Level(min(weights, len(_SHARES) - 1), tile)
+
+    def write(self, level: Level) -> None:
+        self._facts.write(self._key, {"weights": level.weights, "tile": level.tile})

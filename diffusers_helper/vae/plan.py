@@ -1,0 +1,228 @@
+"""How a video VAE works within the memory there is: whole, as a stream, in tiles, in windows of time.
+
+Decided from integers, before anything is computed. The ways, in the order they are tried:
+
+1. whole: one pass over all frames. The reference.
+2. as a stream, where the VAE is causal and keeps what it needs of the past (Wan): one latent frame at a time,
+   the same bits as the whole, in memory that does not depend on the video's length.
+3. either of these in tiles that overlap in space.
+4. in windows that overlap in time, where there is no stream (HunyuanVideo), whole or in tiles. That is how
+   diffusers and FramePack decode with this VAE, but other values than those of one pass.
+
+The estimates are those of `memory.vae_estimates`, which the plans of a job use too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.planning.backend import Backend
+from diffusers_helper.planning.budget import gb_text
+from diffusers_helper.planning.estimates import TILES
+from diffusers_helper.planning.networks import Network
+from diffusers_helper.planning.profiles import Profile
+from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
+
+Task = Literal["decode", "encode"]
+Time = Literal["whole", "stream", "windows"]
+Precision = Literal["auto", "fp32", "fp16", "bf16"]
+CHUNKS = (1, 2, 4, 8)
+# Latent frames that windows of HunyuanVideo's VAE move on by; a window is one more, and one that leads in.
+OWN_CHUNK = 3
+# PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows' chunk;
+# `benchmarks/vae_decode.py` measures it. Normalisation over all of a piece is what differs, not its edges.
+_TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
+_WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
+# Sides of tiles and of what they share are multiples of it: pixels for one latent of Wan 2.2.
+_LATENT_PX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class VaeSettings:
+    """What a person may set; None and "auto" leave it to the plan.
+
+    Attributes:
+        chunk: latent frames that are handed over at a time. A stream gives the same bits with any. Where
+            there is none, windows move on by so many; auto does without, or has the VAE's own of 3.
+        tile_px: side of the tiles in pixels; 0 for none.
+        largest_px: what auto begins with, where larger pieces are known for trouble; None for the picture.
+        overlap: least share of a tile that it has in common with its neighbour.
+        precision: what is computed in; auto is the type of the weights. Normalisation works in fp32 inside in
+            all of them, and where the result is not finite, all is done again in fp32.
+        memory_threshold: share of the free memory that may be planned with.
+        cleanup_frequency: the allocator is asked to give back after so many pieces; 0 for never.
+    """
+
+    chunk: int | None = None
+    tile_px: int | None = None
+    largest_px: int | None = None
+    overlap: float = 0.25
+    precision: Precision = "auto"
+    memory_threshold: float = 0.8
+    cleanup_frequency: int = 0
+
+    def __post_init__(self) -> None:
+        checks = {
+            "chunk": (self.chunk, self.chunk in (None, *CHUNKS), f"one of {CHUNKS}, or none"),
+            "tile_px": (self.tile_px, _is_tile(self.tile_px), "0, or a multiple of 32"),
+            "largest_px": (
+                self.largest_px,
+                _is_tile(self.largest_px) and self.largest_px != 0,
+                "a multiple of 32",
+            ),
+            "overlap": (self.overlap, 0 <= self.overlap <= 0.5, "0 to 0.5"),
+            "precision": (self.precision, self.precision in get_args(Precision), "auto, fp32, fp16 or bf16"),
+            "memory_threshold": (self.memory_threshold, 0 < self.memory_threshold <= 1, "0 to 1"),
+            "cleanup_frequency": (self.cleanup_frequency, self.cleanup_frequency >= 0, "0 or more"),
+        }
+        for name, (value, is_good, expected) in checks.items():
+            if not is_good:
+                raise InputError(f"{name} is {short_repr(value)}; expected {expected}.", f"Correct {name}.")
+
+
+def settings_for(profile: Profile) -> VaeSettings:
+    """What suits a machine."""
+    dtype = profile.vae_dtype.value
+    precision = "auto" if dtype == "stored" else dtype
+    return VaeSettings(precision=precision, largest_px=profile.vae_tile.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Pixels of a tile's side, and at least so many of them in common with the next tile; 0 for no tiles."""
+
+    side: int = 0
+    overlap: int = 0
+
+    @classmethod
+    def of(cls, side: int, share: float = 0.25) -> Tiles:
+        """Tiles that have this share in common, in whole latents of any of the VAEs."""
+        return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """What is encoded or decoded: latent frames (4 n - 3 frames), pixels."""
+
+    latents: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class VaePlan:
+    """One way to encode or decode a video.
+
+    Attributes:
+        chunk: latent frames that a stream hands over at a time, or that windows move on by; 0 for all.
+        working_bytes: what inputs, activations and outputs take on the device.
+        is_exact: whether the result is that of one pass over everything.
+        reason: a sentence for people.
+    """
+
+    task: Task
+    time: Time
+    chunk: int
+    tiles: Tiles
+    working_bytes: int
+    is_exact: bool
+    reason: str
+
+
+def vae_plans(
+    network: Network, video: Video, task: Task, settings: VaeSettings, backend: Backend = Backend()
+) -> tuple[VaePlan, ...]:
+    """All ways that the settings allow, in the order they are tried.
+
+    Args:
+        network: the VAE as it computes.
+    """
+    kinds: tuple[Time, ...] = ("stream",) if has_stream(network) else ("whole", "windows")
+    if not has_stream(network) and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
+        kinds = ("whole",)
+    elif not has_stream(network) and settings.chunk:
+        kinds = ("windows",)
+    return tuple(
+        _plan(network, video, task, time, tile, settings, backend)
+        for time in kinds
+        for tile in _tiles(video, settings)
+    )
+
+
+def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
+    """Of these the first that the free memory suffices for, and what may be tried after it.
+
+    Raises:
+        InputError: if it suffices for none.
+    """
+    usable = int(free_bytes * settings.memory_threshold)
+    fitting = [plan for plan in plans if plan.working_bytes <= usable]
+    if not fitting:
+        least = min(plan.working_bytes for plan in plans)
+        raise InputError(
+            f"The VAE needs {gb_text(least, up=True)} GB to {plans[0].task} this; of "
+            f"{gb_text(free_bytes)} GB of free memory {settings.memory_threshold:.0%} may be used.",
+            "Free memory, or choose smaller tiles or a smaller picture.",
+        )
+    return tuple(plan for plan in fitting if plan.working_bytes <= fitting[0].working_bytes)
+
+
+def _is_tile(side: int | None) -> bool:
+    return side is None or (side >= 0 and side % 32 == 0)
+
+
+def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
+    """Sides of tiles, 0 for none; those that are no smaller than the picture are none."""
+    side = max(video.height, video.width)
+    if settings.tile_px is not None:
+        return (settings.tile_px if settings.tile_px < side else 0,)
+    if settings.largest_px is not None and settings.largest_px < side:
+        return (settings.largest_px, *(tile for tile in TILES if tile < settings.largest_px))
+    return (0, *(tile for tile in TILES if tile < side))
+
+
+def _plan(
+    network: Network,
+    video: Video,
+    task: Task,
+    time: Time,
+    tile: int,
+    settings: VaeSettings,
+    backend: Backend,
+) -> VaePlan:
+    estimate = decode_bytes if task == "decode" else encode_bytes
+    height, width = (min(side, tile or side) for side in (video.height, video.width))
+    chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else OWN_CHUNK)
+    # Of a window's latent frames one more than the chunk count, and one leads in.
+    at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
+    working = estimate(network, at_once, height, width, backend=backend, latents=video.latents)
+    reason = _reason(time, at_once, tile, task == "decode" and time != "stream")
+    is_exact = not tile and time != "windows"
+    tiles = Tiles.of(tile, settings.overlap)
+    return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
+
+
+def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
+    """How, and by how much the result differs from that of one pass, where that was measured."""
+    how = {
+        "whole": "All frames in one pass",
+        "stream": "One latent frame after the other",
+        "windows": f"In windows of {4 * at_once - 3} frames, which is approximate",
+    }[time]
+    costs = [_db(_WINDOW_DB, at_once - 2)] if time == "windows" else []
+    if tile:
+        how += f", in tiles of {tile} pixels"
+        costs.append(_db(_TILE_DB, tile))
+    if not costs:
+        return f"{how}: exact."
+    if not is_measured:
+        return f"{how}: not quite that of one pass; by how much was not measured."
+    return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."
+
+
+def _db(measured: Mapping[int, int], size: int) -> int:
+    """Of the sizes measured the largest that is not above this one, or the smallest of all."""
+    return max((db for known, db in measured.items() if known <= size), default=min(measured.values()))

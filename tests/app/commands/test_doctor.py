@@ -1,0 +1,213 @@
+"""The command `doctor`: findings and remedies on machines laid out as files, and MIOpen's caches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from app.commands import doctor
+from app.commands.doctor import Report, examine
+from app.machine import this_local
+from app.miopen import clear_miopen_cache
+from diffusers_helper.machine.kernels import seen_kernel
+from diffusers_helper.machine.local import Local
+from diffusers_helper.planning.job import FORGET
+from tests.support.machines import GB, write, write_card, write_memory
+
+CPU = {
+    "torch": "2.13.0",
+    "hip": "",
+    "cuda": "",
+    "devices": 0,
+    "kernel": "_scaled_dot_product_flash_attention",
+}
+ROCM = {
+    **CPU, "hip": "7.2", "devices": 1, "arch": "gfx1100", "name": "Radeon", "dnn": 3005000,
+    "total_bytes": 24 * GB,
+}  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_memory(tmp_path, 64 * GB, 50 * GB, swap=8 * GB, swap_free=8 * GB)
+    return tmp_path
+
+
+def look(
+    root: Path,
+    facts: dict[str, Any],
+    environ: dict[str, str] | None = None,
+    model: str = "demo",
+    local: Local | None = None,
+) -> Report:
+    def probe(given: Mapping[str, str]) -> dict[str, Any]:
+        assert set(environ or {}) <= set(given)
+        return facts
+
+    return examine(model, root, environ or {}, root, probe, local or Local())
+
+
+def problems(report: Report) -> list[str]:
+    return [f"{finding.topic}: {finding.text}" for finding in report.findings if finding.level == "problem"]
+
+
+def test_a_machine_without_a_gpu_is_well(root: Path) -> None:
+    report = look(root, CPU)
+    assert report.is_well
+    texts = [finding.text for finding in report.findings]
+    assert "no GPU; the CPU computes" in texts
+    assert "50.00 of 64.00 GB available" in texts
+    assert "SDPA runs _scaled_dot_product_flash_attention; plans count with it" in texts
+    assert any("OMP_WAIT_POLICY=PASSIVE (Longtake's" in text for text in texts)
+    assert any("peaks at" in text for text in texts)
+
+
+def test_a_radeon_is_described_with_whose_values_are_in_force(root: Path) -> None:
+    write_card(root, 110000, 24 * GB, used=GB, gtt=32 * GB, name="RX 7900 XTX")
+    write(root / "opt/rocm/.info/version", "7.2.0")
+    report = look(root, ROCM, {"MIOPEN_FIND_MODE": "NORMAL"}, "framepack-i2v")
+    assert report.is_well
+    text = "\n".join(f"{finding.topic} {finding.text}" for finding in report.findings)
+    for part in (
+        "RX 7900 XTX, gfx1100; VRAM 1.00 of 24.00 GB used, GTT 0 of 32.00 GB", "cap 20.00 GB",
+        "preserved 18.00 GB", "2.13.0 for ROCm 7.2", "MIOpen 3005000", "MIOPEN_FIND_MODE=NORMAL (yours",
+        "PYTORCH_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:64 (Longtake's",
+        "7.2.0 in /opt/rocm",
+    ):  # fmt: skip
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem", "remedy"),
+    [
+        ({}, "torch: does not start", "webui.sh"),
+        ({**ROCM, "devices": 0}, "torch: does not see", "groups render and video"),
+        ({**CPU, "cuda": "13"}, "torch: does not see", "build for this card"),
+    ],
+    ids=("crash", "rights", "build"),
+)
+def test_a_torch_that_cannot_use_the_card_is_a_problem(
+    root: Path, facts: dict[str, Any], problem: str, remedy: str
+) -> None:
+    write_card(root, 110000, 24 * GB)
+    report = look(root, facts)
+    assert not report.is_well
+    (finding,) = [finding for finding in report.findings if finding.level == "problem"]
+    assert f"{finding.topic}: {finding.text}".startswith(problem)
+    assert remedy in finding.remedy
+
+
+def test_the_math_kernel_makes_a_full_size_job_fail_and_the_demo_not(root: Path) -> None:
+    write_card(root, 110000, 24 * GB)
+    facts = {**ROCM, "kernel": "_scaled_dot_product_attention_math"}
+    assert look(root, facts).is_well
+    report = look(root, facts, model="framepack-i2v")
+    assert problems(report) == [text for text in problems(report) if text.startswith("job: Stage sample")]
+    assert not report.is_well
+    assert any("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" in finding.remedy for finding in report.findings)
+
+
+def test_the_kernel_that_ran_is_kept_for_plans(root: Path, tmp_path: Path) -> None:
+    write_card(root, 100300, 24 * GB)
+    local = Local(folder=tmp_path / "cache")
+    report = look(root, {**ROCM, "arch": "gfx1030", "devices": 0}, local=local)
+    assert any(finding.topic == "torch" and finding.level == "problem" for finding in report.findings)
+    assert not local.kernels.file or not local.kernels.file.exists()  # what ran was the CPU's
+    facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1030"}
+    # Although the profile believes in math, with which nothing would fit.
+    assert look(root, facts, model="framepack-i2v", local=local).is_well
+    assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_flash_attention"
+    look(root, {**facts, "kernel": "_scaled_dot_product_attention_math"}, local=local)
+    assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_attention_math"
+
+
+def test_smaller_plans_are_forgotten_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    learned = this_local({}).learned
+    learned.write("card, model, size", {"weights": 1, "tile": 0})
+    assert main(FORGET.split()[3:]) == 0
+    assert "Forgot 1 smaller plans" in capsys.readouterr().out
+    assert learned.read("card, model, size") == {}
+    assert main(FORGET.split()[3:]) == 0
+    assert "Forgot 0 smaller plans" in capsys.readouterr().out
+
+
+def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
+    write_card(root, 110000, 24 * GB, used=10 * GB)
+    write_memory(root, 64 * GB, GB, swap=8 * GB, swap_free=GB)
+    environ = {
+        "MIOPEN_FIND_TIME_LIMIT": "30",
+        "PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True",
+        "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
+    }
+    report = look(root, {**ROCM, "arch": "gfx1100"}, environ)
+    notes = {finding.text: finding.remedy for finding in report.findings if finding.level == "note"}
+    for part in (
+        "other programs hold 10.00 GB", "MIOPEN_FIND_TIME_LIMIT", "expandable segments", "GB used",
+        "calls the card gfx1100, the kernel gfx1030",
+    ):  # fmt: skip
+        assert any(part in text and remedy for text, remedy in notes.items()), part
+
+
+def test_hidden_cards_and_an_apu_that_comes_first_are_noted(root: Path) -> None:
+    write_card(root, 110501, GB, gtt=GB, cores=16, number=1)
+    write_card(root, 110000, 24 * GB, number=2)
+    first = look(root, {**ROCM, "arch": "gfx1151"})
+    assert any("the processor's own GPU comes first" in finding.text for finding in first.findings)
+    hidden = look(root, CPU, {"HIP_VISIBLE_DEVICES": ""})
+    assert any("hides all AMD cards" in finding.text for finding in hidden.findings)
+
+
+def test_a_model_that_is_not_there_is_a_problem(root: Path) -> None:
+    assert problems(look(root, CPU, model="nope")) == [
+        text for text in problems(look(root, CPU, model="nope")) if text.startswith("job: model is 'nope'")
+    ]
+    assert not look(root, CPU, model="nope").is_well
+
+
+def test_the_command_prints_words_or_json_and_exits_with_the_verdict(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    monkeypatch.setattr(doctor, "ask_torch", lambda environ: CPU)
+    assert main(["doctor", "--out", str(root)]) == 0
+    assert capsys.readouterr().out.endswith("A job would work.\n")
+    monkeypatch.setattr(doctor, "ask_torch", lambda environ: {})
+    assert main(["doctor", "--out", str(root), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"]
+    assert {"level", "topic", "text", "remedy"} == set(report["findings"][0])
+
+
+@pytest.mark.slow
+def test_torch_tells_its_version_and_the_kernel_it_runs() -> None:
+    facts = doctor.ask_torch({"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"})
+    assert facts["torch"].startswith("2.")
+    assert "attention" in facts["kernel"]
+
+
+def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    write(home / ".config/miopen/gfx1100.ukdb", "x" * 2_097_152)
+    write(home / ".config/other/settings", "keep")
+    write(home / ".cache/torch/kernel", "keep")
+    write(elsewhere / "kernels", "keep")
+    (home / ".cache/miopen").symlink_to(elsewhere)
+    assert clear_miopen_cache(home, {"MIOPEN_USER_DB_PATH": str(elsewhere)}) == 0
+    said = capsys.readouterr().out
+    assert f"Removed {home / '.config/miopen'}: 1 files, 2.0 MB." in said
+    assert "is a link to" in said
+    assert f"MIOPEN_USER_DB_PATH is {elsewhere}; left alone" in said
+    assert not (home / ".config/miopen").exists()
+    kept = [home / ".config/other/settings", home / ".cache/torch/kernel", elsewhere / "kernels"]
+    assert all(file.read_text() == "keep" for file in kept)
+    clear_miopen_cache(home, {})
+    assert "no cache of MIOpen's to remove" in capsys.readouterr().out

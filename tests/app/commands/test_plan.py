@@ -1,0 +1,157 @@
+"""The command `plan`: its table, its JSON, its refusals, for the demo and for a model that is not here."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from app.commands import plan as plan_command
+from app.machine import named_machine, this_local
+from diffusers_helper.errors import InputError
+from diffusers_helper.machine.kernels import keep_kernel
+from diffusers_helper.machine.sysfs import HostMemory
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.budget import GB, gb_bytes
+from diffusers_helper.planning.job import FORGET, learned_levels
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.recovery import Level
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import write_picture
+
+STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same machine everywhere, without calibration."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("VRAM_CAP_GB", "PRESERVED_GB", "VAE_TILE", "VAE_DTYPE", "ATTENTION", "PROFILE"):
+        monkeypatch.delenv(f"LONGTAKE_{name}", raising=False)
+    monkeypatch.setattr(plan_command, "this_machine", lambda _: Machine("cpu", "", "CPU", 32 * GB))
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["plan", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_demo_needs_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = as_json(capsys)
+    assert plan["fits"]
+    assert [stage["stage"] for stage in plan["stages"]] == STAGES
+    assert (plan["sections"], plan["frames"], plan["vae_tile_px"]) == (4, 145, 256)
+    assert plan["keep_all_resident"]
+    assert plan["peak_bytes"] < 0.2 * GB
+    assert plan["cap_bytes"] == 28 * GB
+
+
+def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", "framepack-i2v", "--card", "gfx1100:24", "--seconds", "10"]) == 0
+    text = capsys.readouterr().out
+    assert "8 sections, 289 frames, on gfx1100 with 24 GB (profile gfx1100)" in text
+    assert "Cap 20.00 of 24.00 GB, preserved 18.00 GB, reserve 1.00 GB" in text
+    row = next(line.split() for line in text.splitlines() if line.startswith("sample"))
+    assert row[:6] == ["sample", "transformer", "8", "1.67", "22.31", "a"]
+    assert "2 of 60 blocks stay: of 20.00 GB, 18.00 GB are preserved." in text
+
+
+def test_costs_count_every_step_and_section(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--model", "framepack-i2v", "--card", "gfx1100:24", "--steps", "10"]
+    for cfg, passes in (("1", 10), ("2", 20)):
+        stage = as_json(capsys, *common, "--cfg", cfg)["stages"][4]
+        assert (stage["runs"], stage["passes"]) == (4, passes)
+        assert stage["copied_bytes"] == 4 * (stage["resident_bytes"] + passes * stage["streamed_bytes"])
+
+
+def test_settings_change_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    common = ["--model", "framepack-i2v", "--card", "gfx1100:24"]
+    resident = [
+        as_json(capsys, *common, "--preserved-gb", value)["stages"][4]["resident_bytes"]
+        for value in ("18", "12.5", "6", "0")
+    ]
+    assert resident == sorted(set(resident))
+    tile = as_json(capsys, *common, "--vae-tile", "128")
+    assert tile["vae_tile_px"] == 128
+    assert tile["stages"][5]["working_bytes"] < as_json(capsys, *common)["stages"][5]["working_bytes"]
+    picture = as_json(capsys, *common, "--image", str(write_picture(tmp_path / "picture.png")))
+    assert (picture["height"], picture["width"]) == (512, 768)
+    small = as_json(capsys, *common, "--resolution", "320")
+    assert small["peak_bytes"] < picture["peak_bytes"]
+
+
+def test_what_does_not_fit_names_the_smallest_cap_which_then_works(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    common = ["plan", "--model", "framepack-i2v", "--card", "gfx1100:24"]
+    assert main([*common, "--json", "--vram-cap-gb", "3"]) == 2
+    captured = capsys.readouterr()
+    refusal = json.loads(captured.out)
+    assert not refusal["fits"]
+    assert refusal["stage"] == "sample"
+    assert len(refusal["remedies"]) == 3
+    named = captured.err.split("--vram-cap-gb to ")[1].split(" ")[0]
+    assert gb_bytes(float(named)) >= refusal["smallest_cap_bytes"] > gb_bytes(float(named) - 0.02)
+    assert main([*common, "--vram-cap-gb", named]) == 0
+    assert main([*common, "--vram-cap-gb", str(float(named) - 0.02)]) == 2
+
+
+def test_what_jobs_and_doctor_found_is_in_the_plan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = Machine("rocm", "gfx1100", "card", 24 * GB)
+    monkeypatch.setattr(plan_command, "this_machine", lambda _: card)
+    monkeypatch.setattr(plan_command, "host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
+    common = ["--model", "framepack-i2v", "--preserved-gb", "0"]
+    before, local = as_json(capsys, *common), this_local({})
+    info, profile = find_model("framepack-i2v"), profile_for(card, {})
+    request = GenerationRequest(image="none", model=info.name)
+    levels = learned_levels(local.learned, request, info, profile, before["height"], before["width"])
+    levels.write(Level(weights=1))
+    after = as_json(capsys, *common)
+    assert after["stages"][4]["resident_bytes"] < before["stages"][4]["resident_bytes"]
+    assert [
+        note for note in after["notes"] if "Memory ran out on this card before" in note and FORGET in note
+    ]
+    # A card that is named has learned nothing here.
+    assert "ran out" not in str(as_json(capsys, *common, "--card", "gfx1100:24")["notes"])
+    local.learned.forget()
+    assert as_json(capsys, *common) == before
+    keep_kernel(local.kernels, "gfx1100", metadata.version("torch"), "_scaled_dot_product_attention_math")
+    assert main(["plan", *common]) == 2
+
+
+def test_a_small_cap_takes_smaller_tiles_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = as_json(capsys, "--resolution", "256", "--vram-cap-gb", "0.2")
+    assert plan["vae_tile_px"] < 256
+    assert plan["peak_bytes"] <= plan["cap_bytes"] == gb_bytes(0.2)
+    assert any("instead of 256" in note for note in plan["notes"])
+    assert main(["plan", "--resolution", "256", "--vram-cap-gb", "0.2", "--vae-tile", "256"]) == 2
+    assert "--vae-tile auto" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--card", "gfx1100"], "expected FAMILY:GB"), (["--card", "voodoo:24"], "expected FAMILY:GB"),
+        (["--card", "gfx1100:-1"], "expected FAMILY:GB"), (["--seconds", "0"], "seconds is 0"),
+        (["--model", "nope"], "model is 'nope'"), (["--image", "no.png"], "no.png"),
+        (["--model", "framepack-f1", "--mode", "inverted"], "mode is 'inverted'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_cards_by_name() -> None:
+    assert named_machine("gfx103x:16") == Machine("rocm", "gfx1030", "gfx103x with 16 GB", 16 * GB)
+    assert named_machine("cuda:80").kind == "cuda"
+    with pytest.raises(InputError):
+        named_machine("gfx1100:nan")

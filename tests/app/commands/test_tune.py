@@ -1,0 +1,319 @@
+"""`python -m app tune` finds the shapes that a decode asks for, and stores the fastest rung that is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from app.cli import main
+from app.commands import tune as tune_module
+from app.miopen import conv_settings, routes_folder
+from cache import conv_probe
+from cache.conv import case_of
+from cache.conv_probe import (
+    Measurement,
+    condemn_interrupted,
+    expected_seconds,
+    measure,
+    multiplications,
+    rates_of,
+)
+from cache.conv_routes import ConvCase, RouteStore
+from cache.conv_rungs import RUNGS, Rung
+from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
+from diffusers_helper.vae.codec import decode_latents
+from diffusers_helper.vae.passes import Pieces
+from diffusers_helper.vae.plan import Tiles
+from diffusers_helper.vae.sections import SectionDecoder
+from tests.support.drivers import NO_ALGORITHM, ONE, ladder, some_call
+from tests.support.making import load_tiny
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own, short videos, and one run of each rung."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # which the command would set, for the tests after this
+    monkeypatch.setattr(tune_module, "_SECONDS", 1.0)
+    monkeypatch.setattr(conv_probe, "MIN_RUNS", 1)
+    monkeypatch.setattr(conv_probe, "MAX_RUNS", 1)
+
+
+@pytest.fixture
+def case() -> ConvCase:
+    call = some_call()
+    return case_of(call[0], call[1], ONE, ONE, ONE, 1)
+
+
+def run(tiny_model: Path, *more: str) -> int:
+    return main(["tune", "--model", str(tiny_model), "--resolution", "64", *more])
+
+
+def replace_rung(monkeypatch: pytest.MonkeyPatch, name: str, result: Callable[[Tensor], Tensor]) -> list[str]:
+    """Changes what a rung gives; the list has its name for each time it ran."""
+    ran: list[str] = []
+    plain = RUNGS[name].run
+
+    def changed(*call: Any) -> Tensor:
+        ran.append(name)
+        return result(plain(*call))
+
+    monkeypatch.setitem(RUNGS, name, Rung(name, changed, RUNGS[name].supports))
+    return ran
+
+
+def broken(text: str) -> Callable[[Tensor], Tensor]:
+    def fail(result: Tensor) -> Tensor:
+        raise RuntimeError(text)
+
+    return fail
+
+
+def test_what_a_decode_asks_for_is_measured_and_used(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny_model, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["height"], report["width"]) == (64, 64)
+    measured = {result["case"]: result for result in report["results"]}
+    for result in report["results"]:
+        assert set(result["milliseconds"]) == {"miopen", "taps", "tiles"}
+        assert result["rung"] in result["milliseconds"]
+    stored = RouteStore(routes_folder()).routes("cpu")
+    assert {text: route.rung for text, route in stored.items()} == {
+        text: result["rung"] for text, result in measured.items()
+    }
+
+    vae = load_tiny(tiny_model).part("vae")
+    asked: dict[str, str] = {}
+    handler = initialize_miopen_fallback(
+        **conv_settings(), on_first_call=lambda case, rung: asked.__setitem__(str(case), rung)
+    )
+    with torch.inference_mode(), handler.install(vae):
+        vae.encode(torch.zeros(1, 3, 1, 64, 64))
+        decode_latents(vae, torch.zeros(1, 16, 10, 8, 8), 0, SectionDecoder(), Tiles(), Pieces())
+    assert asked == {}  # every case is known to work
+    assert handler.ladder is not None
+    used = {rung for rung, count in handler.ladder.successes.items() if count}
+    assert used <= {route.rung for route in stored.values()}
+
+
+@pytest.fixture
+def six_cases(monkeypatch: pytest.MonkeyPatch, case: ConvCase) -> list[ConvCase]:
+    """As if a model needed no more."""
+    cases = [replace(case, shape=(1, 3, frames, 6, 8)) for frames in range(3, 9)]
+    monkeypatch.setattr(tune_module, "_cases", lambda *_: cases)
+    return cases
+
+
+def test_the_summary_for_people(
+    tiny_model: Path, six_cases: list[ConvCase], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny_model) == 0
+    shown = capsys.readouterr()
+    assert "6 shapes: " in shown.out
+    assert "times as fast" in shown.out
+    assert str(routes_folder()) in shown.out
+    assert "shape 5 of 5: measured miopen" in shown.err
+
+
+def test_what_is_measured_is_of_the_type_that_the_profile_computes_in(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae = load_tiny(tiny_model).part("vae")
+    dtypes: list[set[str]] = []
+    for name in ("stored", "fp16"):
+        monkeypatch.setenv("LONGTAKE_VAE_DTYPE", name)
+        dtypes.append({case.dtype for case in tune_module._cases(vae, CPU, 64, 64)})
+    assert dtypes == [{"float32"}, {"float16"}]
+    assert vae.dtype == torch.float32
+
+
+def test_how_long_it_takes_is_told_before_it_starts(
+    tiny_model: Path,
+    six_cases: list[ConvCase],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From one shape on a new card, from what was measured before on a known one."""
+    monkeypatch.setattr(conv_probe, "expected_seconds", lambda case, rates: 50.0)
+    assert run(tiny_model) == 0
+    said = capsys.readouterr().err.splitlines()
+    first = next(n for n, line in enumerate(said) if line.startswith("shape"))
+    assert said[first - 2 : first] == [
+        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 minutes",
+    ]  # fmt: skip
+    assert run(tiny_model, "--again") == 0
+    said = capsys.readouterr().err
+    assert "A few shapes first" not in said
+    assert "6 shapes to measure: about 5 minutes" in said
+
+
+def test_the_estimate_follows_what_was_measured(case: ConvCase) -> None:
+    routes = RouteStore()
+    routes.add_measured(case, {"miopen": 20.0, "taps": 30.0, "tiles": 100.0}, {}, "miopen", "measured")
+    routes.add_measured(replace(case, dtype="float16"), {"miopen": 9000.0}, {}, "miopen", "measured")
+    rates = rates_of(routes.routes("cpu"), case)
+    assert rates["miopen"] * multiplications(case) == pytest.approx(0.020)
+    overhead, runs = conv_probe._OVERHEAD_SECONDS, conv_probe.MIN_RUNS + 1
+    larger = replace(case, shape=(*case.shape[:3], case.shape[3] * 10, case.shape[4]))
+    # One that is hopeless is run three times: once to be checked, twice to be timed.
+    expected = overhead + conv_probe._CHECKING * (0.2 * runs + 0.3 * runs + 1.0 * 3)
+    assert expected_seconds(larger, rates) == pytest.approx(expected)
+    assert rates_of(routes.routes("cpu"), replace(case, torch="1.0")) == {}
+
+
+def test_what_cannot_become_the_fastest_is_not_timed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert conv_probe._unsettled({"a": [], "b": []}) == ["a", "b"]
+    assert conv_probe._unsettled({"a": [0.01], "b": [0.09]}) == ["a", "b"]
+    assert conv_probe._unsettled({"a": [0.01] * 2, "b": [0.09, 0.03]}) == ["a"]
+    assert conv_probe._unsettled({"a": [0.01] * 2, "b": [0.09, 0.015]}) == ["a", "b"]
+    assert conv_probe._unsettled({"a": [0.01] * 9, "b": [0.05] * 3}) == []
+    assert conv_probe._unsettled({"a": [0.001] * 9}) == []
+
+
+def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
+    tiny_model: Path,
+    six_cases: list[ConvCase],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tried: list[str] = []
+    plain = conv_probe._Inputs.run_checked
+
+    def stopping(inputs: conv_probe._Inputs, rung: Rung) -> None:
+        tried.append(rung.name)
+        if len(tried) == 8:
+            raise KeyboardInterrupt
+        plain(inputs, rung)
+
+    monkeypatch.setattr(conv_probe._Inputs, "run_checked", stopping)
+    assert run(tiny_model) == 130
+    assert "goes on from here" in capsys.readouterr().err
+    first = RouteStore(routes_folder()).routes("cpu")
+    assert set(first) == {str(six_cases[3]), str(six_cases[0])}  # one in the middle, for the estimate
+    assert run(tiny_model, "--json") == 0
+    shown = capsys.readouterr()
+    assert [result["case"] for result in json.loads(shown.out)["results"]] == list(map(str, six_cases))
+    assert "2 of 6 shapes have been measured before" in shown.err
+    assert "died" not in shown.err
+    assert len(tried) == 8 + 4 * 3
+    assert run(tiny_model) == 0
+    assert len(tried) == 8 + 4 * 3
+    assert run(tiny_model, "--again") == 0
+    assert len(tried) == 8 + 10 * 3
+
+
+def test_a_rung_that_computes_something_else_is_not_chosen(
+    case: ConvCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = RouteStore()
+    replace_rung(monkeypatch, "miopen", torch.zeros_like)
+    replace_rung(monkeypatch, "taps", lambda result: result[..., 1:])
+    found = measure(case, CPU, routes, classify)
+    assert set(found.milliseconds) == {"tiles"}
+    assert found.failed["miopen"] == "wrong result: off by 1 of its size"
+    assert found.failed["taps"].startswith("wrong shape (1, 5, 4, 6, 7); expected")
+    assert routes.get(case).rung == "tiles"
+    replace_rung(monkeypatch, "tiles", lambda result: result * float("nan"))
+    assert measure(case, CPU, routes, classify).rung == ""
+    route = routes.get(case)
+    assert route.rung == ""
+    assert "not all numbers are finite" in route.failed["tiles"]
+
+
+def test_a_wrong_corner_is_seen(case: ConvCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_a_wrong_corner(result: Tensor) -> Tensor:
+        result[..., -2:, -2:] += 1
+        return result
+
+    replace_rung(monkeypatch, "miopen", with_a_wrong_corner)
+    assert "miopen" in measure(case, CPU, RouteStore(), classify).failed
+
+
+def test_a_known_error_is_noted_and_another_is_raised(
+    case: ConvCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    routes = RouteStore(tmp_path)
+    replace_rung(monkeypatch, "miopen", broken(NO_ALGORITHM))
+    assert measure(case, CPU, routes, classify).failed == {"miopen": NO_ALGORITHM}
+    assert routes.get(case).rung in ("taps", "tiles")
+    replace_rung(monkeypatch, "taps", broken("a mistake"))
+    with pytest.raises(RuntimeError, match="a mistake"):
+        measure(case, CPU, routes, classify)
+    assert condemn_interrupted(RouteStore(tmp_path), "cpu") is None
+
+
+def test_a_rung_may_fail_while_it_is_timed(case: ConvCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([lambda result: result, broken(NO_ALGORITHM)])
+    replace_rung(monkeypatch, "miopen", lambda result: next(results)(result))
+    found = measure(case, CPU, RouteStore(), classify)
+    assert found.failed == {"miopen": NO_ALGORITHM}
+    assert found.rung in ("taps", "tiles")
+
+
+def test_what_was_being_tried_when_the_process_died_is_not_tried_again(
+    case: ConvCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dying = RouteStore(tmp_path).trying(case, "miopen")
+    dying.__enter__()
+    routes = RouteStore(tmp_path)
+    assert condemn_interrupted(routes, "cpu") == (case, "miopen")
+    assert condemn_interrupted(routes, "cpu") is None
+    ran = replace_rung(monkeypatch, "miopen", lambda result: result)
+    assert set(measure(case, CPU, routes, classify).milliseconds) == {"taps", "tiles"}
+    ladder(tmp_path).conv3d(*some_call())
+    assert ran == []
+
+
+def test_the_choice() -> None:
+    assert Measurement({"miopen": 10, "taps": 5, "tiles": 4.9}).rung == "taps"
+    assert Measurement({"miopen": 5.2, "taps": 5}).rung == "miopen"
+    assert Measurement({}, {"miopen": "x"}).rung == ""
+    assert Measurement({"miopen": 10}, {"taps": "x"}).reason == "measured miopen 10 ms; taps: x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--resolution", "8"], "resolution is 8"),
+        (["--aspect", "16/9"], "aspect is '16/9'"),
+        (["--aspect", "0:1"], "aspect is '0:1'"),
+        (["--model", "nothing"], "model is 'nothing'"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", *arguments]) == 2
+    assert expected in capsys.readouterr().err
+    assert not routes_folder().exists()
+
+
+def test_one_at_a_time_and_a_folder_to_write_in(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tune_module._only_one(routes_folder()):
+        assert run(tiny_model) == 2
+    assert "Another tune is running" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert run(tiny_model) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_forced_rung_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LONGTAKE_CONV_RUNG", raising=False)
+    assert conv_settings()["rung"] == "auto"
+    monkeypatch.setenv("LONGTAKE_CONV_RUNG", "taps")
+    assert conv_settings() == {"folder": routes_folder(), "rung": "taps"}

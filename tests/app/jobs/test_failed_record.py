@@ -1,0 +1,29 @@
+"""A job that fails before anything can be watched leaves what it took of the memory, for the page to show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.ui.live.memory_record import memory_of
+from diffusers_helper.output.job_folder import JobFolder
+from tests.support.making import load_tiny, make, tiny_request, write_scene
+
+
+def test_a_failure_in_the_first_decode_keeps_the_stages_until_then(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("diffusers_helper.pipeline.decode_latents", broken)
+    folder = JobFolder(tmp_path / "job")
+    with pytest.raises(ZeroDivisionError):
+        make(tiny_request(write_scene(tmp_path / "scene.png")), load_tiny(tiny_model), folder.path)
+    shown = memory_of(folder.memory)
+    assert shown is not None
+    assert [bar[0] for bar in shown["bars"]] == ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
+    assert [name for name, _ in shown["facts"]] == ["Peak on the device"]
+    assert not folder.video.exists()

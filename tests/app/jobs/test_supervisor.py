@@ -1,0 +1,393 @@
+"""What the supervisor does about engines that die or fall silent, over an engine that plays a script."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from app.jobs import supervisor as module
+from app.jobs.engine_client import EngineDied, Trial
+from app.jobs.job import Job
+from app.jobs.patience import FIRST_SECONDS, Patience, card_in_use
+from app.jobs.supervisor import Supervisor
+from diffusers_helper.events import (
+    Event,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+)
+from diffusers_helper.packing import Mode
+from diffusers_helper.planning.profiles import Machine
+from diffusers_helper.request import GenerationRequest
+
+ABOUT: dict[str, Any] = {"job": "job", "time": 0.0}
+STARTED = JobStarted(**ABOUT, sections=3, frames=109, width=64, height=64)
+END = Finished(**ABOUT, video="/v.mp4", frames=109, seconds=1.0)
+
+
+def stage(section: int, name: Any = "sample") -> StageStarted:
+    return StageStarted(**ABOUT, stage=name, section=section)
+
+
+def step(section: int, number: int = 1) -> StepDone:
+    return StepDone(**ABOUT, section=section, step=number, steps=2)
+
+
+def done(section: int, front: int = 0) -> SectionFinished:
+    frames = 36 * section + 1
+    return SectionFinished(
+        **ABOUT, section=section, sections=3, video=f"/{section}.mp4", frames=frames, added_in_front=front
+    )
+
+
+@dataclass
+class Clock:
+    """Stands in for the module `time`; goes on only when it is told to."""
+
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@dataclass
+class Script:
+    """An engine whose runs are lists of events, seconds of silence, and deaths (exit codes after "dies")."""
+
+    runs: list[list[Any]]
+    clock: Clock
+    restarts: bool = True
+    resumed: list[bool] = field(default_factory=list)
+    killed: bool = False
+    deadly: dict[Trial, str] = field(default_factory=dict)
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def cancel(self, job_id: str) -> None: ...
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def run(
+        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
+        self.resumed.append(resume)
+        self.deadly = dict(deadly)
+        self.killed = False
+        for item in self.runs[len(self.resumed) - 1]:
+            if isinstance(item, Event):
+                yield item
+            elif isinstance(item, float):
+                for _ in range(10):
+                    self.clock.now += item / 10
+                    yield None
+                    if self.killed:
+                        raise EngineDied(-signal.SIGKILL)
+            elif isinstance(item, EngineDied):
+                raise item
+            else:
+                raise EngineDied(item)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def job_for(mode: Mode = "inverted") -> Job:
+    request = GenerationRequest(image="p.png", prompt="a", mode=mode)
+    return Job(id="job", state="running", request=request, folder=Path("job"), created=0.0)
+
+
+def make(
+    engine: Script, patience: Patience | None = None, mode: Mode = "inverted", **settings: Any
+) -> list[Event]:
+    made: list[Event] = []
+    for event in Supervisor(engine, patience or Patience(), **settings).make(
+        job_for(mode), lambda wait: False
+    ):
+        made.append(event)
+    return made
+
+
+def warnings(events: list[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Warned)]
+
+
+def test_a_job_without_trouble_passes_through(clock: Clock) -> None:
+    events = [STARTED, stage(1), step(1), done(1), END]
+    engine = Script([events], clock)
+    assert make(engine) == events
+    assert engine.resumed == [False]
+
+
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+def test_a_reader_sees_one_job_over_two_engines(clock: Clock, mode: Mode) -> None:
+    unknown = Warned(**ABOUT, message="unknown word")
+    first = [STARTED, unknown, stage(1), done(1), stage(2), step(2, 1), -signal.SIGABRT]
+    second = [STARTED, unknown, stage(1, "decode"), done(1), stage(2), step(2), done(2), done(3, 36), END]
+    engine = Script([first, second], clock)
+    made = make(engine, mode=mode)
+    assert engine.resumed == [False, True]
+    finished = [event for event in made if isinstance(event, SectionFinished)]
+    assert [event.section for event in finished] == [1, 2, 3]
+    front = 36 if mode == "inverted" else 0
+    assert finished[1].added_in_front == front
+    assert [type(event) for event in made].count(JobStarted) == 1
+    assert warnings(made)[0] == "unknown word"
+    assert warnings(made)[1:] == [
+        "The engine, the process that makes the video, was ended by SIGABRT while denoising section 2. "
+        "It was started again and goes on from section 2; nothing that was finished is lost."
+    ]
+
+
+def test_three_deaths_without_a_section_are_the_end(clock: Clock) -> None:
+    runs = [[STARTED, stage(1, "decode"), code] for code in (-signal.SIGABRT, 3, -signal.SIGSEGV)]
+    with pytest.raises(EngineDied) as end:
+        make(Script([*runs, [END]], clock))
+    assert end.value.exit_code == -signal.SIGSEGV
+    assert end.value.lessons.splitlines() == [
+        "Attempt 1: it was ended by SIGABRT while decoding section 1.",
+        "Attempt 2: it ended by itself with code 3 while decoding section 1.",
+        "Attempt 3: it was ended by SIGSEGV while decoding section 1.",
+    ]
+
+
+def test_a_finished_section_gives_new_attempts(clock: Clock) -> None:
+    died = -signal.SIGABRT
+    runs = [
+        [STARTED, died],
+        [STARTED, died],
+        [STARTED, done(1), died],
+        [STARTED, died],
+        [STARTED, done(2), END],
+    ]
+    assert make(Script(runs, clock))[-1] == END
+
+
+def test_kills_from_outside_do_not_wear_a_job_out(clock: Clock) -> None:
+    runs = [[STARTED, stage(1), step(1, 1 + n % 2), -signal.SIGKILL] for n in range(20)]
+    assert make(Script([*runs, [STARTED, done(1), END]], clock))[-1] == END
+    same = [[STARTED, stage(1), step(1), -signal.SIGKILL]] * 5
+    with pytest.raises(EngineDied):
+        make(Script([*same, [END]], clock))
+
+
+def test_the_memory_killer_is_named_and_counts(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("pgfault 1\noom_kill 4\n")
+    monkeypatch.setattr(module, "_VMSTAT", vmstat)
+
+    class Hungry(Script):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            for event in super().run(job, **settings):
+                count = int(vmstat.read_text().split()[-1])
+                vmstat.write_text(f"oom_kill {count + 1}\n")
+                yield event
+
+    engine = Hungry([[STARTED, stage(1), -signal.SIGKILL]] * 3 + [[END]], clock)
+    with pytest.raises(EngineDied) as end:
+        make(engine)
+    assert end.value.lessons.count("because the computer's memory was full") == 3
+
+
+def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
+    trial = Trial("a case", "miopen")
+    engine = Script(
+        [[STARTED, stage(1, "decode"), EngineDied(-signal.SIGABRT, trial)], [STARTED, done(1), END]], clock
+    )
+    made = make(engine)
+    assert made[-1] == END
+    assert engine.deadly == {trial: "the engine was ended by SIGABRT"}
+    assert "computed another way" in warnings(made)[0]
+
+
+def test_charged_deaths_leave_more_attempts_but_not_for_ever(clock: Clock) -> None:
+    died = [[STARTED, stage(1), EngineDied(-signal.SIGABRT, Trial(f"case {n}", "miopen"))] for n in range(12)]
+    assert make(Script([*died[:11], [END]], clock))[-1] == END
+    with pytest.raises(EngineDied):
+        make(Script([*died, [END]], clock))
+
+
+def test_a_kill_from_outside_is_charged_only_if_it_comes_twice_at_the_same_trial(clock: Clock) -> None:
+    killed, other = EngineDied(-signal.SIGKILL, Trial("a", "miopen")), EngineDied(-signal.SIGKILL)
+    once = Script([[STARTED, killed], [STARTED, other], [STARTED, killed], [END]], clock)
+    assert "another way" not in " ".join(warnings(make(once)))
+    assert once.deadly == {}
+    twice = Script([[STARTED, killed], [STARTED, killed], [END]], clock)
+    assert "another way" in warnings(make(twice))[-1]
+    assert list(twice.deadly) == [Trial("a", "miopen")]
+
+
+def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
+    patience = Patience()
+    patience.learn("demo decode 64x64", 10.0)
+
+    class Hanging(Script):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            try:
+                yield from super().run(job, **settings)
+            except EngineDied as died:
+                raise EngineDied(died.exit_code, Trial("a", "taps")) from died
+
+    engine = Hanging([[STARTED, stage(1, "decode"), 200.0], [END]], clock)
+    assert make(engine, patience)[-1] == END
+    assert list(engine.deadly) == [Trial("a", "taps")]
+
+
+def test_silence_beyond_the_limit_ends_the_engine(clock: Clock) -> None:
+    patience = Patience()
+    patience.learn("demo sample 64x64", 10.0)
+    engine = Script([[STARTED, stage(1), 79.0, step(1), 700.0], [STARTED, done(1), END]], clock)
+    made = make(engine, patience)
+    assert made[-1] == END
+    assert step(1) in made
+    assert "gave no sign of life for" in warnings(made)[0]
+    # The longest silence that ended well is remembered, the one that did not is not.
+    assert patience.limit("demo sample 64x64") == pytest.approx(8 * 79.0)
+
+
+def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(clock: Clock) -> None:
+    events = [STARTED, stage(1), FIRST_SECONDS - 60, step(1), END]
+    assert not warnings(make(Script([events], clock)))
+    made = make(Script([events], clock), compiles=True)
+    assert [
+        text for text in warnings(made) if "MIOpen is compiling kernels, first run only" in text
+    ] == warnings(made)
+    assert len(warnings(made)) == 1
+
+
+def test_an_engine_that_cannot_start_again_is_left_alone(clock: Clock) -> None:
+    patience = Patience()
+    patience.learn("demo sample 64x64", 1.0)
+    engine = Script([[STARTED, stage(1), 500.0, END]], clock, restarts=False)
+    assert make(engine, patience)[-1] == END
+    with pytest.raises(EngineDied):
+        make(Script([[STARTED, None]], clock, restarts=False))
+
+
+def test_a_cancelled_engine_that_does_not_end_is_ended(clock: Clock) -> None:
+    engine = Script([[STARTED, stage(1), 300.0, END]], clock)
+    with pytest.raises(EngineDied):
+        list(Supervisor(engine, Patience()).make(job_for(), lambda wait: True))
+    assert clock.now < 1000 + 300
+    assert engine.resumed == [False]
+
+
+def test_patience_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) -> None:
+    file = tmp_path / "patience.json"
+    patience = Patience(file)
+    for number in range(600):
+        patience.learn(f"kind {number}", 20.0 + number)
+    patience.learn("kind 0", 21.0)
+    patience.learn("kind 0", 5.0)
+    patience.save()
+    again = Patience(file)
+    assert len(json.loads(file.read_text())) == 500
+    assert again.limit("kind 0") == 8 * 21.0
+    assert again.limit("kind 599") == 8 * 619.0 if FIRST_SECONDS > 8 * 619.0 else FIRST_SECONDS
+    assert not again.knows("kind 50")
+    assert again.limit("kind 50") == FIRST_SECONDS
+    file.write_text("{")
+    assert not Patience(file).knows("kind 0")
+
+
+def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "patience.json"
+    slow = Patience(file, "slow card")
+    slow.learn("demo sample 64x64", 100.0)
+    slow.save()
+    fast = Patience(file, "fast card")
+    assert not fast.knows("demo sample 64x64")
+    fast.learn("demo sample 64x64", 10.0)
+    fast.save()
+    assert Patience(file, "slow card").limit("demo sample 64x64") == 800.0
+    assert Patience(file, "fast card").limit("demo sample 64x64") == 80.0
+    hung = [STARTED, stage(1), 700.0]
+    assert warnings(make(Script([hung, [END]], clock), Patience(file, "fast card")))
+    assert make(Script([[*hung, END]], clock), Patience(file, "slow card"))[-1] == END
+
+
+def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel search is expected again where the card, MIOpen with torch, or the find mode is another."""
+    machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
+    monkeypatch.setattr("app.jobs.patience.detect", lambda _: machine)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
+    first = card_in_use({})
+    assert first == "RX 7900 XTX (gfx1100), torch 2.13.0+rocm7.2, find mode FAST"
+    names = {first, card_in_use({"MIOPEN_FIND_MODE": "NORMAL"})}
+    version = "2.14.0+rocm7.2"
+    names.add(card_in_use({}))
+    machine = Machine("rocm", "gfx1201", "RX 9070 XT", 16 * 1024**3)
+    names.add(card_in_use({}))
+    assert len(names) == 4
+    machine = Machine("cpu", "", "CPU", 1024**3)
+    assert card_in_use({}) == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([], "the beginning"),
+        ([stage(0, "text")], "the beginning"),
+        ([stage(1)], "section 1"),
+        ([stage(1), done(1), stage(2, "sample")], "section 2"),
+    ],
+)
+def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -> None:
+    engine = Script([[STARTED, *said, -signal.SIGABRT], [END]], clock)
+    assert f"goes on from {words};" in warnings(make(engine))[0]
+
+
+def test_a_kernel_search_after_a_clean_up_is_given_its_time(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was learned with kernels at hand says nothing of a run that has to compile them again."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    patience = Patience()
+    patience.learn("demo decode 64x64", 1.0)
+    quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
+    told = warnings(make(Script([quiet], clock), patience, compiles=True))
+    assert ["MIOpen is compiling kernels" in text for text in told] == [True]
+    (tmp_path / ".cache" / "miopen").mkdir(parents=True)
+    patience = Patience()
+    patience.learn("demo decode 64x64", 1.0)
+    told = warnings(make(Script([quiet, [END]], clock), patience, compiles=True))
+    assert "gave no sign of life" in told[0]
+
+
+def test_what_a_dead_engine_was_writing_is_removed(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the job's folder is a relative path
+    torn = Path("job", "segments", ".0001.mp4.tmp")
+    whole = torn.with_name("0001.mp4")
+    torn.parent.mkdir(parents=True)
+
+    class Writing(Script):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            if self.resumed:
+                assert not torn.exists()
+            else:
+                torn.touch()
+                whole.touch()
+            yield from super().run(job, **settings)
+
+    assert make(Writing([[STARTED, -signal.SIGKILL], [END]], clock))[-1] == END
+    assert whole.exists()

@@ -1,0 +1,250 @@
+"""The engine process: its place among processes, its pipes, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from app.jobs.engine_client import EngineDied, EngineProcess
+from app.jobs.job import Job
+from diffusers_helper.events import Cancelled, Event, Failed, Finished, JobStarted, StepDone, Warned
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import (
+    ROOT,
+    STAND_IN,
+    engine_facts,
+    is_running,
+    processes_in_group,
+    wait_until,
+    write_blank_model,
+)  # fmt: skip
+
+# A parent that can be killed: starts an engine and one job, and says the engine's id and the events.
+PARENT = """
+import json, sys, time
+from pathlib import Path
+from app.jobs.engine_client import EngineProcess
+from app.jobs.job import Job
+from diffusers_helper.events import to_dict
+from diffusers_helper.request import GenerationRequest
+folder, script, model = sys.argv[1:]
+request = GenerationRequest(image="unused", prompt=script, model=model)
+engine = EngineProcess()
+engine.start()
+print(engine.pid, flush=True)
+for event in engine.run(Job(id="job", state="running", request=request, folder=Path(folder), created=0.0)):
+    if event is not None:
+        print(json.dumps(to_dict(event)), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{STAND_IN}")
+    return str(write_blank_model(tmp_path / "model"))
+
+
+@pytest.fixture
+def engine(model: str) -> Iterator[EngineProcess]:
+    engine = EngineProcess()
+    yield engine
+    engine.close()
+
+
+def job_for(folder: Path, model: str, script: str, name: str = "job") -> Job:
+    request = GenerationRequest(image="unused", prompt=script, model=model)
+    (folder / name).mkdir()
+    return Job(id=name, state="running", request=request, folder=folder / name, created=0.0)
+
+
+def told(events: Iterator[Event | None]) -> list[Event]:
+    return [event for event in events if event is not None]
+
+
+class Parent:
+    """A process that runs one job and lives on, in a group of its own."""
+
+    def __init__(self, folder: Path, model: str, script: str) -> None:
+        (folder / "job").mkdir()
+        command = [sys.executable, "-c", PARENT, str(folder / "job"), script, model]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        self.engine = int(self._out.readline())
+
+    @property
+    def _out(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def until(self, name: str, count: int = 1) -> dict[str, Any]:
+        while True:
+            event = json.loads(self._out.readline())
+            count -= event["event"] == name
+            if not count:
+                return event
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self._out.close()
+        self.process.wait()
+
+
+@pytest.fixture
+def parents() -> Iterator[list[Parent]]:
+    started: list[Parent] = []
+    yield started
+    for parent in started:
+        parent.end()
+
+
+# where the engine is when its parent is killed: after what event, how often
+PLACES = {
+    "waiting for a job": ("steps=1", "finished"),
+    "between steps": ("fault=wait at=1", "step_done"),
+    "in native code": ("fault=hang at=1", "step_done"),
+    "in native code with the interpreter lock": ("fault=gil at=1", "step_done"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_engine_ends_within_a_second_of_its_killed_parent(
+    tmp_path: Path, model: str, parents: list[Parent], place: str
+) -> None:
+    script, event = PLACES[place]
+    parent = Parent(tmp_path, model, script)
+    parents.append(parent)
+    parent.until(event)
+    assert is_running(parent.engine)
+    parent.process.kill()
+    parent.process.wait()
+    assert wait_until(lambda: not is_running(parent.engine), 1.5) < 1.0
+    assert not processes_in_group(parent.process.pid)
+
+
+def test_the_engine_ends_with_its_parent_while_it_still_loads_its_libraries(
+    tmp_path: Path, model: str, parents: list[Parent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_IMPORT_GATE", str(tmp_path / "never"))
+    parent = Parent(tmp_path, model, "")
+    parents.append(parent)
+    parent.process.kill()
+    parent.process.wait()
+    assert wait_until(lambda: not is_running(parent.engine), 1.5) < 1.0
+
+
+def test_the_engine_shares_group_and_environment_and_leaves_interrupts_to_its_parent(
+    tmp_path: Path, model: str, parents: list[Parent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAKE_TEST_MARK", "seen")
+    parent = Parent(tmp_path, model, "fault=wait at=1")
+    parents.append(parent)
+    parent.until("step_done")
+    assert os.getpgid(parent.engine) == parent.process.pid
+    assert b"LONGTAKE_TEST_MARK=seen" in Path(f"/proc/{parent.engine}/environ").read_bytes().split(b"\0")
+    status = Path(f"/proc/{parent.engine}/status").read_text(encoding="utf-8")
+    masks = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Sig"))
+    interrupt = 1 << (signal.SIGINT - 1)
+    assert int(masks["SigIgn"], 16) & interrupt
+    assert not int(masks["SigBlk"], 16) & interrupt
+
+
+def test_events_come_as_they_were_sent_whatever_libraries_print(
+    tmp_path: Path, model: str, engine: EngineProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    events = told(engine.run(job_for(tmp_path, model, "sections=1 steps=2 at=1 fault=noise")))
+    assert isinstance(events[0], JobStarted)
+    assert events[0] == JobStarted(job="job", time=0, sections=1, frames=37, width=64, height=64)
+    assert isinstance(events[-1], Finished)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "from a library" in captured.err
+    assert "and from C" in captured.err
+
+
+def test_a_cancel_before_the_job_is_sent_counts(tmp_path: Path, model: str, engine: EngineProcess) -> None:
+    engine.cancel("early")
+    assert isinstance(told(engine.run(job_for(tmp_path, model, "fault=wait", "early")))[-1], Cancelled)
+    engine.cancel("late")
+    assert isinstance(told(engine.run(job_for(tmp_path, model, "fault=wait", "late")))[-1], Cancelled)
+    assert isinstance(told(engine.run(job_for(tmp_path, model, "steps=1", "next")))[-1], Finished)
+
+
+def test_a_cancel_while_the_libraries_load_ends_the_job_at_once(
+    tmp_path: Path, model: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("STAND_IN_IMPORT_GATE", str(gate))
+    engine.cancel("job")
+    start = time.monotonic()
+    end = Cancelled(job="job", time=0.0, video=None, frames=0)
+    assert told(engine.run(job_for(tmp_path, model, ""))) == [end]
+    assert time.monotonic() - start < 2
+    gate.touch()
+    events = told(engine.run(job_for(tmp_path, model, "steps=1", "next")))
+    assert isinstance(events[-1], Finished)
+
+
+def test_kill_ends_a_deaf_engine_and_close_leaves_no_process(
+    tmp_path: Path, model: str, engine: EngineProcess
+) -> None:
+    stream = filter(None, engine.run(job_for(tmp_path, model, "fault=hang at=1")))
+    while not isinstance(next(stream), StepDone):
+        pass
+    pid = engine.pid
+    assert pid is not None
+    engine.kill()
+    with pytest.raises(EngineDied) as death:
+        next(stream)
+    assert death.value.exit_code == -signal.SIGKILL
+    engine.start()
+    assert engine.pid not in (None, pid)
+    second = engine.pid or 0
+    start = time.monotonic()
+    engine.close()
+    engine.close()
+    assert time.monotonic() - start < 2
+    assert not is_running(second)
+
+
+def test_an_engine_that_cannot_load_its_libraries_says_so_to_every_job(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['diffusers_helper.pipeline'] = None\n"
+        "sys.modules['diffusers_helper.models.loaders'] = None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    engine = EngineProcess()
+    try:
+        for name in ("one", "two"):
+            (end,) = told(engine.run(job_for(tmp_path, model, "", name)))
+            assert isinstance(end, Failed)
+            assert "package" in end.message
+            assert "webui.sh" in end.remedy
+    finally:
+        engine.close()
+
+
+def test_the_engine_is_ours_even_where_another_app_lies(
+    tmp_path: Path, model: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere" / "app").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "app" / "engine.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("PYTHONPATH", STAND_IN)
+    events = told(engine.run(job_for(tmp_path, model, "steps=1")))
+    assert isinstance(events[1], Warned)
+    assert engine_facts(events[1])["pid"] == engine.pid
+    assert isinstance(events[-1], Finished)

@@ -1,0 +1,170 @@
+"""MIOpen's find mode: the argument wins over the environment, the environment over the profile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.commands import arguments
+from app.commands.arguments import Parser, take_engine_environment
+from app.commands.doctor import examine
+from app.miopen import FIND_MODES, VARIABLE, find_mode_findings, name_of
+from app.web import server
+from diffusers_helper.errors import InputError
+from tests.support.machines import GB, write_card, write_memory
+from tests.support.program import Program, until
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.end()
+
+
+@pytest.mark.parametrize(
+    ("argument", "own", "expected"),
+    [(None, None, "FAST"), (None, "HYBRID", "HYBRID"), ("normal", "HYBRID", "NORMAL")],
+)
+def test_the_engine_starts_with_it(
+    argument: str | None, own: str | None, expected: str, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAKE_PROFILE", "gfx1100")
+    if own is None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(VARIABLE, own)
+    given = [] if argument is None else ["--miopen-find-mode", argument]
+    process = program.start("generate", "--json", *given, script="steps=2 at=1 fault=wait")
+    engine = int(until(process, "warned", 1)["message"].split()[0].removeprefix("pid="))
+    environment = Path(f"/proc/{engine}/environ").read_bytes().split(b"\0")
+    assert [entry for entry in environment if entry.startswith(b"MIOPEN_FIND_MODE=")] == [
+        f"{VARIABLE}={expected}".encode()
+    ]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+
+
+def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv(VARIABLE, "HYBRID")
+    assert server.main(["--miopen-find-mode", "dynamic_hybrid", "--port", "70000"]) == 2
+    assert os.environ[VARIABLE] == "DYNAMIC_HYBRID"
+    assert "has no effect here" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["generate", "tune", "doctor"])
+def test_other_modes_are_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        main([command, "--miopen-find-mode", "quick"])
+    assert refusal.value.code == 2
+    said = capsys.readouterr().err
+    assert "--miopen-find-mode" in said
+    assert all(mode in said for mode in FIND_MODES)
+
+
+def look(root: Path, environ: dict[str, str]) -> list[tuple[str, str, str]]:
+    facts = {"torch": "2.13.0", "hip": "7.2", "cuda": "", "devices": 1, "arch": "gfx1100", "kernel": "flash"}
+    report = examine("demo", root, environ, root, lambda _: facts)
+    return [(finding.topic, finding.level, finding.text) for finding in report.findings]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_memory(tmp_path, 64 * GB, 50 * GB)
+    write_card(tmp_path, 110000, 24 * GB)
+    return tmp_path
+
+
+def test_doctor_says_which_mode_is_in_force_whose_it_is_and_what_it_costs(root: Path) -> None:
+    found = look(root, {})
+    assert ("MIOpen", "ok", f"find mode FAST: {FIND_MODES['FAST']}") in found
+    assert any(text.startswith("MIOPEN_FIND_MODE=FAST (Longtake's") for _, _, text in found)
+    found = look(root, {VARIABLE: "1"})
+    assert ("MIOpen", "ok", f"find mode NORMAL: {FIND_MODES['NORMAL']}") in found
+    assert any(text.startswith("MIOPEN_FIND_MODE=1 (yours; in place of FAST") for _, _, text in found)
+    odd = [finding for finding in look(root, {VARIABLE: "QUICK"}) if "does not know" in finding[2]]
+    assert [level for _, level, _ in odd] == ["note"]
+
+
+def test_doctor_takes_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    def note(model: str, out: Path, environ: dict[str, str], **_: object) -> None:
+        seen.update(environ)
+        raise InputError("enough", "")
+
+    monkeypatch.setenv(VARIABLE, "FAST")
+    monkeypatch.setattr("app.commands.doctor.examine", note)
+    assert main(["doctor", "--miopen-find-mode", "hybrid"]) == 2
+    assert seen[VARIABLE] == "HYBRID"
+    assert os.environ[VARIABLE] == "FAST"
+
+
+def test_doctor_says_where_it_does_nothing(tmp_path: Path) -> None:
+    write_memory(tmp_path, 64 * GB, 50 * GB)
+    assert not any("find mode" in text for _, _, text in look(tmp_path, {}))
+    assert any("find mode has no effect here" in text for _, _, text in look(tmp_path, {VARIABLE: "FAST"}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "enforced", "safe"),
+    [("FAST", "3", True), ("FAST", "4", False), ("5", "DB_UPDATE", False), ("NORMAL", "4", True)],
+)
+def test_enforcing_that_the_mode_makes_unsafe_is_named(mode: str, enforced: str, safe: bool) -> None:
+    said = find_mode_findings({VARIABLE: mode, "MIOPEN_FIND_ENFORCE": enforced})
+    assert any("not safe" in text for text, _ in said) != safe
+
+
+def test_names_and_numbers() -> None:
+    values = ("fast", "2", " 5 ", "6", "trust_verify", "4", "QUICK")
+    expected = ["FAST", "FAST", "DYNAMIC_HYBRID", "6", "TRUST_VERIFY", "", ""]
+    assert [name_of(value) for value in values] == expected
+
+
+def test_who_imports_torch_itself_gets_the_engines_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: value for name, value in os.environ.items() if not name.startswith(("MIOPEN", "PYTORCH"))}
+    monkeypatch.setattr(os, "environ", {**before, "LONGTAKE_PROFILE": "gfx1100", VARIABLE: "NORMAL"})
+    take_engine_environment()
+    assert os.environ[VARIABLE] == "NORMAL"
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
+
+
+def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else it would time what the engine does not run."""
+    order: list[str] = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(arguments, "detect", lambda _: order.append("environment") or machine())
+    monkeypatch.setattr(
+        "diffusers_helper.models.loaders.load_models", lambda _: order.append("load") or stop()
+    )
+    monkeypatch.setenv(VARIABLE, "HYBRID")
+    assert main(["tune", "--model", "demo", "--miopen-find-mode", "NORMAL"]) == 130
+    assert os.environ[VARIABLE] == "NORMAL"
+    assert order == ["environment", "environment", "load"]
+
+
+def machine() -> object:
+    from diffusers_helper.planning.profiles import Machine
+
+    return Machine("cuda", "", "a card", 0)  # whose profile sets nothing that the next test would find
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+def test_it_stands_in_every_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for parser in (server._parser(), *_commands()):
+        assert "--miopen-find-mode" in parser.format_help()
+
+
+def _commands() -> list[Parser]:
+    from app.cli import _parser
+
+    commands = next(action for action in _parser()._actions if action.choices).choices
+    return [commands[name] for name in ("generate", "tune", "doctor")]  # pyright: ignore[reportIndexIssue, reportCallIssue, reportArgumentType, reportOptionalSubscript]

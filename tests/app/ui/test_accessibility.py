@@ -1,0 +1,83 @@
+"""axe-core over the page in its states: nothing serious stands in anyone's way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
+from tests.support.staged_engine import FAILING_PROMPT
+
+pytestmark = needs_chromium
+AXE = Path(__file__).parents[2] / "vendor" / "axe.min.js"
+RUN = """async () => {
+    const rules = {'color-contrast': {enabled: true}};
+    const found = await axe.run(document, {resultTypes: ['violations'], rules});
+    return found.violations.map(one => ({
+        id: one.id, impact: one.impact, help: one.help,
+        nodes: one.nodes.map(node => node.html.slice(0, 200) + ' | ' + (node.any[0]?.message || '')),
+    }));
+}"""
+
+
+def violations(page: Any) -> list[str]:
+    """What axe-core calls serious or critical in the page as it is now."""
+    # The policy of the page lets no foreign script in; the debugger's way does not ask it.
+    page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
+    page.evaluate("() => Promise.all(document.getAnimations().map(one => one.finished.catch(() => {})))")
+    return [
+        f"{one['impact']} {one['id']}: {one['help']}\n    " + "\n    ".join(one["nodes"])
+        for one in page.evaluate(RUN)
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.fixture(params=["light", "dark"])
+def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
+    """A tab in light or dark that keeps its width over the test."""
+    page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
+    page.set_default_timeout(15_000)
+    visit(page, stand)
+    yield page
+    page.close()
+
+
+def check(page: Any, state: str) -> None:
+    found: list[str] = []
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        found += [f"{state} at {width}: {one}" for one in violations(page)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_nothing_serious_in_any_state(themed: Any, stand: Stand, photo: Path) -> None:
+    check(themed, "idle")
+    open_folds(themed)
+    themed.get_by_text("Stage by stage").click()
+    check(themed, "open")
+    start(themed, photo, seconds=2.4)
+    stand.engine.go(FIRST)
+    status(themed, state="running", frames=33)
+    check(themed, "running")
+    stand.engine.go(1000)
+    status(themed, state="finished")
+    check(themed, "finished")
+
+
+def test_nothing_serious_in_a_plan_that_does_not_fit(themed: Any) -> None:
+    open_folds(themed)
+    themed.locator("#set-vram_cap_gb input[type=number]").fill("0.01")
+    themed.get_by_text("Does not fit:").wait_for()
+    check(themed, "does not fit")
+
+
+def test_nothing_serious_in_a_failure(themed: Any, stand: Stand, photo: Path) -> None:
+    stand.engine.go(1000)
+    start(themed, None)
+    check(themed, "refused")
+    start(themed, photo, prompt=FAILING_PROMPT)
+    status(themed, state="failed")
+    check(themed, "failed")

@@ -1,0 +1,200 @@
+"""The endpoint for programs, over the whole product: page process, engine process, a tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import av
+import pytest
+from gradio_client import Client, handle_file
+from gradio_client.exceptions import AppError
+
+from app.jobs.service import JobService
+from app.ui.api import endpoint
+from app.ui.catalogue import Catalogue
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.picture import load_picture
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import ROOT
+from tests.support.pages import PageProgram, write_photo
+from tests.support.staged_engine import FAILING_PROMPT, MESSAGE, REMEDY, StagedEngine
+
+FAST: dict[str, Any] = {"seconds": 1, "steps": 2}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[PageProgram]:
+    program = PageProgram(tmp_path_factory.mktemp("page"), "--model", str(tiny_model))
+    program.wait_until_up()
+    yield program
+    program.end()
+
+
+@pytest.fixture(scope="module")
+def client(program: PageProgram) -> Client:
+    return Client(program.url, verbose=False, download_files=str(program.folder / "downloads"))
+
+
+@pytest.fixture(scope="module")
+def photo(program: PageProgram) -> Path:
+    return write_photo(program.folder / "photo.jpg")
+
+
+def frames(video: str | Path) -> int:
+    with av.open(str(video)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def refusal(**settings: object) -> str:
+    """What the command line says."""
+    with pytest.raises(InputError) as caught:
+        GenerationRequest.from_dict({"image": "photo.jpg", **settings})
+    return str(caught.value)
+
+
+def test_it_returns_the_finished_video(client: Client, photo: Path, program: PageProgram) -> None:
+    video = client.predict(handle_file(photo), "the red ball moves right", **FAST, api_name="/generate")
+    assert frames(video) == 37
+    (job,) = [folder for folder in program.outputs.iterdir() if (folder / "video.mp4").is_file()]
+    assert Path(video).read_bytes() == (job / "video.mp4").read_bytes()
+    request = json.loads((job / "request.json").read_text(encoding="utf-8"))
+    assert (request["prompt"], request["steps"], request["mode"]) == (
+        "the red ball moves right",
+        2,
+        "inverted",
+    )
+
+
+def test_every_setting_arrives(client: Client, photo: Path, program: PageProgram) -> None:
+    settings: dict[str, Any] = {
+        "negative": "blue", "seconds": 1.2, "seed": 2**53 + 1, "steps": 1, "mode": "forward",
+        "resolution": 80, "guidance": 7.5, "cfg": 1.5, "cfg_rescale": 0.25, "crf": 30,
+        "sampler": "euler", "preserved_gb": 2.5, "vram_cap_gb": 5.5, "vae_tile": 128,
+    }  # fmt: skip
+    before = set(program.outputs.iterdir())
+    client.predict(image=handle_file(photo), prompt="a red ball", **settings, api_name="/generate")
+    (job,) = set(program.outputs.iterdir()) - before
+    request = json.loads((job / "request.json").read_text(encoding="utf-8"))
+    assert {name: request[name] for name in settings} == settings
+
+
+def test_generate_is_the_only_endpoint_and_has_the_names_and_defaults_of_the_request(client: Client) -> None:
+    api: dict[str, Any] = client.view_api(return_format="dict", print_info=False)  # pyright: ignore
+    assert list(api["named_endpoints"]) == ["/generate"]
+    assert api["unnamed_endpoints"] == {}
+    parameters = api["named_endpoints"]["/generate"]["parameters"]
+    assert [parameter["parameter_name"] for parameter in parameters][:2] == ["image", "prompt"]
+    found = {parameter["parameter_name"]: parameter["parameter_default"] for parameter in parameters}
+    expected = {field.name: field.default for field in fields(GenerationRequest)}
+    assert all(parameter["parameter_has_default"] for parameter in parameters)
+    assert found == {**expected, "image": None, "mode": None, "model": "tiny"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seconds": 0.5}, {"seconds": "nan"}, {"steps": 2.5}, {"steps": 101}, {"crf": 52}, {"seed": -1},
+        {"mode": "sideways"}, {"resolution": 8}, {"prompt": "x" * 4001}, {"cfg": "high"}, {"sampler": "ddim"},
+        {"preserved_gb": 500},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_values_are_refused_like_on_the_command_line(
+    client: Client, photo: Path, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(AppError) as caught:
+        client.predict(image=handle_file(photo), **settings, api_name="/generate")
+    assert str(caught.value) == refusal(**settings)
+
+
+def test_pictures_that_are_none_are_refused_like_on_the_command_line(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(AppError) as caught:
+        client.predict(prompt="a red ball", api_name="/generate")
+    assert str(caught.value).startswith("There is no picture")
+    for name, content in {"text.jpg": b"hello", "empty.png": b""}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError) as refused:
+            load_picture(tmp_path / name)
+        with pytest.raises(AppError) as caught:
+            client.predict(handle_file(tmp_path / name), api_name="/generate")
+        assert str(caught.value) == str(refused.value)
+
+
+def test_a_path_is_no_model_and_no_picture(client: Client, photo: Path, tiny_model: Path) -> None:
+    for model in (str(tiny_model), "../..", "nonsense"):
+        with pytest.raises(InputError) as refused:
+            find_model(model)
+        with pytest.raises(AppError) as caught:
+            client.predict(image=handle_file(photo), model=model, api_name="/generate")
+        assert str(caught.value) == str(refused.value)
+    with pytest.raises(AppError, match="not an upload"):
+        client.predict(image=str(photo), api_name="/generate")
+
+
+def test_only_the_outputs_folder_is_served(client: Client, photo: Path, program: PageProgram) -> None:
+    client.predict(handle_file(photo), **FAST, api_name="/generate")
+    video = next(program.outputs.glob("*/video.mp4"))
+    assert fetch(program, f"jobs/{video.parent.name}/video.mp4") == video.read_bytes()
+    hidden = program.outputs / ".longtake" / "jobs.sqlite3"
+    assert hidden.is_file()
+    for path in (video, hidden, photo, ROOT / "README.md", "/etc/passwd", video.parent / "../../photo.jpg"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            fetch(program, f"gradio_api/file={quote(str(path))}")
+        assert caught.value.code in (403, 404)
+
+
+def fetch(program: PageProgram, path: str) -> bytes:
+    with urllib.request.urlopen(f"{program.url}/{path}") as answer:
+        return answer.read()
+
+
+@pytest.mark.parametrize("document", ["docs/api.md", "README.md"])
+def test_the_examples_in_the_documents_run(document: str, program: PageProgram, photo: Path) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    examples = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "gradio_client" in code]
+    assert examples
+    for example in examples:
+        assert "http://127.0.0.1:7860" in example
+        code = example.replace("http://127.0.0.1:7860", program.url) + "\nprint('VIDEO', video)\n"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=photo.parent, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert frames(done.stdout.split("VIDEO ")[-1].strip()) == 73
+
+
+def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    engine = StagedEngine()
+    service = JobService(tmp_path / "outputs", engine)
+    service.start()
+    photo = {"path": str(write_photo(tmp_path / "photo.png"))}
+    generate: Any = endpoint(service, Catalogue())
+    assert inspect.iscoroutinefunction(generate)
+    engine.go(100)
+    with pytest.raises(Exception, match=re.escape(f"{MESSAGE} {REMEDY}")):
+        asyncio.run(generate(photo, FAILING_PROMPT, seconds=1))
+
+    async def cancelled() -> None:
+        call = asyncio.create_task(generate(photo, "a red ball", seconds=100))
+        while not (jobs := service.jobs()) or jobs[0].is_over:
+            await asyncio.sleep(0.01)
+        service.cancel(jobs[0].id)
+        await call
+
+    with pytest.raises(Exception, match="ended before its video was finished"):
+        asyncio.run(cancelled())
+    service.stop()

@@ -1,0 +1,157 @@
+"""The form's values and what is said of them, without a browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.form import settings as form
+from app.ui.form.actions import Actions
+from app.ui.form.describe import Describer
+from app.ui.pictures import Size, crop_of
+from app.ui.planner import Planner
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.request import GenerationRequest
+from tests.support.pages import write_photo
+from tests.support.staged_engine import StagedEngine
+
+DEMO = find_model("demo")
+PLANNER = Planner()
+
+
+@given(width=st.integers(16, 400), height=st.integers(16, 400), side=st.sampled_from([64, 128, 640]))
+def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int) -> None:
+    crop = crop_of(Size(width, height, width, height), side, 16)
+    # The columns and rows of a picture that remember their own place tell what was left of it.
+    places = np.zeros((height, width, 3), np.float32)
+    places[..., 0], places[..., 1] = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
+    channels = [Image.fromarray(places[..., channel]) for channel in (0, 1)]
+    across, down = (np.asarray(ImageOps.fit(one, crop.pixels)) for one in channels)
+    left, top, share_x, share_y = crop.place
+    assert left + share_x / 2 == pytest.approx(0.5)
+    assert top + share_y / 2 == pytest.approx(0.5)
+    assert across[0, -1] - across[0, 0] == pytest.approx(share_x, abs=0.12)
+    assert down[-1, 0] - down[0, 0] == pytest.approx(share_y, abs=0.12)
+    assert max(share_x, share_y) == 1
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from([*GenerationRequest.__dataclass_fields__, "other"])
+
+
+@given(st.dictionaries(names, anything) | anything)
+def test_whatever_a_browser_kept_gives_settings_that_can_be_used(kept: Any) -> None:
+    usable = form.restored(Catalogue(), json.dumps(kept))
+    if usable:
+        GenerationRequest.from_dict(usable | {"image": "x"})
+        assert usable["model"] in Catalogue().names
+
+
+@given(st.text() | st.none() | st.integers())
+def test_kept_text_that_is_no_settings_is_left(text: Any) -> None:
+    assert isinstance(form.restored(Catalogue(), text), dict)
+
+
+def test_settings_come_back_as_they_were_kept() -> None:
+    kept = form.defaults(DEMO, PLANNER) | {"model": "demo", "prompt": "a ball", "seed": 7, "seconds": 9.5}
+    assert form.restored(Catalogue(), json.dumps(kept)) == kept
+    assert form.restored(Catalogue(), json.dumps(kept | {"model": "gone", "mode": "sideways"})) == kept
+
+
+def test_the_models_own_values_are_the_first_ones() -> None:
+    assert (DEMO.steps, form.defaults(DEMO, PLANNER)["steps"]) == (8, 8)
+    assert form.defaults(replace(DEMO, steps=30, guidance=6.0), PLANNER)["guidance"] == 6.0
+    assert form.defaults(find_model("framepack-f1"), PLANNER)["steps"] == 25
+    assert form.to_request({"resolution": 128}, DEMO, PLANNER)["resolution"] is None
+    assert form.to_request({"resolution": 192}, DEMO, PLANNER)["resolution"] == 192
+
+
+def test_a_seed_that_a_browser_rounds_is_refused() -> None:
+    assert form.to_request({"seed": 2**53 - 1}, DEMO, PLANNER)["seed"] == 2**53 - 1
+    with pytest.raises(InputError) as refusal:
+        form.to_request({"seed": 2**53}, DEMO, PLANNER)
+    assert form.control_of(refusal.value) == "seed"
+
+
+@pytest.mark.parametrize("name", ["seconds", "steps", "prompt", "negative", "crf", "image"])
+def test_a_refusal_knows_its_control(name: str) -> None:
+    good: dict[str, Any] = {"image": "x"}
+    with pytest.raises(InputError) as refusal:
+        GenerationRequest.from_dict(good | {name: None} if name != "image" else {})
+    assert form.control_of(refusal.value) == name
+
+
+def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    engine = StagedEngine()
+    service = JobService(tmp_path / "outputs", engine)
+    describer = Describer(service, Catalogue())
+    photo = {"path": str(write_photo(tmp_path / "photo.png"))}
+    values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
+    told = describer.describe(values)
+    assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in told.length
+    assert "No time estimate yet" in told.length
+    assert told.facts["size"] == "144 × 112 of 320 × 240"
+    assert told.facts["look"] == "seed 31337 · 8 steps · guidance 10"
+    assert "640 × 480" not in describer.describe(values | {"resolution": 640}).facts["size"]
+    assert describer.describe(values | {"image": {"path": "/etc/passwd"}}).facts["crop"] is None
+    assert "not a picture" in describer.describe(values | {"image": {"path": str(_text(tmp_path))}}).picture
+    broken = values | {"seconds": "<b>", "steps": None, "cfg": "x", "model": ["x"], "seed": "<i>"}
+    assert describer.describe(broken).length == ""
+    assert "<" not in describer.describe(broken).facts["look"]
+    service.start()
+    try:
+        engine.go(100)
+        Actions(service, Catalogue()).run_example("demo", 0)
+        (job,) = service.jobs()
+        assert [item for item in service.follow(job.id) if item][-1][1].is_final
+        assert "on this machine, from its last job." in describer.describe(values).length
+    finally:
+        service.stop()
+
+
+def _text(folder: Path) -> Path:
+    path = folder / "holiday.jpg"
+    path.write_text("not a picture")
+    return path
+
+
+def test_an_upright_photo_is_measured_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    image = Image.new("RGB", (400, 300))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "phone.jpg", exif=exif)
+    describer = Describer(JobService(tmp_path / "outputs"), Catalogue())
+    values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": {"path": str(tmp_path / "phone.jpg")}}
+    assert describer.describe(values).facts["size"] == "112 × 144 of 300 × 400"
+
+
+def test_an_example_is_made_with_the_models_own_settings(tmp_path: Path) -> None:
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    actions = Actions(service, Catalogue())
+    filled = actions.run_example("demo", 0)
+    (job,) = service.jobs()
+    request = job.request
+    assert request.prompt == filled["prompt"] == DEMO.examples[0]
+    assert (request.seconds, request.steps, request.resolution) == (filled["seconds"], 8, None)
+    with Image.open(request.image) as made, Image.open("assets/examples/the-red-ball-moves-right.png") as own:
+        assert made.tobytes() == own.convert("RGB").tobytes()
+    for model, index in (("demo", 99), ("demo", None), ("gone", 0)):
+        assert actions.run_example(model, index) == {}  # pyright: ignore[reportArgumentType]
+    assert len(service.jobs()) == 1

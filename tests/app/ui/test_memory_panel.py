@@ -1,0 +1,277 @@
+"""What the form says of memory, without a browser: on one card and on a machine without any."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.service import JobService
+from app.machine import named_machine
+from app.ui.catalogue import Catalogue
+from app.ui.form import settings as form
+from app.ui.form.actions import Actions
+from app.ui.form.describe import Describer
+from app.ui.form.memory_view import tell
+from app.ui.live.memory_record import memory_of
+from app.ui.planner import Planner, Refusal
+from app.ui.text import gb
+from diffusers_helper.errors import InputError
+from diffusers_helper.machine.kernels import keep_kernel
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import HostMemory
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.budget import GB
+from diffusers_helper.planning.job import FORGET, learned_levels
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.recovery import Level
+from diffusers_helper.request import GenerationRequest
+from tests.support.pages import write_photo
+from tests.support.staged_engine import MEASURED, StagedEngine, memory_record
+
+RADEON = Planner(profile_for(named_machine("gfx1100:24"), {}))
+COMPUTER = Planner(profile_for(Machine("cpu", "", "CPU", 32 * GB), {}))
+SHAPE = (640, 640)
+
+
+def told(planner: Planner, model: str = "framepack-i2v", **settings: Any) -> tuple[str, str]:
+    """State and text of the panel."""
+    info = find_model(model)
+    request = GenerationRequest(image="x", model=model, mode=info.modes[0], **settings)
+    panel = tell(planner, request, info, SHAPE if model != "demo" else (128, 128))
+    text = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", panel.markup))
+    return panel.state, text.replace("&#x27;", "'")
+
+
+def peak_in(state: str) -> float:
+    return float(state.removeprefix("fits, peak ").removesuffix(" GB"))
+
+
+def test_the_defaults_are_those_of_the_machine() -> None:
+    assert RADEON.defaults == {"vram_cap_gb": 20.0, "preserved_gb": 18.0}
+    assert (RADEON.most_gb, COMPUTER.most_gb) == (24.0, 32.0)
+    assert COMPUTER.defaults == {"vram_cap_gb": 28.0, "preserved_gb": 0.0}
+    assert RADEON.own({"vram_cap_gb": 20, "preserved_gb": 18.0}) == {
+        "vram_cap_gb": None,
+        "preserved_gb": None,
+    }
+    assert RADEON.own({"vram_cap_gb": 20.5, "preserved_gb": 0}) == {"vram_cap_gb": 20.5, "preserved_gb": 0}
+    assert RADEON.own({"seconds": 5}) == {}
+
+
+def test_a_plan_that_fits_says_what_it_costs() -> None:
+    state, text = told(RADEON)
+    assert 4 < peak_in(state) < 8
+    peak = state.removeprefix("fits, peak ").removesuffix(" GB")
+    assert (
+        f"Fits: peak {peak} of 20 GB. 58 of 60 blocks of the transformer are streamed, 22.3 GB a step."
+        in text
+    )
+    assert "cap 20 " in text
+    assert "no GPU" not in text
+    for stage in (
+        "Prompt (Llama)",
+        "Prompt (CLIP)",
+        "Picture (VAE)",
+        "Picture (SigLIP)",
+        "Denoising",
+        "Decoding",
+    ):
+        assert stage in text
+    # With real guidance a step runs the transformer twice.
+    assert "44.6 GB a step" in told(RADEON, cfg=2.0)[1]
+
+
+def test_less_preserved_means_less_streamed_and_more_taken() -> None:
+    streamed, peaks = list[float](), list[float]()
+    for preserved in (18.0, 14.5, 10.0, 0.0):
+        state, text = told(RADEON, preserved_gb=preserved)
+        streamed.append(float(re.findall(r"streamed, ([\d.]+) GB a step", text)[0]))
+        peaks.append(peak_in(state))
+    assert streamed == sorted(streamed, reverse=True)
+    assert streamed[0] > streamed[-1] + 10
+    assert peaks == sorted(peaks)
+    assert peaks[-1] <= 20
+
+
+def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
+    assert "Preserved memory gives way to 8 GB under this cap." in told(RADEON, vram_cap_gb=10)[1]
+    assert "gives way" not in told(RADEON, vram_cap_gb=10, preserved_gb=8)[1]
+
+
+def test_without_a_gpu_it_says_what_the_cap_means() -> None:
+    state, text = told(COMPUTER, "demo")
+    assert state == "fits, peak 0.095 GB"
+    assert "Everything fits at once and stays on the device." in text
+    assert "There is no GPU here: the plan is for the CPU’s main memory" in text
+
+
+def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
+    state, text = told(RADEON, vram_cap_gb=4)
+    assert state == "does not fit"
+    least = re.findall(r"the smallest cap that works is ([\d.]+) GB", text)[0]
+    assert f"Set VRAM Cap to {least} GB or more or choose a smaller Resolution." in text
+    assert told(RADEON, vram_cap_gb=float(least))[0].startswith("fits, peak ")
+    state, text = told(RADEON, preserved_gb=19.9)
+    assert state == "does not fit"
+    assert "Lower GPU Inference Preserved Memory or set VRAM Cap to 20.9 GB or more." in text
+    small = Planner(profile_for(named_machine("gfx1100:4"), {}))
+    state, text = told(small)
+    assert state == "does not fit"
+    assert "and this device has 4 GB. Choose a smaller Resolution." in text
+
+
+def test_of_a_card_whose_size_is_unknown_nothing_is_planned() -> None:
+    planner = Planner(profile_for(Machine("cuda", "", "NVIDIA GPU", 0), {}))
+    assert told(planner)[0] == "planned at the start"
+    assert (
+        planner.check(GenerationRequest(image="x", model="framepack-i2v"), find_model("framepack-i2v"))
+        is None
+    )
+    assert told(planner, vram_cap_gb=12)[0].startswith("fits, peak ")
+
+
+def test_the_description_follows_the_memory_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    catalogue = Catalogue(planner=RADEON)
+    describer = Describer(JobService(tmp_path / "outputs"), catalogue)
+    info = find_model("framepack-i2v")
+    photo = {"path": str(write_photo(tmp_path / "photo.png"))}
+    values = form.defaults(info, RADEON) | {"model": info.name, "image": photo}
+    assert describer.describe(values).facts["defaults"] == RADEON.defaults
+    large, small = (describer.describe(values | {"resolution": side}).facts["memory"] for side in (640, 192))
+    assert peak_in(small) < peak_in(large)
+    assert describer.describe(values | {"vram_cap_gb": 3.5}).facts["memory"] == "does not fit"
+    broken = describer.describe(values | {"vram_cap_gb": 0})
+    assert broken.facts["memory"] == ""
+    assert "vram_cap_gb is 0" in broken.memory
+    assert describer.describe(values | {"steps": "<b>"}).memory == ""
+
+
+def test_what_does_not_fit_is_refused_before_it_is_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    catalogue = Catalogue(planner=RADEON)
+    actions = Actions(service, catalogue)
+    info = find_model("framepack-i2v")
+    photo = {"path": str(write_photo(tmp_path / "photo.png"))}
+    values = form.defaults(info, RADEON) | {"model": info.name, "image": photo, "prompt": "a ball"}
+    notice = actions.start(values | {"vram_cap_gb": 3.5})
+    assert 'data-control="vram_cap_gb"' in notice
+    said = Describer(service, catalogue).describe(values | {"vram_cap_gb": 3.5}).memory
+    sentence = re.findall("<b>(.*)</b>", notice)[0]
+    assert "smallest cap that works is" in sentence
+    assert sentence in said
+    with pytest.raises(InputError, match="Does not fit"):
+        catalogue.submit(service, {"image": photo["path"], "model": info.name, "vram_cap_gb": 3.5})
+    assert service.jobs() == []
+    assert actions.start(values) == ""
+    (job,) = service.jobs()
+    assert (job.request.vram_cap_gb, job.request.preserved_gb) == (None, None)
+    actions.start(values | {"preserved_gb": 0, "vram_cap_gb": 12.5})
+    assert (service.jobs()[0].request.vram_cap_gb, service.jobs()[0].request.preserved_gb) == (12.5, 0)
+
+
+def test_planning_again_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, info = Planner(COMPUTER.profile), find_model("demo")
+    first = planner.plan(GenerationRequest(image="x"), info, (128, 128))
+    monkeypatch.setattr(
+        "app.ui.planner.demands_for", lambda *_: pytest.fail("the model's files were read again")
+    )
+    again = planner.plan(GenerationRequest(image="x", vram_cap_gb=0.01), info, (128, 128))
+    assert not isinstance(first, Refusal)
+    assert isinstance(again, Refusal)
+
+
+def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(tmp_path: Path) -> None:
+    planner = Planner(RADEON.profile, local=Local(folder=tmp_path))
+    before = told(planner, preserved_gb=0)
+    info = find_model("framepack-i2v")
+    request = GenerationRequest(image="x", model=info.name)
+    learned_levels(planner.local.learned, request, info, planner.profile, *SHAPE).write(Level(weights=1))
+    state, text = told(planner, preserved_gb=0)
+    assert peak_in(state) < peak_in(before[0])
+    assert "Memory ran out on this card before, so the plan is smaller than it could be:" in text
+    assert f"`{FORGET}` forgets that." in text
+    planner.local.learned.forget()
+    assert told(planner, preserved_gb=0) == before
+
+
+def test_what_doctor_found_while_the_page_is_up_changes_the_plan(tmp_path: Path) -> None:
+    planner = Planner(RADEON.profile, local=Local(folder=tmp_path))
+    assert told(planner)[0].startswith("fits")
+    kernel = "_scaled_dot_product_attention_math"
+    keep_kernel(planner.local.kernels, "gfx1100", metadata.version("torch"), kernel)
+    assert told(planner)[0] == "does not fit"
+
+
+def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(32 * GB, 8 * GB, 0, 0)
+    monkeypatch.setattr("app.ui.planner.host_memory", lambda: memory)
+    monkeypatch.setattr(
+        "diffusers_helper.planning.job.weights_file", lambda info: tmp_path / "weights.safetensors"
+    )
+    threads: list[str] = []
+
+    def speed(file: Path) -> float:
+        threads.append(threading.current_thread().name)
+        return 2.0 * GB
+
+    monkeypatch.setattr("diffusers_helper.machine.disk.disk_speed", speed)
+    planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
+    assert "22.31 GB of streamed weights do not fit into 8.00 GB of free main memory" in told(planner)[1]
+    planner.disks.wait()
+    assert "about 11 s a step for that" in told(planner)[1]
+    assert "about 22 s a step for that" in told(planner, cfg=2.0)[1]
+    again = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
+    assert "about 11 s a step for that" in told(again)[1]
+    assert threads == ["disk"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0"), (6 * GB, "6.0"), (int(22.34 * GB), "22.3"), (GB // 2, "0.50"), (GB // 50, "0.020")],
+)
+def test_figures_are_short(count: int, text: str) -> None:
+    assert gb(count) == text
+
+
+def test_a_jobs_record_becomes_a_plot(tmp_path: Path) -> None:
+    file = tmp_path / "memory.json"
+    assert memory_of(file) is None
+    file.write_text(json.dumps(memory_record(2)))
+    shown = memory_of(file)
+    assert shown is not None
+    assert [bar[0] for bar in shown["bars"]] == ["text", "sample", "decode", "sample", "decode"]
+    assert [bar[1] for bar in shown["bars"]] == [0, 0.2, 0.4, 0.6, 0.8]
+    _, _, _, measured, planned = shown["bars"][2]
+    assert measured / shown["cap"] == pytest.approx(6.5 / 20, abs=1e-3)
+    assert planned / shown["cap"] == pytest.approx(7 / 20, abs=1e-3)
+    assert [row["cells"] for row in shown["rows"]] == [
+        ["3.0", "2.0", "–"], ["6.0", "5.0", "11.0"], ["7.0", "6.5", "–"],
+    ]  # fmt: skip
+    assert "at most 6.5 GB, in “Decoding”; the cap is 20 GB" in shown["said"]
+    file.write_text(json.dumps(memory_record(2) | {"cap_bytes": 100 * MEASURED["decode"]}))
+    far = memory_of(file)
+    assert far is not None
+    assert far["cap"] is None
+    assert far["capText"].endswith("far above")
+    assert max(bar[4] for bar in far["bars"]) > 0.9
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", '{"stages": [1]}', json.dumps(memory_record(1)).replace("1073", "-1")]
+)
+def test_a_record_of_no_use_is_left_out(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "memory.json"
+    file.write_text(text)
+    assert memory_of(file) is None

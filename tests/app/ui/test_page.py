@@ -1,0 +1,163 @@
+"""The page in Chromium, over an engine that goes on when the test says so."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.machine import this_profile
+from app.ui.text import cap_gb
+from diffusers_helper.errors import InputError
+from diffusers_helper.picture import load_picture
+from diffusers_helper.request import RANGES, GenerationRequest
+from tests.support.clips import read
+from tests.support.pages import (
+    FIRST,
+    VIDEO,
+    PageProgram,
+    Stand,
+    needs_chromium,
+    notice,
+    open_folds,
+    start,
+    status,
+    visit,
+)
+
+pytestmark = needs_chromium
+LABELS = {
+    "seconds": 5, "steps": 8, "guidance": 10, "cfg": 1, "cfg_rescale": 0, "crf": 16,
+}  # fmt: skip
+
+
+def test_the_controls_are_those_of_framepack(page: Any) -> None:
+    open_folds(page)
+    for name, value in LABELS.items():
+        bounds = RANGES[name]
+        number = page.get_by_label(re.compile(f"^number input for {re.escape(bounds.label)}"))
+        slider = page.get_by_label(re.compile(f"^range slider for {re.escape(bounds.label)}"))
+        assert float(number.input_value()) == value
+        assert [float(slider.get_attribute(end)) for end in ("min", "max")] == [bounds.low, bounds.high]
+    assert page.get_by_label("Seed", exact=True).input_value() == "31337"
+    assert page.get_by_label("Negative Prompt").input_value() == ""
+    assert page.get_by_label("Use TeaCache").is_disabled()
+    assert page.get_by_role("button", name="End Generation").is_disabled()
+    assert page.get_by_text("GPU Inference Preserved Memory (GB) (larger means slower)").is_visible()
+
+
+def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Path) -> None:
+    start(page, photo, seconds=1)
+    first = status(page, state="running").get_attribute("data-job")
+    page.get_by_role("button", name="Start Generation (queued second)").click()
+    notice(page, "Queued second: 1 job comes first.")
+    page.get_by_role("button", name="Start Generation (queued third)").click()
+    notice(page, "Queued third: 2 jobs come first.")
+    page.get_by_role("button", name="Remove Last from Queue (2 waiting)").click()
+    page.get_by_role("button", name="Remove Last from Queue (1 waiting)").wait_for()
+    assert [job.state for job in stand.service.jobs()] == ["cancelled", "queued", "running"]
+    stand.engine.go(FIRST + 1)
+    page.wait_for_function(f"document.querySelector('.lt-status').dataset.job !== '{first}'")
+    assert stand.service.job(first).state == "finished"
+    page.get_by_role("button", name="End Generation").click()
+    status(page, state="cancelled")
+    assert page.get_by_role("button", name="Start Generation").inner_text() == "Start Generation"
+
+
+def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
+    page: Any, stand: Stand, tmp_path: Path
+) -> None:
+    start(page, None)
+    with pytest.raises(InputError) as refusal:
+        GenerationRequest.from_dict({})
+    assert notice(page, "no picture").inner_text() == str(refusal.value)
+    text = tmp_path / "holiday.jpg"
+    text.write_text("not a picture")
+    page.set_input_files("input[type=file]", str(text))
+    page.wait_for_selector(".lt-request .image-container img", state="attached")
+    page.get_by_role("button", name="Start Generation").click()
+    with pytest.raises(InputError) as refusal:
+        load_picture(text)
+    assert notice(page, "holiday.jpg").inner_text() == str(refusal.value)
+    assert stand.service.jobs() == []
+
+
+def test_what_a_person_writes_never_becomes_markup(page: Any, stand: Stand, photo: Path) -> None:
+    hostile = '<img src=x onerror="window.hit=1">${window.hit=2}{{hit}}</p><script>window.hit=3</script>'
+    start(page, photo, prompt=hostile)
+    stand.engine.go(FIRST)
+    assert hostile in status(page, state="running", frames=33).inner_text()
+    page.reload()
+    assert hostile in status(page, state="running", frames=33).inner_text()
+    assert page.evaluate("window.hit") is None
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_the_demo_model_names_its_words(page: Any) -> None:
+    page.get_by_text("This is the demo model.").wait_for()
+    page.get_by_text("The words it knows").click()
+    assert "diamond" in page.locator(".lt-demo dl").inner_text()
+    page.get_by_label("Prompt", exact=True).fill("the red <b>walrus</b> moves right")
+    page.locator("#lt-unknown").wait_for()
+    assert page.locator("mark").all_inner_texts() == ["b", "walrus"]
+    page.get_by_role("button", name="the camera pans left", exact=True).click()
+    page.locator("mark").first.wait_for(state="detached")
+    assert page.get_by_label("Prompt", exact=True).input_value() == "the camera pans left"
+
+
+def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Stand) -> None:
+    cap = cap_gb(this_profile(os.environ).cap_bytes.value)
+    text = page.locator(".lt-machine").inner_text()
+    assert " ".join(text.split()) == f"CPU, Longtake demo model memory cap {cap} GB"
+
+
+def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
+    page.get_by_text("5 s → comes out as 4.83 s, 145 frames in 4 sections.").wait_for()
+    page.get_by_label(f"number input for {RANGES['seconds'].label}").fill("60")
+    page.get_by_text("60 s → comes out as 60.03 s, 1801 frames in 50 sections.").wait_for()
+    open_folds(page)
+    page.get_by_role("button", name="New seed").click()
+    page.wait_for_function("![...document.querySelectorAll('input')].some(i => i.value === '31337')")
+    assert page.get_by_role("radio").count() == 2
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="FramePack F1").click()
+    page.locator(".lt-demo").wait_for(state="detached")
+    page.wait_for_function("document.querySelectorAll('input[type=radio]').length === 1")
+    assert page.get_by_role("radio", name="Forward · F1").is_checked()
+    assert page.get_by_label("number input for Resolution").input_value() == "640"
+    assert page.get_by_label("number input for Steps").input_value() == "25"
+    assert page.locator("#lt-model").inner_text() == "FramePack F1"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1024, 1440, 3840])
+def test_nothing_is_wider_than_the_window(browser: Any, stand: Stand, width: int, theme: str) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=theme)
+    visit(page, stand)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("button", name="Start Generation").wait_for()
+    box = page.get_by_role("button", name="Start Generation").bounding_box()
+    assert box["y"] + box["height"] <= 844
+    page.close()
+
+
+@pytest.mark.slow
+def test_the_whole_product_from_a_click_to_a_video(
+    browser: Any, tmp_path: Path, tiny_model: Path, photo: Path
+) -> None:
+    program = PageProgram(tmp_path, "--model", str(tiny_model))
+    page = browser.new_page()
+    try:
+        page.goto(program.wait_until_up())
+        start(page, photo, seconds=1, steps=2)
+        page.set_default_timeout(120_000)
+        finished = status(page, state="finished", frames=37)
+        assert page.evaluate(VIDEO)["duration"] == pytest.approx(37 / 30, abs=0.02)
+        video = program.outputs / finished.get_attribute("data-job") / "video.mp4"
+        assert len(read(video)) == 37
+    finally:
+        page.close()
+        program.end()

@@ -1,0 +1,387 @@
+"""The right side of the page in Chromium, over an engine that goes on when the test says so."""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.jobs.service import JobService
+from app.ui.live.watch import Scene, watch
+from diffusers_helper.packing import MODES, Mode, plan_sections
+from diffusers_helper.request import GenerationRequest
+from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
+from tests.support.staged_engine import (
+    FAILING_LATE_PROMPT,
+    FAILING_PROMPT,
+    MEASURED,
+    MESSAGE,
+    PEAK,
+    REMEDY,
+    STEPS,
+)
+
+pytestmark = needs_chromium
+TOP = "document.querySelector('.lt-stage video.lt-top')"
+# Notes both videos' moments the instant one is put over the other, before anything else can run.
+WATCH_SWAPS = """() => {
+    window.swaps = [];
+    const videos = [...document.querySelectorAll('.lt-stage video')];
+    let top = document.querySelector('video.lt-top');
+    new MutationObserver(() => {
+        const now = document.querySelector('video.lt-top');
+        if (now && top && now !== top) {
+            window.swaps.push({
+                old: top.currentTime, now: now.currentTime, length: now.duration, before: top.duration,
+                ready: now.readyState, paused: now.paused, volume: now.volume, rate: now.playbackRate,
+            });
+        }
+        top = now || top;
+    }).observe(videos[0].parentElement, {subtree: true, attributes: true, attributeFilter: ['class']});
+}"""
+# What the line about the connection and the engine has said since.
+WATCH_PULSE = """() => {
+    window.pulses = [];
+    const line = document.querySelector('.lt-pulse-text');
+    new MutationObserver(() => window.pulses.push(line.textContent))
+        .observe(line, {subtree: true, childList: true, characterData: true});
+}"""
+SHIFT = """() => {
+    window.shift = 0;
+    new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shift += entry.value; }))
+        .observe({type: 'layout-shift', buffered: false});
+}"""
+
+
+def submit(stand: Stand, photo: Path, **settings: Any) -> str:
+    """The id of a job that any open page shows."""
+    return stand.service.submit(
+        GenerationRequest(image=str(photo), **{"prompt": "the red ball moves right", **settings})
+    ).id
+
+
+def shows(page: Any, frames: int) -> None:
+    """Waits until the version of so many frames is the one that is watched."""
+    page.wait_for_selector(f'.lt-stage[data-url$="?v={frames}"]')
+
+
+def totals(seconds: float, mode: Mode) -> list[int]:
+    return [section.total_frames for section in plan_sections(seconds, mode=mode)]
+
+
+class Screencast:
+    """Every picture that the browser composes, as (T, H, W) grey values of the middle of the video."""
+
+    def __init__(self, page: Any) -> None:
+        self._client = page.context.new_cdp_session(page)
+        self._box = page.locator(".lt-stage").bounding_box()
+        self.frames: list[np.ndarray] = []
+        self._client.on("Page.screencastFrame", self._take)
+        self._client.send("Page.startScreencast", {"format": "jpeg", "quality": 60, "everyNthFrame": 1})
+
+    def _take(self, frame: dict[str, Any]) -> None:
+        self._client.send("Page.screencastFrameAck", {"sessionId": frame["sessionId"]})
+        picture = Image.open(io.BytesIO(base64.b64decode(frame["data"]))).convert("L")
+        scale = picture.width / frame["metadata"]["deviceWidth"]
+        x, y, width, height = (self._box[key] * scale for key in ("x", "y", "width", "height"))
+        middle = (x + width * 0.3, y + height * 0.3, x + width * 0.6, y + height * 0.7)
+        self.frames.append(np.asarray(picture.crop(tuple(map(round, middle)))))
+
+    def stop(self) -> None:
+        self._client.send("Page.stopScreencast")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_playing_video_grows_without_a_jump_or_a_black_frame(
+    page: Any, stand: Stand, photo: Path, mode: Mode
+) -> None:
+    submit(stand, photo, mode=mode, seconds=3.6)
+    status(page, state="running")
+    first, *rest = totals(3.6, mode)
+    stand.engine.go(FIRST)
+    shows(page, first)
+    page.evaluate(f"() => {{ {TOP}.volume = 0.5; {TOP}.playbackRate = 0.25; }}")
+    page.evaluate(WATCH_SWAPS)
+    cast = Screencast(page)
+    for frames in rest:
+        # Slowly and far from the end, where the loop's own jump would be taken for the swap's.
+        page.evaluate(f"() => {{ {TOP}.currentTime = 0.2; }}")
+        page.wait_for_function(f"!{TOP}.paused && !{TOP}.seeking && {TOP}.currentTime > 0.2")
+        stand.engine.go(FURTHER)
+        shows(page, frames)
+    page.wait_for_timeout(200)
+    cast.stop()
+    swaps = page.evaluate("window.swaps")
+    assert len(swaps) == len(rest)
+    for swap in swaps:
+        in_front = swap["length"] - swap["before"] if mode == "inverted" else 0.0
+        # It loops while the job runs, so what stood at the end may have gone on from the beginning.
+        moved = (swap["now"] - swap["old"] - in_front) % swap["length"]
+        assert min(moved, swap["length"] - moved) <= 0.1
+        assert swap["ready"] >= 2
+        assert (swap["volume"], swap["rate"]) == (0.5, 0.25)
+    assert not page.evaluate(f"{TOP}.paused")
+    assert len(cast.frames) > 5
+    assert min(frame.mean() for frame in cast.frames) > 60
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_paused_video_stays_on_its_frame(page: Any, stand: Stand, photo: Path, mode: Mode) -> None:
+    submit(stand, photo, mode=mode, seconds=3.6)
+    first, *rest = totals(3.6, mode)
+    stand.engine.go(FIRST)
+    shows(page, first)
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_label("Position in the video").fill("0.5")
+    page.wait_for_function(f"!{TOP}.seeking")
+    page.get_by_role("button", name="Play").focus()
+    stand.engine.go((FURTHER) * 2)
+    shows(page, rest[-1])
+    moved = (rest[-1] - first) / 30 if mode == "inverted" else 0.0
+    assert page.evaluate(f"{TOP}.currentTime") == pytest.approx(0.5 + moved, abs=1 / 30)
+    assert page.evaluate(f"{TOP}.paused")
+    assert page.evaluate("document.activeElement.className") == "lt-play"
+    page.keyboard.press("ArrowLeft")
+    expected = max(0.0, 0.5 + moved - 1)
+    assert page.evaluate(f"{TOP}.currentTime") == pytest.approx(expected, abs=1 / 30)
+    page.keyboard.press("k")
+    page.wait_for_function(f"!{TOP}.paused")
+
+
+def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path) -> None:
+    photo = tmp_path / "photo.png"  # of the shape of the video that the engine makes
+    Image.new("RGB", (960, 640), (90, 140, 170)).save(photo)
+    job = submit(stand, photo, seconds=2.4, seed=7, resolution=640)
+    status(page, state="running")
+    page.evaluate(SHIFT)
+    stand.engine.go(FIRST - 3)
+    running = status(page, state="running", section=1, step=1)
+    assert "Section 1 of 2, step 1 of 2" in running.inner_text()
+    preview = page.locator(".lt-latent")
+    preview.get_by_text("Being made: 1.2 – 2.4 s").wait_for()
+    assert preview.bounding_box()["width"] >= 150
+    last = page.locator('.lt-cell[data-section="1"]')
+    assert last.get_attribute("aria-label") == "Section 1.2 – 2.4 s, step 1 of 2"
+    assert page.locator(".lt-cell").all_inner_texts()[0].startswith("0.0 – 1.2 s")
+    stand.engine.go(1)
+    status(page, step=STEPS)
+    stand.engine.go(1)
+    page.get_by_text("Decoding section 1 of 2").wait_for()
+    stand.engine.go(1)
+    shows(page, 33)
+    page.wait_for_function("document.querySelector('.lt-cell[data-section=\"1\"] img').naturalWidth === 96")
+    running = page.locator(".lt-status")
+    percent = int(running.get_attribute("data-percent"))
+    assert 30 <= percent <= 60
+    assert page.title() == f"{percent} % · Longtake"
+    assert running.get_by_role("progressbar", name="Whole video").get_attribute("aria-valuenow") == str(
+        percent
+    )
+    stand.engine.go(FURTHER)
+    shows(page, 73)
+    assert page.evaluate("window.shift") < 0.01
+    stand.engine.go()
+    finished = status(page, state="finished", frames=73)
+    page.wait_for_function("document.title === 'Done · Longtake'")
+    page.wait_for_selector('.lt-stage[data-url*="/video.mp4"]')
+    finished.get_by_text("Settings of this video").click()
+    assert finished.get_by_text("Seed").locator("xpath=..").inner_text().split() == ["Seed", "7"]
+    ram = finished.get_by_text("Most RAM of the engine since its start").locator("xpath=..")
+    assert ram.inner_text().endswith(f"{PEAK / 2**30:.1f} GB")
+    assert finished.get_by_role("rowheader", name="Denoising steps").is_visible()
+    with page.expect_download() as download:
+        finished.get_by_text("Download the video (2.43 s)").click()
+    assert download.value.suggested_filename == f"longtake-the-red-ball-moves-right-{job[-4:]}.mp4"
+    assert Path(download.value.path()).read_bytes() == (stand.outputs / job / "video.mp4").read_bytes()
+
+
+def test_a_click_on_a_section_goes_there(page: Any, stand: Stand, photo: Path) -> None:
+    submit(stand, photo, seconds=3.6)
+    stand.engine.go(FIRST + FURTHER)
+    shows(page, 69)
+    page.get_by_role("button", name="Pause").click()
+    hidden = (109 - 69) / 30
+    page.locator('.lt-cell[data-section="1"]').click()
+    page.wait_for_function(f"Math.abs({TOP}.currentTime - {2.4 - hidden}) < 0.04")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"{TOP}.currentTime < 0.04")
+    page.keyboard.press("Home")
+    assert page.evaluate("document.activeElement.dataset.section") == "3"
+    page.keyboard.press("Enter")  # not made yet: nothing happens
+    assert page.evaluate(f"{TOP}.currentTime") < 0.04
+
+
+def test_a_long_video_scrolls_in_its_own_strip(page: Any, stand: Stand, photo: Path) -> None:
+    submit(stand, photo, seconds=120, mode="forward")
+    status(page, state="running")
+    assert page.locator(".lt-cell").count() == 100
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.lt-strip'))")
+    assert page.locator('.lt-cell[tabindex="0"]').count() == 1
+
+
+def test_a_cancel_says_what_is_waited_for(page: Any, stand: Stand, photo: Path) -> None:
+    stand.engine.hold_cancel()
+    submit(stand, photo)
+    stand.engine.go(FIRST + 2)
+    status(page, state="running", section=2, step=1)
+    page.get_by_role("button", name="End Generation").click()
+    page.locator(".lt-headline", has_text="Ending: the step being computed is finished first").wait_for()
+    page.reload()
+    page.locator(".lt-headline", has_text="Ending: the step being computed is finished first").wait_for()
+    stand.engine.release_cancel()
+    ended = status(page, state="cancelled", frames=33)
+    assert "Download what there is (1.10 s)" in ended.inner_text()
+    shows(page, 33)
+
+
+def test_reload_and_a_second_tab_find_the_running_job(page: Any, stand: Stand, photo: Path) -> None:
+    job = submit(stand, photo, seconds=2.4, steps=9)
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33, job=job)
+    page.reload()
+    again = status(page, state="running", frames=33, job=job)
+    assert "Steps per section9" in (again.locator(".lt-settings").text_content() or "")
+    second = page.context.new_page()
+    visit(second, stand)
+    status(second, state="running", frames=33, job=job)
+    page.close()
+    stand.engine.go(FURTHER + 1)
+    status(second, state="finished", frames=73, job=job)
+    second.reload()
+    status(second, state="finished", frames=73, job=job)
+    shows(second, 73)
+    assert second.evaluate(f"{TOP}.paused")
+
+
+def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, photo: Path) -> None:
+    job = submit(stand, photo, prompt=FAILING_LATE_PROMPT, seconds=2.4)
+    stand.engine.go(FIRST + FURTHER)
+    failed = status(page, state="failed")
+    assert failed.get_by_role("alert").inner_text() == f"{MESSAGE} {REMEDY}"
+    assert not failed.locator("pre").is_visible()
+    failed.get_by_text("Technical details").click()
+    assert job in failed.locator("pre").inner_text()
+    # Where time and memory went until then, from what the job's folder keeps.
+    facts = " ".join(failed.locator(".lt-facts").inner_text().split())
+    assert f"Peak on the device {MEASURED['decode'] / 2**30:.1f} GB under a cap of 20 GB" in facts
+    assert failed.locator(".lt-plot .lt-use").count() == 3
+    assert failed.get_by_role("rowheader", name="Decoding").last.is_visible()
+    assert "Traceback" in failed.locator("pre").inner_text()
+    shows(page, 33)
+    assert "Download what there is (1.10 s)" in failed.inner_text()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    failed.get_by_role("button", name="Copy report").click()
+    failed.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == failed.locator("pre").text_content()
+
+
+def test_a_job_that_is_over_at_once_is_told_all_the_same(page: Any, stand: Stand, photo: Path) -> None:
+    page.wait_for_function("document.querySelector('.lt-view').dataset.state === 'idle'")
+    page.set_viewport_size({"width": 390, "height": 844})
+    stand.engine.go(1000)
+    submit(stand, photo, prompt=FAILING_PROMPT, seconds=1)
+    status(page, state="failed")
+    page.wait_for_function("document.title === 'Failed · Longtake'")
+    page.wait_for_selector('.lt-view[data-first="true"]')
+    page.reload()
+    status(page, state="failed")
+    assert page.title() == "Longtake"
+
+
+def test_silence_is_told_with_the_usual_pace(
+    page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ui.live.scene._CALM_SECONDS", 1.0)
+    submit(stand, photo)
+    stand.engine.go(FIRST + 2)
+    status(page, state="running", section=2, step=1)
+    quiet = page.locator('.lt-pulse[data-kind="quiet"]')
+    quiet.get_by_text("No sign of life for").wait_for()
+    assert "a step usually takes" in quiet.inner_text()
+    stand.engine.go(1)
+    page.locator('.lt-pulse[data-kind="alive"]').wait_for()
+
+
+def test_a_connection_that_hangs_is_told_and_made_anew(
+    page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, over = threading.Event(), threading.Event()
+
+    def hang(service: JobService) -> Iterator[Scene]:
+        is_later = hanging.is_set()
+        for scene in watch(service):
+            if hanging.is_set() and not is_later:
+                over.wait()
+            yield scene
+
+    monkeypatch.setattr("app.ui.live.subscribe.watch", hang)
+    page.reload()
+    job = submit(stand, photo, seconds=2.4)
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33)
+    page.evaluate(WATCH_PULSE)
+    hanging.set()
+    page.wait_for_function("window.pulses.some(words => words.startsWith('Connection lost.'))")
+    stand.engine.go(FURTHER)
+    status(page, state="running", frames=73, job=job)
+    page.locator('.lt-pulse[data-kind="alive"]').wait_for()
+    shows(page, 73)
+    over.set()
+
+
+def test_the_preview_can_be_put_away_and_stays_away(page: Any, stand: Stand, photo: Path) -> None:
+    submit(stand, photo)
+    stand.engine.go(4)
+    page.locator(".lt-latent").wait_for()
+    small = page.locator(".lt-latent").bounding_box()["width"]
+    page.get_by_role("button", name="Enlarge").click()
+    assert page.locator(".lt-latent").bounding_box()["width"] > 1.5 * small
+    page.get_by_role("button", name="Hide").click()
+    page.reload()
+    page.get_by_role("button", name="Show preview").wait_for()
+    assert not page.locator(".lt-latent").is_visible()
+    page.get_by_role("button", name="Show preview").press("Enter")
+    page.locator(".lt-latent").wait_for()
+
+
+@pytest.fixture
+def calm_page(browser: Any, stand: Stand) -> Iterator[Any]:
+    """For a person who asked for less motion, and allows notifications."""
+    context = browser.new_context(reduced_motion="reduce", permissions=["notifications"])
+    context.set_default_timeout(15_000)
+    context.add_init_script(
+        "window.notes = []; window.Notification = class { constructor(title, options) "
+        "{ window.notes.push([title, options.body]); } static permission = 'granted'; };"
+    )
+    page = context.new_page()
+    visit(page, stand)
+    yield page
+    context.close()
+
+
+def test_nothing_moves_by_itself_for_those_who_ask_and_the_end_is_notified(
+    calm_page: Any, stand: Stand, photo: Path
+) -> None:
+    submit(stand, photo, seconds=1)
+    status(calm_page, state="running")
+    notify = calm_page.get_by_role("button", name="Notify me when done")
+    notify.click()
+    calm_page.get_by_role("button", name="You will be notified", pressed=True).wait_for()
+    stand.engine.go(FIRST)
+    shows(calm_page, 37)
+    assert calm_page.evaluate(f"{TOP}.paused")
+    assert not calm_page.evaluate(f"{TOP}.loop")
+    stand.engine.go(1)
+    status(calm_page, state="finished")
+    assert calm_page.evaluate("window.notes") == [
+        ["Longtake: the video is finished", "the red ball moves right"]
+    ]

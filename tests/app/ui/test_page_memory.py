@@ -1,0 +1,155 @@
+"""Memory on the page in Chromium: the plan under its sliders, the refusal at the start, the plot of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.machine import named_machine
+from diffusers_helper.planning.profiles import profile_for
+from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, staged_page, start, status
+from tests.support.staged_engine import CAP, MEASURED, PLANNED, memory_record
+
+pytestmark = needs_chromium
+# Where the cap's line stands in the bar, and where weights and all else end, as shares of the bar.
+BAR = """() => {
+    const bar = document.querySelector('.lt-mem-bar').getBoundingClientRect();
+    const cap = document.querySelector('.lt-mem-cap').getBoundingClientRect();
+    const parts = [...document.querySelectorAll('.lt-mem-bar i')].map((part) => part.getBoundingClientRect());
+    return [cap.left, parts[0].right, parts.at(-1).right].map((at) => (at - bar.left) / bar.width);
+}"""
+# Heights of the plot's blocks, of the lines over them, and of the cap, as shares of the plot.
+PLOT = """() => {
+    const at = (node, name) => 1 - Number(node.getAttribute(name)) / 100;
+    const find = (name) => [...document.querySelectorAll(`.lt-plot .${name}`)];
+    return [find('lt-use').map((one) => at(one, 'y')), find('lt-planned').map((one) => at(one, 'y1')),
+        at(find('lt-cap')[0], 'y1')];
+}"""
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    """The page of a machine with a Radeon of 24 GB, FramePack preselected."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    profile = profile_for(named_machine("gfx1100:24"), {})
+    with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
+        yield stand
+
+
+def head(page: Any, text: str) -> None:
+    """Until the fold's head says so."""
+    page.locator(f'#fold-memory > button[data-state^="{text}"][aria-expanded]').wait_for()
+
+
+def open_memory(page: Any) -> None:
+    head(page, "fits, peak ")
+    fold = page.locator("#fold-memory > button")
+    if fold.get_attribute("aria-expanded") == "false":
+        fold.click()
+    page.locator("#set-preserved_gb input[type=number]").wait_for()
+
+
+def put(page: Any, name: str, value: float) -> None:
+    field = page.locator(f"#set-{name} input[type=number]")
+    field.fill(f"{value:g}")
+    field.press("Tab")
+
+
+def number(page: Any, name: str) -> float:
+    return float(page.locator(f"#set-{name} input[type=number]").input_value())
+
+
+def said(page: Any, text: str) -> str:
+    found = page.locator(".lt-plan-say").filter(has_text=text)
+    found.wait_for()
+    return found.inner_text()
+
+
+def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
+    open_memory(page)
+    assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
+    before = said(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB a step.")
+    assert re.match(r"Fits: peak \d\.\d of 20 GB\.", before)
+    cap, weights, used = page.evaluate(BAR)
+    assert cap == pytest.approx(20 / 24, abs=0.02)
+    assert 0 < weights < used < cap
+    page.get_by_text("Stage by stage").click()
+    put(page, "preserved_gb", 0)
+    page.wait_for_function(f"({BAR})()[1] > 0.5")
+    assert page.evaluate(BAR)[2] <= cap
+    less = said(page, "blocks of the transformer are streamed")
+    assert float(re.findall(r"peak ([\d.]+)", less)[0]) > 15
+    # The table is still open after the plan was replaced.
+    assert page.locator(".lt-plan-stages tbody tr").nth(4).is_visible()
+    put(page, "vram_cap_gb", 12.5)
+    said(page, "of 12.5 GB.")
+    assert page.evaluate(BAR)[0] == pytest.approx(12.5 / 24, abs=0.02)
+
+
+def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:
+    open_memory(page)
+    put(page, "vram_cap_gb", 9.5)
+    said(page, "of 9.5 GB.")
+    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"vram_cap_gb\":9.5')")
+    # What is this machine's own is not kept, so that another machine's page shows its own.
+    assert not page.evaluate("localStorage.getItem('longtake.form').includes('preserved_gb')")
+    page.reload()
+    said(page, "of 9.5 GB.")
+    assert number(page, "vram_cap_gb") == 9.5
+    page.get_by_role("button", name="Reset to defaults").click()
+    said(page, "of 20 GB.")
+    assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
+
+
+def test_the_header_names_the_card_and_its_cap(page: Any) -> None:
+    head(page, "fits, peak ")
+    text = page.locator(".lt-machine").inner_text()
+    assert " ".join(text.split()) == "gfx1100 with 24 GB, FramePack I2V memory cap 20 GB"
+
+
+def test_what_does_not_fit_is_refused_at_the_start(page: Any, stand: Stand, photo: Path) -> None:
+    open_memory(page)
+    put(page, "vram_cap_gb", 3.5)
+    head(page, "does not fit")
+    start(page, photo, prompt="a ball")
+    sentence = notice(page, "Does not fit").inner_text()
+    said(page, sentence)
+    assert stand.service.jobs() == []
+    page.wait_for_function("document.activeElement.closest('#set-vram_cap_gb') !== null")
+    least = float(re.findall(r"Set VRAM Cap to ([\d.]+) GB", sentence)[0])
+    put(page, "vram_cap_gb", least)
+    head(page, "fits, peak ")
+    page.locator("#start").click()
+    status(page, state="running")
+    (job,) = stand.service.jobs()
+    assert (job.request.vram_cap_gb, job.request.preserved_gb) == (least, None)
+
+
+def test_a_job_shows_its_memory_as_it_grows_and_after_a_reload(page: Any, stand: Stand, photo: Path) -> None:
+    start(page, photo, prompt="a ball", seconds=2.4)
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33)
+    page.wait_for_function("document.querySelectorAll('.lt-plot .lt-use').length === 3")
+    stand.engine.go(FURTHER + 1)
+    shown = status(page, state="finished", frames=73)
+    for _ in range(2):
+        page.wait_for_function("document.querySelectorAll('.lt-plot .lt-use').length === 5")
+        measured, planned, cap = page.evaluate(PLOT)
+        stages = [use["stage"] for use in memory_record(2)["stages"]]
+        assert measured == pytest.approx([cap * MEASURED[name] / CAP for name in stages], abs=1e-3)
+        assert planned == pytest.approx([cap * PLANNED[name] / CAP for name in stages], abs=1e-3)
+        rows = shown.locator(".lt-memory tbody tr").all_inner_texts()
+        assert [row.split() for row in rows] == [
+            ["Prompt", "(Llama)", "3.0", "2.0", "–"],
+            ["Denoising", "6.0", "5.0", "11.0"],
+            ["Decoding", "7.0", "6.5", "–"],
+        ]
+        picture = shown.get_by_role("img", name=re.compile("at most 6.5 GB, in “Decoding”; the cap is 20 GB"))
+        assert picture.is_visible()
+        assert "6.5 GB under a cap of 20 GB" in shown.locator(".lt-facts").inner_text()
+        page.reload()
+        status(page, state="finished", frames=73)

@@ -1,0 +1,291 @@
+"""What goes wrong around a page: dead servers, many tabs, hasty fingers, hostile texts, no mouse."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.service import JobService
+from app.ui.live import watch
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS
+from tests.support.jobs import ROOT, wait_until
+from tests.support.pages import (
+    FIRST,
+    FURTHER,
+    Stand,
+    free_port,
+    needs_chromium,
+    start,
+    status,
+    visit,
+    write_photo,
+)
+
+pytestmark = needs_chromium
+PATIENCE = 120  # seconds; only a fault takes as long
+HOSTILE = (
+    '<img src=x onerror="window.hit=1"></script><svg onload=window.hit=2>\u202e\u0000-abc {{hit}} ${hit} '
+)
+HOSTILE = HOSTILE.replace("\u0000", "") + "\U0001f9ff" * 5 + "\u0301" * 20 + " מִלָּה" + "w" * 300
+# What Tab reaches, in the order of the page, and whether one sees where it stands.
+FOCUSED = """() => {
+    const one = document.activeElement;
+    if (!one || one === document.body) return null;
+    window.walked = window.walked || new Map();
+    if (!window.walked.has(one)) window.walked.set(one, window.walked.size);
+    // Some draw the ring around what holds them.
+    const looks = () => [one, one.parentElement, one.parentElement?.parentElement].map(each => {
+        const style = getComputedStyle(each);
+        const ring = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
+        return [ring, style.outlineColor, style.boxShadow, style.borderColor, style.backgroundColor];
+    }).join();
+    const focused = looks();
+    one.blur();
+    const without = looks();
+    one.focus({focusVisible: true});
+    const box = one.getBoundingClientRect();
+    const go = document.querySelector('.lt-go').getBoundingClientRect();
+    const beside = box.right <= go.left || box.left >= go.right;
+    return {
+        // Of a field of several lines, the first one counts.
+        covered: !one.closest('.lt-go') && !beside && box.top < go.bottom
+            && box.top + Math.min(24, box.height) > go.top,
+        number: window.walked.get(one), seen: focused !== without, left: box.left, right: box.right,
+        name: one.getAttribute('aria-label') || one.labels?.[0]?.innerText || one.innerText || '',
+        tag: one.tagName, html: one.outerHTML.slice(0, 160),
+    };
+}"""
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest) -> None:
+    """These tests do more than others before what they wait for comes."""
+    if "page" in request.fixturenames:
+        request.getfixturevalue("page").set_default_timeout(PATIENCE * 1000)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    program = Program(tmp_path)
+    yield program
+    program.kill()
+
+
+class Program:
+    """The staged page in a process, again and again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.url, self.outputs = f"http://127.0.0.1:{self.port}/", folder / "outputs"
+        self.process: subprocess.Popen[str] | None = None
+
+    def begin(self) -> None:
+        command = [sys.executable, "-m", "tests.support.staged_program", str(self.folder), str(self.port)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "up\n"
+
+    def go(self, events: int) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{events}\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+            self.process = None
+
+
+def subscriptions(service: JobService) -> int:
+    """How many pages are kept up to date about the service's jobs."""
+    return sum(
+        isinstance(one, types.GeneratorType)
+        and one.gi_code is watch.watch.__code__
+        and one.gi_frame is not None
+        and one.gi_frame.f_locals.get("service") is service
+        for one in gc.get_objects()
+    )
+
+
+def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: Program, photo: Path) -> None:
+    program.begin()
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+    page.goto(program.url)
+    page.wait_for_selector(".lt-status", state="attached")
+    start(page, photo, seconds=2.4)
+    program.go(FIRST)
+    job = status(page, state="running", frames=33).get_attribute("data-job")
+    program.kill()
+    page.get_by_text("Connection lost").first.wait_for()
+    assert page.locator(".lt-status").get_attribute("data-job") == job
+    program.begin()
+    running = status(page, state="running", job=job, frames=33)
+    page.get_by_text("Longtake was ended while it made this video. It goes on").first.wait_for()
+    said = running.inner_text()
+    assert "Traceback" not in said
+    assert page.locator("a.lt-download").is_visible()
+    assert page.get_by_label("Prompt", exact=True).input_value() == "the red ball moves right"
+    program.go(FIRST + FURTHER + 1)
+    status(page, state="finished", job=job, frames=73)
+    assert JobService(program.outputs).job(job).state == "finished"
+    page.close()
+
+
+def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: Path) -> None:
+    start(page, photo, seconds=2.4)
+    stand.engine.go(FIRST)
+    job = status(page, state="running", frames=33).get_attribute("data-job")
+    second = page.context.new_page()
+    visit(second, stand)
+    for _ in range(5):
+        page.reload(wait_until="domcontentloaded")
+        status(page, state="running", frames=33, job=job)
+    status(second, state="running", frames=33, job=job)
+    wait_until(lambda: subscriptions(stand.service) == 2, PATIENCE)
+    stand.engine.go(1000)
+    for tab in (page, second):
+        status(tab, state="finished", job=job)
+    second.close()
+    wait_until(lambda: subscriptions(stand.service) == 1, PATIENCE)
+    page.goto("about:blank")
+    wait_until(lambda: subscriptions(stand.service) == 0, PATIENCE)
+
+
+def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path) -> None:
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    asked: set[Any] = set()
+    answers: list[int] = []
+    page.on("request", lambda request: asked.add(request) if "/run/predict" in request.url else None)
+    for end in ("requestfinished", "requestfailed"):
+        page.on(end, lambda request: asked.discard(request))
+    page.on(
+        "response", lambda answer: answers.append(answer.status) if "/run/predict" in answer.url else None
+    )
+    start(page, photo, seconds=1)
+    page.evaluate("""async () => {
+        const all = [...document.querySelectorAll('button')];
+        const button = name => all.find(one => one.innerText.includes(name));
+        for (let i = 0; i < 50; i++) {
+            button('Start Generation').click();
+            button('End Generation').click();
+            if (i % 5 === 0) await new Promise(requestAnimationFrame);
+        }
+    }""")
+    status(page, state="running")
+
+    def all_over() -> bool:
+        page.wait_for_timeout(100)  # lets the browser's messages in
+        running, waiting = stand.service.open_jobs()
+        for job in (*waiting, *filter(None, [running])):
+            stand.service.cancel(job.id)
+        return not asked and stand.service.open_jobs() == (None, ())
+
+    wait_until(all_over, PATIENCE)
+    assert set(answers) == {200}
+    assert 1 <= len(stand.service.jobs(200)) <= 51
+    assert faults == []
+    page.locator("button:disabled", has_text="End Generation").wait_for()
+    start(page, None, prompt="once more")
+    status(page, state="running").filter(has_text="once more").wait_for()
+    stand.engine.go(1000)
+    status(page, state="finished", frames=37)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_hostile_texts_stay_texts_and_in_their_places(
+    page: Any, stand: Stand, tmp_path: Path, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    prompt = (HOSTILE * 20)[:MAX_PROMPT_CHARACTERS]
+    name = "<img src=x onerror=window.hit=3>\u202e" + "n" * 120 + ".png"
+    start(page, write_photo(tmp_path / name), prompt=prompt, seconds=1)
+    stand.engine.go(1000)
+    status(page, state="finished")
+    page.reload()
+    assert "<img src=x onerror=" in status(page, state="finished").inner_text()
+    assert page.evaluate("window.hit") is None
+    assert page.locator("img[src=x]").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_markup_that_got_in_would_not_run(page: Any) -> None:
+    page.evaluate("""() => {
+        const box = document.body.appendChild(document.createElement('div'));
+        box.innerHTML = '<img src="data:," onerror="window.hit = 1">'
+            + '<a href="javascript:window.hit = 2">x</a>';
+        const script = document.createElement('script');
+        script.textContent = 'window.hit = 3';
+        box.append(script);
+        const far = document.createElement('script');
+        far.src = 'data:text/javascript,window.hit = 4';
+        box.append(far);
+        box.querySelector('a').click();
+        window.refused = 0;
+        return new Promise(done => { far.onerror = done; });
+    }""")
+    assert page.evaluate("window.hit") is None
+
+
+def test_everything_is_reached_by_tab_and_seen(page: Any) -> None:
+    controls = page.locator(
+        "button:visible:not(:disabled), input:visible:not(:disabled), textarea:visible:not(:disabled), "
+        "summary:visible, a[href]:visible"
+    )
+    expected = controls.evaluate_all(
+        "all => all.filter(one => one.tabIndex >= 0 && one.type !== 'radio').length"
+    )
+    page.evaluate("document.activeElement.blur()")
+    walked: list[dict[str, Any]] = []
+    for _ in range(3 * expected):
+        page.keyboard.press("Tab")
+        now = page.evaluate(FOCUSED)
+        if now is None or now["number"] < len(walked):
+            break
+        walked.append(now)
+    # What stays at the window's edge must not lie over what has the focus.
+    assert not [one["html"] for one in walked if one["covered"]]
+    unseen = [f"{one['name']}: {one['html']}" for one in walked if not one["seen"]]
+    assert not unseen, "\n".join(unseen)
+    assert not [one["html"] for one in walked if not one["name"].strip() and one["tag"] != "VIDEO"]
+    assert len(walked) >= expected, [one["name"][:30] for one in walked]
+    sides = ["left" if one["left"] < 400 else "right" for one in walked]
+    assert sides == sorted(sides), [one["name"][:30] for one in walked]
+
+
+def test_the_keyboard_alone_makes_a_video_and_keeps_its_place(page: Any, stand: Stand, photo: Path) -> None:
+    page.set_input_files("input[type=file]", str(photo))
+    page.wait_for_selector(".lt-request .image-container img")
+    page.get_by_label("Prompt", exact=True).focus()
+    page.keyboard.type("the red ball moves right")
+    page.keyboard.press("Control+Enter")
+    status(page, state="running")
+    page.locator("button:enabled", has_text="End Generation").focus()
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33)
+    assert "End Generation" in page.evaluate("document.activeElement.innerText")
+    page.locator(".lt-seek").focus()
+    stand.engine.go(1)
+    status(page, section=2)
+    assert page.evaluate("document.activeElement.className") == "lt-seek"
+    page.get_by_role("button", name="End Generation").focus()
+    page.keyboard.press("Enter")
+    status(page, state="cancelled", frames=33)

@@ -1,0 +1,342 @@
+"""Whom the page answers, what it hands out, and what it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from app.jobs.service import JobService
+from app.web import serving
+from app.web.guard import LOGIN_ATTEMPTS, LOGIN_SECONDS, MAX_MESSAGE_BYTES, Attempts, Guard, Hosts
+from app.web.served_files import ServedFiles, UploadRoom
+from diffusers_helper.request import GenerationRequest
+from tests.support.asking import Answer, ask
+from tests.support.pages import Stand, free_port, staged_page, write_photo
+
+FILE = "/gradio_api/file="
+UPLOAD = "/gradio_api/upload"
+SMALL_UPLOAD = 2**20
+EVIL = "http://evil.example"
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """A page without a password."""
+    folder = tmp_path_factory.mktemp("stand")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        with staged_page(folder) as stand:
+            yield stand
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
+    """Address and application of a page with a password."""
+    folder = tmp_path_factory.mktemp("locked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        service = JobService(folder / "outputs")
+        page, url = serving.open_page(service, folder / "outputs", port=free_port(), auth=("anna", "geheim"))
+        yield url, page.app
+        serving.close_page(page)
+
+
+def port(stand: Stand) -> int:
+    return urlsplit(stand.url).port or 0
+
+
+# Names: whom the page takes itself for
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LOCALHOST.", "127.8.8.8", "[::1]"])
+def test_it_answers_to_the_names_of_this_machine(stand: Stand, name: str) -> None:
+    assert ask(stand.url, headers={"Host": f"{name}:{port(stand)}"}).status == 200
+    assert ask(stand.url, headers={"Host": name}).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example:7860", "10.0.0.7",
+        "0.0.0.0", "localhost@evil.example", "localhost/", "", "localhost:x", "[::1", "xn--evil",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/", "/config", "/assets/x.js", f"{FILE}/etc/passwd"])
+def test_it_answers_to_no_other_name(stand: Stand, host: str, path: str) -> None:
+    answer = ask(stand.url, path, headers={"Host": host})
+    assert answer.status == 421
+    assert "--allowed-host" in answer.text
+
+
+def test_it_answers_to_one_name_at_a_time(stand: Stand) -> None:
+    assert ask(stand.url, headers=[("Host", "localhost"), ("Host", "evil.example")]).status in (400, 421)
+    assert ask(stand.url, headers={"Host": "evil.example", "X-Forwarded-Host": "localhost"}).status == 421
+
+
+def test_names_where_other_machines_reach_the_page() -> None:
+    hosts = Hosts(local=False, names=frozenset({"tower", "tower.local"}), trusted={"video.example"})
+    for host in (
+        "192.168.1.7:7860",
+        "[fe80::1]:7860",
+        "tower",
+        "TOWER.local:7860",
+        "video.example",
+        "localhost",
+    ):
+        assert hosts.allows(host), host
+    for host in ("evil.example", "tower.evil.example", "1.2.3.4.evil.example", "a.video.example"):
+        assert not hosts.allows(host), host
+
+
+# Origins: on whose behalf a browser asks
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": EVIL}, {"Origin": "null"}, {"Origin": "http://localhost:3000"}, {"Origin": "file://"},
+        {"Origin": "http://127.0.0.1"}, {"Origin": "http://["}, {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"}, {"Origin": EVIL, "Sec-Fetch-Site": "none"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/gradio_api/queue/join"), ("POST", "/gradio_api/run/predict"), ("POST", UPLOAD),
+        ("POST", "/gradio_api/call/generate"), ("POST", "/login"), ("GET", "/config"), ("GET", "/logout"),
+        ("OPTIONS", "/gradio_api/queue/join"),
+    ],
+)  # fmt: skip
+def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method: str, path: str) -> None:
+    given = {**headers, "Access-Control-Request-Method": "POST"} if method == "OPTIONS" else headers
+    answer = ask(stand.url, path, method=method, headers=given)
+    assert answer.status == 403
+    assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+    assert not stand.service.jobs() or stand.service.jobs()[0].request.prompt == ""
+
+
+def handshake(origin: str) -> dict[str, str]:
+    """The headers that open a WebSocket."""
+    return {
+        "Origin": origin, "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/gradio_api/queue/join", "/gradio_api/queue/data", "/jobs/x/video.mp4"]
+)
+def test_no_web_socket_is_opened(stand: Stand, path: str) -> None:
+    for origin in (EVIL, "null"):
+        assert ask(stand.url, path, headers=handshake(origin)).status == 403
+    assert ask(stand.url, path, headers=handshake(stand.url.rstrip("/"))).status != 101
+
+
+def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) -> None:
+    """As with a package for them installed, which uvicorn then uses."""
+
+    async def anything(*_: object) -> Any:
+        raise AssertionError("the guard let it pass")
+
+    said: list[Any] = []
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
+    guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room, login=False)
+    for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
+        headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
+        asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
+    assert said == [{"type": "websocket.close", "code": 1008}] * 2
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": EVIL}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}], ids=str
+)
+def test_another_site_hears_no_events_and_sees_no_file(
+    stand: Stand, headers: dict[str, str], tmp_path: Path
+) -> None:
+    photo = write_photo(tmp_path / "photo.png")
+    job = stand.service.submit(GenerationRequest(image=str(photo), seconds=1))
+    file = f"/jobs/{job.id}/input.png"
+    assert ask(stand.url, file).status == 200
+    stream = {**headers, "Accept": "text/event-stream"}
+    for path in (
+        file, "/gradio_api/queue/data?session_hash=x", "/gradio_api/heartbeat/x",
+        "/gradio_api/call/generate/x", "/gradio_api/upload_progress?upload_id=x",
+    ):  # fmt: skip
+        answer = ask(stand.url, path, headers=stream)
+        assert answer.status == 403, path
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+    stand.service.cancel(job.id)
+
+
+def test_the_pages_own_requests_and_those_of_programs_are_answered(stand: Stand) -> None:
+    own = {"Origin": stand.url.rstrip("/")}
+    for headers in ({}, own, {**own, "Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
+        answer = ask(stand.url, "/config", headers=headers)
+        assert answer.status == 200
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_link_from_elsewhere_opens_the_page_but_no_frame_holds_it(stand: Stand) -> None:
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    answer = ask(stand.url, headers=link)
+    assert answer.status == 200
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_behind_a_proxy_the_public_name_is_the_pages_own() -> None:
+    hosts = Hosts(local=True, trusted={"video.example"})
+    assert hosts.owns("https://video.example", "127.0.0.1:7860")
+    assert hosts.owns("https://tower", "tower:443")
+    assert not hosts.owns("https://video.example.evil.example", "127.0.0.1:7860")
+    assert not hosts.owns("http://localhost:3000", "localhost:7860")
+
+
+# Headers
+
+
+def test_every_answer_has_the_headers(stand: Stand) -> None:
+    script = re.search(r"\./(assets/[^\"]+\.js)", ask(stand.url).text)
+    assert script is not None
+    paths = [
+        "/",
+        f"/{script[1]}",
+        "/config",
+        "/theme.css",
+        "/nowhere",
+        "/assets/nowhere.js",
+        f"{FILE}/nowhere",
+    ]
+    answers = [ask(stand.url, path) for path in paths]
+    answers.append(ask(stand.url, headers={"Host": "evil.example"}))
+    answers.append(ask(stand.url, "/gradio_api/run/predict", method="POST", data={"data": []}))
+    for answer in answers:
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+        assert answer.headers["Permissions-Policy"].startswith("camera=(self), microphone=()")
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "connect-src 'self' data: blob:;" in policy
+        assert not re.search(r"script-src[^;]*'unsafe-inline'|https?:|\*", policy)
+    assert len(re.findall("'sha256-", answers[0].headers["Content-Security-Policy"])) >= 3
+    assert "'sha256-" not in answers[1].headers["Content-Security-Policy"]
+
+
+# Routes
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/proxy=http://localhost/", "/gradio_api/dev/reload", "/gradio_api/vibe-code",
+        "/monitoring",
+        "/monitoring/summary", "/gradio_api/custom_component/x/client/component/index.js",
+        "/gradio_api/token",
+        "/gradio_api/deep_link", "/gradio_api/runs", "/docs", "/redoc", "/openapi.json",
+        "/gradio_api/file/etc/passwd",
+        "/gradio_api/stream/a/b/1/playlist.m3u8", "/..%2f..%2fetc/passwd", "//evil.example/",
+        "/gradio_api/mcp",
+        "/gradio_api/profiling/traces", "/run_history", "/api/",
+    ],
+)  # fmt: skip
+def test_routes_that_the_page_does_not_need_are_not_there(stand: Stand, path: str) -> None:
+    for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"):
+        assert ask(stand.url, path, method=method, body=b"{}").status == 404
+
+
+# Password
+
+
+def every_route(app: Any) -> Iterator[tuple[str, str]]:
+    """Method and a path of each route that the application, or a router in it, has."""
+    for route in app.routes:
+        if hasattr(route, "original_router"):
+            yield from every_route(route.original_router)
+        path = re.sub(r"\{(\w+)(:path)?\}", "x", getattr(route, "path", ""))
+        for method in getattr(route, "methods", None) or ():
+            yield method, path.replace("file=x", "file=/etc/passwd")
+
+
+def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, Any]) -> None:
+    url, app = locked
+    routes = set(every_route(app))
+    assert len(routes) > 60
+    opened = set()
+    for method, path in sorted(routes):
+        answer = ask(url, path, method=method, data={} if method == "POST" else None)
+        if answer.status not in (401, 404):
+            opened.add(path.rstrip("/") or "/")
+    assert opened <= {
+        "/", "/login", "/favicon.ico", "/manifest.json", "/pwa_icon", "/robots.txt", "/theme.css",
+        "/assets/x", "/static/x", "/svelte/x", "/gradio_api/app_id", "/gradio_api/startup-events",
+        "/gradio_api/theme.css", "/gradio_api/user",
+    }  # fmt: skip
+    assert {"/", "/login"} <= opened
+    assert b"Prompt" not in ask(url).body
+    assert ask(url, "/gradio_api/heartbeat/abc").status == 401
+
+
+def log_in(url: str, password: str, user: str = "anna") -> Answer:
+    body = f"username={quote(user)}&password={quote(password)}".encode()
+    return ask(
+        url, "/login", method="POST", body=body, headers={"Content-Type": "application/x-www-form-urlencoded"}
+    )
+
+
+def test_the_password_opens_and_guessing_is_slowed_down(locked: tuple[str, Any]) -> None:
+    url, _ = locked
+    assert log_in(url, "falsch").status == 400
+    right = log_in(url, "geheim")
+    assert right.status == 200
+    cookies = right.headers.get_all("Set-Cookie")
+    assert cookies
+    for cookie in cookies:
+        assert "httponly" in cookie.lower()
+        assert cookie.lower().count("samesite") == 1
+        assert "SameSite=Lax" in cookie
+    token = "; ".join(cookie.partition(";")[0] for cookie in cookies)
+    assert ask(url, "/config", headers={"Cookie": token}).status == 200
+    assert ask(url, "/config", headers={"Cookie": re.sub("=.*?(;|$)", r"=wrong\1", token)}).status == 401
+    statuses = [log_in(url, "falsch", user).status for user in ["anna", "bert"] * (LOGIN_ATTEMPTS // 2)]
+    assert set(statuses) == {400}
+    refused = log_in(url, "geheim")
+    assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
+    assert ask(url, "/config", headers={"Cookie": token}).status == 200
+
+
+def test_attempts_are_counted_by_address_and_forgotten_after_a_while() -> None:
+    now = [0.0]
+    attempts = Attempts(lambda: now[0])
+    assert [attempts.begin("a") for _ in range(LOGIN_ATTEMPTS + 1)] == [True] * LOGIN_ATTEMPTS + [False]
+    assert attempts.begin("b")
+    now[0] = LOGIN_SECONDS + 1
+    assert attempts.begin("a")
+    attempts.succeeded("a")
+    assert [attempts.begin("a") for _ in range(LOGIN_ATTEMPTS)] == [True] * LOGIN_ATTEMPTS
+    assert sum(attempts.begin(f"c{number}") for number in range(1000)) == 100 - LOGIN_ATTEMPTS
+
+
+def test_a_message_is_bounded(stand: Stand) -> None:
+    text = json.dumps({"data": ["x" * MAX_MESSAGE_BYTES], "fn_index": 0}).encode()
+    headers = {"Content-Type": "application/json"}
+    for path in ("/gradio_api/run/predict", "/gradio_api/queue/join", "/gradio_api/call/generate"):
+        assert ask(stand.url, path, method="POST", headers=headers, body=text).status == 413
+    answer = ask(stand.url, "/gradio_api/run/predict", method="POST", headers=headers, body=[text])
+    assert answer.status >= 400
+    assert ask(stand.url).status == 200

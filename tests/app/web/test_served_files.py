@@ -1,0 +1,272 @@
+"""Which files the page hands out, and which it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from app.web import serving
+from app.web.served_files import UploadRoom
+from diffusers_helper.request import GenerationRequest
+from tests.support.asking import ask, form
+from tests.support.jobs import wait_until
+from tests.support.pages import Stand, staged_page, write_photo
+
+FILE, JOBS = "/gradio_api/file=", "/jobs/"
+UPLOAD = "/gradio_api/upload"
+SMALL_UPLOAD = 2**20
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """A page without a password, whose uploads are bounded tightly."""
+    folder = tmp_path_factory.mktemp("stand")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        patch.setattr(serving, "UPLOAD_BYTES", SMALL_UPLOAD)
+        with staged_page(folder) as stand:
+            yield stand
+
+
+@pytest.fixture(scope="module")
+def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished job, with everything in it that a job's folder may hold, and more."""
+    photo = write_photo(tmp_path_factory.mktemp("photo") / "photo.png")
+    job = stand.service.submit(GenerationRequest(image=str(photo), seconds=1))
+    stand.engine.go(1000)
+    wait_until(lambda: stand.service.job(job.id).is_over, 60)
+    for name in (
+        "sections/0001.safetensors",
+        "page.html",
+        "drawing.svg",
+        ".hidden.png",
+        "notes.txt",
+        "fake.png/x",
+    ):
+        path = job.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"<script>alert(1)</script>")
+    secret = write_photo(stand.outputs.parent / "secret.png")
+    (job.folder / "link.png").symlink_to(secret)
+    (job.folder / "folder").symlink_to(secret.parent)
+    (job.folder / "video-0009.mp4").symlink_to(secret)
+    (stand.outputs / "elsewhere").symlink_to(_other_job(stand.outputs.parent))
+    write_photo(stand.outputs / "loose.png")
+    (stand.outputs / "no-job").mkdir()
+    write_photo(stand.outputs / "no-job" / "photo.png")
+    return job.folder
+
+
+def _other_job(parent: Path) -> Path:
+    """The folder of a job that lies beside the outputs folder."""
+    folder = parent / "other-outputs" / "job"
+    folder.mkdir(parents=True)
+    (folder / "request.json").write_text("{}")
+    write_photo(folder / "input.png")
+    return folder
+
+
+def test_what_a_job_shows_is_served_by_its_id(stand: Stand, job: Path) -> None:
+    kinds = {
+        "video.mp4": "video/mp4", "video-0001.mp4": "video/mp4", "input.png": "image/png",
+        "thumbs/0001.webp": "image/webp",
+    }  # fmt: skip
+    for name, kind in kinds.items():
+        answer = ask(stand.url, f"{JOBS}{job.name}/{name}?v=2")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, kind)
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.body == (job / name).read_bytes()
+    url = f"{JOBS}{job.name}/video.mp4"
+    content = (job / "video.mp4").read_bytes()
+    whole = ask(stand.url, url, method="HEAD")
+    assert (whole.status, whole.headers["Accept-Ranges"]) == (200, "bytes")
+    assert whole.headers["Content-Length"] == str(len(content))
+    for ranges, expected in {"4-11": content[4:12], "-5": content[-5:], "20-": content[20:]}.items():
+        part = ask(stand.url, url, headers={"Range": f"bytes={ranges}", "Cookie": "a=b"})
+        assert (part.status, part.body) == (206, expected)
+        assert "cookie" not in part.headers
+    assert ask(stand.url, url, headers={"Range": f"bytes={len(content)}-"}).status == 416
+
+
+def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
+    inside = [
+        "memory.json", "segments/0001.mp4", "preview-1-1.png", "video-0009.mp4", "thumbs/../input.png",
+        "thumbs/", "thumbs%2F0001.webp", "thumbs%2f0001.webp", "thumbs%5C0001.webp", "./input.png",
+        "//input.png", "request.json", "events.jsonl", "sections/0001.safetensors", "page.html",
+        "drawing.svg", ".hidden.png",
+        "notes.txt", "fake.png", "link.png", "folder/secret.png", "../loose.png", "../../secret.png",
+        "..%2F..%2Fsecret.png", "%2e%2e/%2e%2e/secret.png", "video.mp4%00.png", "", "a" * 300 + ".png",
+        f"../{job.name}/video.mp4",
+    ]  # fmt: skip
+    assert (job / "segments" / "0001.mp4").is_file()
+    outside = [
+        job / "video.mp4", job / "input.png",
+        stand.outputs / "loose.png", stand.outputs / "no-job" / "photo.png",
+        stand.outputs.parent / "secret.png",
+        stand.outputs / ".longtake" / "jobs.sqlite3", "/etc/passwd", "/proc/self/environ", Path(__file__),
+        Path(serving.__file__).parents[1] / "ui" / "icon.svg", "app/ui/icon.svg", stand.outputs,
+        f"{stand.outputs}-other/x.png", stand.url + "config", "http://169.254.169.254/latest",
+        "file:///etc/passwd",
+    ]  # fmt: skip
+    jobs = [f"{JOBS}{job.name}/{name}" for name in inside]
+    jobs += [f"{JOBS}{name}" for name in (
+        "", job.name, f"{job.name}%2Fvideo.mp4", "no-job/input.png", "elsewhere/input.png", "loose.png",
+        ".longtake/jobs.sqlite3", f"%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "../cache/input.png",
+        f"{'a' * 300}/input.png", f"{job}/video.mp4", "%00/input.png", f".\\{job.name}/input.png",
+    )]  # fmt: skip
+    uploads = [f"{FILE}{quote(str(path), safe='/%:')}" for path in (
+        *outside, f"uploads/../{stand.outputs.name}/{job.name}/video.mp4", "uploads//etc/passwd", "uploads/",
+        f"uploads/%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "uploads/x%00.png",
+        "uploads/nowhere.png", f"uploads/{'a' * 300}.png",
+    )]  # fmt: skip
+    for path in (*jobs, *uploads):
+        answer = ask(stand.url, path)
+        assert answer.status == 404, path
+        assert b"script" not in answer.body
+        assert b"There is no" in answer.body
+
+
+def cached(stand: Stand) -> set[Path]:
+    return {path for path in (stand.outputs.parent / "cache").rglob("*") if path.is_file()}
+
+
+def test_an_upload_is_bounded_also_when_it_does_not_say_its_length(stand: Stand) -> None:
+    before = cached(stand)
+    headers, body = form(b"big.png", b"x" * (3 * SMALL_UPLOAD))
+    assert ask(stand.url, UPLOAD, method="POST", headers=headers, body=body).status == 413
+    chunks = [body[at : at + 65536] for at in range(0, len(body), 65536)]
+    assert ask(stand.url, UPLOAD, method="POST", headers=headers, body=chunks).status == 413
+    lying = {**headers, "Content-Length": "-5"}
+    assert ask(stand.url, UPLOAD, method="POST", headers=lying, body=body[:100]).status in (400, 413)
+    many = body[: body.index(b"xxx")] + b"x\r\n"
+    forms = b"".join(
+        many.replace(b"big", str(number).encode()) + b"x" * 30_000 + b"\r\n" for number in range(60)
+    )
+    assert ask(stand.url, UPLOAD, method="POST", headers=headers, body=[forms + b"--lt--\r\n"]).status == 413
+    assert cached(stand) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"../../evil.png", b"/etc/evil.png", b"..", b"a" * 300 + b".png", "\u202egnp.exe.png".encode(),
+        b"line%0Abreak.png", b"<img src=x onerror=alert(1)>.png", b"CON", b"..\\..\\evil.png",
+        b"\xff\xfe.png", b" ",
+    ],
+)  # fmt: skip
+def test_hostile_file_names_stay_in_the_uploads_folder(stand: Stand, name: bytes) -> None:
+    folder = stand.outputs.parent / "cache"
+    outside = {path for path in stand.outputs.parent.rglob("*") if not path.is_relative_to(folder)}
+    photo = write_photo(stand.outputs.parent / "secret.png").read_bytes()
+    headers, body = form(name, photo)
+    answer = ask(stand.url, UPLOAD, method="POST", headers=headers, body=body)
+    assert answer.status in (200, 400)
+    if answer.status == 200:
+        (path,) = json.loads(answer.body)
+        assert path.startswith("uploads/")
+        kept = folder / path.removeprefix("uploads/")
+        assert kept.resolve().is_relative_to(folder.resolve())
+        assert kept.read_bytes() == photo
+        assert "<" not in path
+        shown = ask(stand.url, FILE + quote(path))
+        assert shown.status in (200, 404)
+        assert shown.status == 404 or shown.headers["Content-Type"] == "image/png"
+    assert {
+        path for path in stand.outputs.parent.rglob("*") if not path.is_relative_to(folder)
+    } <= outside | {stand.outputs.parent / "secret.png"}
+
+
+def test_an_upload_never_runs(stand: Stand) -> None:
+    for name, served in ((b"page.html", 404), (b"drawing.svg", 404), (b"page.png", 200)):
+        headers, body = form(name, b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
+        (path,) = json.loads(ask(stand.url, UPLOAD, method="POST", headers=headers, body=body).body)
+        answer = ask(stand.url, FILE + quote(path))
+        assert answer.status == served
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Path and content of each message that takes a picture, as the page and programs send it."""
+    config = json.loads(ask(stand.url, "/config").body)
+    parts = {part["id"]: part for part in config["components"]}
+    for handler in config["dependencies"]:
+        kinds = [parts[part]["type"] for part in handler["inputs"]]
+        if handler["api_visibility"] == "private" and "image" in kinds:
+            values = [parts[part]["props"].get("value") for part in handler["inputs"]]
+            values = [
+                "" if value is None and kind == "textbox" else value
+                for kind, value in zip(kinds, values, strict=True)
+            ]
+            data = [image if kind == "image" else value for kind, value in zip(kinds, values, strict=True)]
+            yield "run/predict", {"data": data, "fn_index": handler["id"], "session_hash": "forged"}
+    settings = ["", "", 1, 1, 1, None, None, 10, 1, 0, 16, "unipc", "demo", None, None, None]
+    yield "call/generate", {"data": [image, *settings]}
+
+
+def send(stand: Stand, image: dict[str, Any]) -> int:
+    """Sends all of them, and waits for their answers. Returns how many jobs that made."""
+    before = len(stand.service.jobs(1000))
+    for path, message in messages(stand, image):
+        answer = ask(stand.url, f"/gradio_api/{path}", method="POST", data=message)
+        if path == "call/generate":
+            stand.engine.go(1000)
+            event = json.loads(answer.body)["event_id"]
+            assert "event: " in ask(stand.url, f"/gradio_api/{path}/{event}").text
+    return len(stand.service.jobs(1000)) - before
+
+
+@pytest.mark.parametrize(
+    "meta", [{}, {"meta": {"_type": "gradio.FileData"}}, {"meta": {"_type": "x"}}], ids=str
+)
+def test_a_file_of_the_machine_cannot_be_passed_off_as_an_upload(
+    stand: Stand, job: Path, meta: dict[str, Any]
+) -> None:
+    secret = write_photo(stand.outputs.parent / "secret.png")
+    cache = stand.outputs.parent / "cache"
+    for path in (
+        secret, f"{cache}/../secret.png", job / "link.png", "/nowhere.png", "\0", "x" * 5000,
+        "uploads/../secret.png", f"uploads/{secret}", "uploads/\0", "uploads/",
+    ):  # fmt: skip
+        assert send(stand, {"path": str(path), **meta}) == 0, path
+
+
+def test_an_upload_becomes_the_picture_of_a_job(stand: Stand) -> None:
+    headers, body = form(b"photo.png", write_photo(stand.outputs.parent / "secret.png").read_bytes())
+    (path,) = json.loads(ask(stand.url, UPLOAD, method="POST", headers=headers, body=body).body)
+    assert send(stand, {"path": path, "meta": {"_type": "gradio.FileData"}}) == 2
+
+
+def upload_room(folder: Path, sizes: dict[str, int], **bounds: int) -> UploadRoom:
+    for name, size in sizes.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x" * size)
+    return UploadRoom(folder, **{"max_bytes": 10, "max_total_bytes": 100, "max_files": 10, **bounds})
+
+
+def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"a/1.png": 40, "b/2.png": 40, "tmpabc": 5}
+    room = upload_room(tmp_path, sizes)
+    assert room.make_room()
+    assert all((tmp_path / name).exists() for name in sizes)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "3.png").write_bytes(b"x" * 40)
+    assert not room.make_room()
+    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
+    assert room.make_room()
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert "tmpabc" not in left
+    assert len(left & {"1.png", "2.png", "3.png"}) == 2
+    assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.iterdir())
+
+
+def test_the_number_of_uploads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = upload_room(tmp_path, {f"{number}/x.png": 1 for number in range(12)})
+    assert not room.make_room()
+    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
+    assert room.make_room()
+    assert len(list(tmp_path.rglob("*.png"))) == 9

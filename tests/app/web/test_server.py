@@ -1,0 +1,173 @@
+"""The page as a program: what it accepts, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from gradio_client import Client, handle_file
+
+from app.jobs.service import JobService
+from app.web.server import AUTH_VARIABLE, main
+from app.web.serving import close_page, open_page
+from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
+from tests.support.asking import ask
+from tests.support.jobs import processes_in_group, wait_until
+from tests.support.pages import PageProgram, free_port, write_photo
+
+Launch = Callable[..., PageProgram]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    started: list[PageProgram] = []
+
+    def launch(*arguments: str, **environment: str) -> PageProgram:
+        started.append(PageProgram(tmp_path, *arguments, **environment))
+        return started[-1]
+
+    yield launch
+    for program in started:
+        program.end()
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The sentence with which the program refuses to start."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.fixture(autouse=True)
+def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(AUTH_VARIABLE, raising=False)
+
+
+def test_memory_that_cannot_be_set_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option, variable in (("vram-cap-gb", CAP_VARIABLE), ("preserved-gb", PRESERVED_VARIABLE)):
+        monkeypatch.setenv(variable, "4")  # so that it is as before after the test
+        assert f"{variable} is 'lots'; expected a number" in refused(capsys, f"--{option}", "lots")
+        monkeypatch.setenv(variable, "4")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_everything_within_five_seconds(launch: Launch, number: int) -> None:
+    program = launch()
+    program.wait_until_up()
+    group = program.process.pid
+    wait_until(lambda: len(processes_in_group(group)) == 2, 30)  # the page and its engine
+    began = time.monotonic()
+    os.killpg(group, number)  # as a terminal and a service manager do
+    assert program.process.wait(5) == 0
+    wait_until(lambda: not processes_in_group(group), 5)
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in program.result()[2]
+
+
+def test_a_signal_cancels_the_running_job_while_a_program_waits_for_it(
+    launch: Launch, tmp_path: Path, tiny_model: Path
+) -> None:
+    program = launch("--model", str(tiny_model))
+    client = Client(program.wait_until_up(), verbose=False)
+    photo = write_photo(tmp_path / "photo.png")
+    call = client.submit(handle_file(photo), seconds=120, steps=100, api_name="/generate")
+    wait_until(
+        lambda: any("step_done" in log.read_text() for log in program.outputs.glob("*/events.jsonl")), 180
+    )
+    program.process.terminate()
+    assert program.process.wait(5) == 0
+    (job,) = JobService(program.outputs).jobs()
+    assert job.state == "cancelled"
+    assert not list(program.outputs.rglob("*.tmp"))
+    assert call.exception(30) is not None
+
+
+def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        said = refused(capsys, "--port", str(port))
+    assert f"Port {port} on 127.0.0.1 cannot be used" in said
+    assert f"--port {port + 1}" in said
+
+
+@pytest.mark.parametrize("arguments", [("--server", "0.0.0.0"), ("--server", "::"), ("--share",)])
+def test_other_machines_need_a_password(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    said = refused(capsys, *arguments)
+    assert arguments[0] in said
+    assert "--auth USER:PASSWORD" in said
+
+
+@pytest.mark.parametrize("auth", ["", "user", "user:", ":password"])
+def test_a_password_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], auth: str) -> None:
+    assert "USER:PASSWORD" in refused(capsys, "--server", "0.0.0.0", "--auth", auth)
+
+
+def test_what_cannot_be_used_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "port is 70000" in refused(capsys, "--port", "70000")
+    assert "server is 'no.such.host.invalid'" in refused(
+        capsys, "--server", "no.such.host.invalid", "--auth", "a:b"
+    )
+    (tmp_path / "file").write_text("in the way")
+    assert "cannot be written" in refused(capsys, "--port", "0", "--outputs", str(tmp_path / "file"))
+    assert "model is 'nonsense'" in refused(
+        capsys, "--port", "0", "--outputs", str(tmp_path / "outputs"), "--model", "nonsense"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["--bogus"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "Unrecognized arguments: --bogus. See: demo_gradio.py --help\n"
+
+
+def test_the_password_is_asked_for(launch: Launch) -> None:
+    program = launch(LONGTAKE_AUTH="anna:s3cret:with:colons")
+    url = program.wait_until_up()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{url}/config")
+    assert caught.value.code == 401
+    with pytest.raises(ValueError, match=r"[Cc]redentials|[Ll]ogin"):
+        Client(url, auth=("anna", "wrong"), verbose=False)
+    client = Client(url, auth=("anna", "s3cret:with:colons"), verbose=False)
+    assert list(client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ["/generate"]
+
+
+def test_only_the_names_that_were_allowed_are_answered(launch: Launch) -> None:
+    url = launch("--allowed-host", "Video.Example", "--allowed-host", "other.example").wait_until_up()
+    for host, expected in {"video.example": 200, "other.example:443": 200, "third.example": 421}.items():
+        assert ask(url, headers={"Host": host}).status == expected
+    through_proxy = {"Origin": "https://video.example"}
+    assert ask(url, "/config", headers=through_proxy).status == 200
+    assert ask(url, "/config", headers={"Origin": "https://third.example"}).status == 403
+
+
+def test_a_shared_page_answers_to_its_public_name_and_brings_its_own_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("gradio.networking.setup_tunnel", lambda **_: "https://abc.share.example")
+    outputs, port = tmp_path / "outputs", free_port()
+    page, url = open_page(JobService(outputs), outputs, port=port, share=True, auth=("anna", "geheim"))
+    try:
+        assert url == "https://abc.share.example"
+        local = f"http://127.0.0.1:{port}/"
+        answer = ask(local, headers={"Host": "abc.share.example", "X-Forwarded-Proto": "https"})
+        assert answer.status == 200
+        assert "amazonaws" not in answer.text
+        assert ask(local, "/config", headers={"Host": "abc.share.example"}).status == 401
+        assert ask(local, headers={"Host": "xyz.share.example"}).status == 421
+    finally:
+        close_page(page)

@@ -1,0 +1,276 @@
+"""The ladder leaves a rung for the right reasons, remembers why, and never asks a deadly one again."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cache import conv
+from cache.conv import case_of
+from cache.conv_routes import RouteStore
+from cache.conv_rungs import RUNGS, Rung
+from tests.support.drivers import MEMORY, NO_ALGORITHM, ONE, Driver, break_rungs, ladder, some_call
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
+
+
+@pytest.fixture
+def call() -> tuple[Any, ...]:
+    return some_call()
+
+
+def test_a_mistake_is_raised_as_it_is(driver: Driver, call: tuple[Any, ...]) -> None:
+    driver.error = RuntimeError("expected scalar type Half but found Float")
+    driver.fails = lambda x, weight: True
+    learned = ladder()
+    with pytest.raises(RuntimeError) as caught:
+        learned.conv3d(*call)
+    assert caught.value is driver.error
+    assert driver.failed == 1
+    assert learned.left == {}
+    x, weight, *rest = call
+    driver.fails = lambda x, weight: False
+    for wrong in (x[:, :2], x[0, 0], x[:, :, :, :1, :1].int()):
+        with pytest.raises(RuntimeError):
+            ladder().conv3d(wrong, weight, *rest)
+    with pytest.raises(RuntimeError):
+        ladder().conv3d(x, weight[:, :, :, 0], *rest)
+
+
+def test_one_rung_after_the_other(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All but the last fail, each once, in order; from then on only the last is asked."""
+    expected = functional.conv3d(*call)
+    asked = break_rungs(monkeypatch, "miopen", "taps", "native", "tiles")
+    learned = ladder(tmp_path)
+    for _ in range(2):
+        assert torch.allclose(learned.conv3d(*call), expected)
+    assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
+    assert asked == ["miopen", "taps", "native", "tiles"]
+    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    assert route.rung == "cpu"
+    assert set(route.failed) == {"miopen", "taps", "native", "tiles"}
+    assert route.reason.startswith("miopen: MIOpen Error: No suitable algorithm")
+
+
+def test_when_every_rung_fails_the_last_error_is_raised_and_the_next_call_tries_again(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = ladder()
+    with monkeypatch.context() as patch:
+        asked = break_rungs(patch, *RUNGS)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="No suitable algorithm"):
+                learned.conv3d(*call)
+    assert asked == [*RUNGS, *RUNGS]
+    assert torch.equal(learned.conv3d(*call), functional.conv3d(*call))
+
+
+def test_a_rung_that_worked_may_fail_later(driver: Driver, call: tuple[Any, ...]) -> None:
+    learned = ladder()
+    expected = learned.conv3d(*call)
+    driver.fails = lambda x, weight: True
+    assert torch.allclose(learned.conv3d(*call), expected, atol=1e-5)
+    assert driver.failed == 1
+    learned.conv3d(*call)
+    assert driver.failed == 1
+    assert list(learned.left.values()) == [NO_ALGORITHM]
+
+
+def test_without_memory_only_the_smaller_rungs_are_asked(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing is held against a rung that another day has room for."""
+    expected = functional.conv3d(*call)
+    asked = break_rungs(monkeypatch, "miopen", "taps", "native", text=MEMORY)
+    assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
+    assert asked == ["miopen", "taps"]
+    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    assert (route.rung, route.failed) == ("tiles", {})
+    assert route.reason == f"miopen: {MEMORY}; taps: {MEMORY}"
+    assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
+    assert asked == ["miopen", "taps"]
+
+
+def test_memory_that_sends_a_call_to_the_cpu_is_looked_at_again(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = break_rungs(monkeypatch, "miopen", "taps", "native", "tiles", text=MEMORY)
+    learned = ladder(tmp_path)
+    for _ in range(2):
+        learned.conv3d(*call)
+    assert asked == 2 * ["miopen", "taps", "tiles"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_memory_for_the_result_the_error_is_raised_as_it_is(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rungs(monkeypatch, *RUNGS, text=MEMORY)
+    with pytest.raises(RuntimeError, match=r"Tried to allocate 2\.00 GiB"):
+        ladder().conv3d(*call)
+
+
+def test_a_failed_call_holds_no_memory_when_the_next_begins(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspaces: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+    plain = RUNGS["taps"].run
+
+    def failing(*call: Any) -> Tensor:
+        workspace = torch.zeros(1000)
+        workspaces.append(weakref.ref(workspace))
+        raise RuntimeError(NO_ALGORITHM)
+
+    def next_one(*call: Any) -> Tensor:
+        alive.extend(workspace() is not None for workspace in workspaces)
+        return plain(*call)
+
+    learned = ladder()
+    learned.conv3d(*call)  # settled: the next call fails on the short way
+    gc.disable()
+    try:
+        for climbing in (learned, ladder()):
+            with monkeypatch.context() as patch:
+                patch.setitem(RUNGS, "miopen", Rung("miopen", failing))
+                patch.setitem(RUNGS, "taps", Rung("taps", next_one))
+                climbing._settled = dict.fromkeys(climbing._settled, RUNGS["miopen"])
+                climbing.conv3d(*call)
+    finally:
+        gc.enable()
+    assert alive == [False, False, False]
+
+
+# ---- deaths --------------------------------------------------------------------------------------
+
+
+def test_a_first_call_is_announced_and_over_and_later_ones_are_not(
+    driver: Driver, call: tuple[Any, ...], tmp_path: Path
+) -> None:
+    said: list[tuple[str, str]] = []
+
+    def hooks() -> dict[str, Any]:
+        return {
+            "on_first_call": lambda case, rung: said.append(("begin", rung)),
+            "after_first_call": lambda case, rung: said.append(("end", rung)),
+        }
+
+    driver.fails = lambda x, weight: True
+    learned = ladder(tmp_path, **hooks())
+    for _ in range(2):
+        learned.conv3d(*call)
+    assert said == [("begin", "miopen"), ("end", "miopen"), ("begin", "taps"), ("end", "taps")]
+    ladder(tmp_path, **hooks()).conv3d(*call)  # known to work since the process before
+    assert len(said) == 4
+
+
+def test_a_deadly_rung_is_never_asked_again(driver: Driver, call: tuple[Any, ...], tmp_path: Path) -> None:
+    case = case_of(call[0], call[1], ONE, ONE, ONE, 1)
+    learned = ladder(tmp_path)
+    learned.conv3d(*call)
+    assert len(driver.shapes) == 1
+    learned.mark_deadly(str(case), "miopen", "the engine was ended by SIGABRT")
+    for again in (learned, ladder(tmp_path)):
+        again.conv3d(*call)
+    assert len(driver.shapes) == 1
+    for wrong in ((str(case), "warp"), ("a case", "taps")):
+        with pytest.raises(ValueError, match=r"warp|names no convolution"):
+            learned.mark_deadly(*wrong, "")
+
+
+def test_a_lost_device_is_charged_to_the_first_call_and_raised(
+    driver: Driver, call: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing on it can work any more; the next process takes the next rung."""
+    monkeypatch.setattr(conv, "_works", lambda device: False)
+    driver.text = "HIP error: an illegal memory access was encountered"
+    driver.fails = lambda x, weight: True
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        ladder(tmp_path).conv3d(*call)
+    assert driver.failed == 1
+    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    assert route.deadly == {"miopen": driver.text}
+    ladder(tmp_path).conv3d(*call)
+    assert driver.failed == 1
+
+
+def test_a_lost_device_is_not_charged_to_a_call_that_had_worked(
+    driver: Driver, call: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = ladder(tmp_path)
+    learned.conv3d(*call)
+    monkeypatch.setattr(conv, "_works", lambda device: False)
+    driver.text, driver.fails = "unspecified launch failure", lambda x, weight: True
+    with pytest.raises(RuntimeError, match="launch failure"):
+        learned.conv3d(*call)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_rocm_what_works_is_remembered(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So that a death in a later run is not charged to a rung that has proved itself."""
+    card = conv.Card("gfx1100", "7.2", torch.__version__)
+    monkeypatch.setattr(conv, "card_of", lambda device: card)
+    announced: list[str] = []
+    for _ in range(2):
+        ladder(tmp_path, on_first_call=lambda case, rung: announced.append(rung)).conv3d(*call)
+    assert announced == ["miopen"]
+    assert [route.rung for route in RouteStore(tmp_path).routes("gfx1100").values()] == ["miopen"]
+
+
+DYING = """
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.support.drivers import ladder, some_call
+
+folder, note = Path(sys.argv[1]), Path(sys.argv[2])
+call, plain = some_call(), torch.nn.functional.conv3d
+
+
+def driver(x, *rest):
+    if x.shape == call[0].shape:
+        os.abort()
+    return plain(x, *rest)
+
+
+torch.nn.functional.conv3d = driver
+learned = ladder(folder, on_first_call=lambda case, rung: note.write_text(f"{case}\\n{rung}"))
+print(float(learned.conv3d(*call).sum()))
+"""
+
+
+def test_a_process_that_dies_in_a_rung_works_the_next_time(tmp_path: Path) -> None:
+    """As a supervisor does it: the note of the dead process says what to mark."""
+    folder, note = tmp_path / "routes", tmp_path / "note"
+    command = [sys.executable, "-c", DYING, str(folder), str(note)]
+    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert first.returncode == -signal.SIGABRT
+    case, rung = note.read_text().splitlines()
+    assert rung == "miopen"
+    ladder(folder).mark_deadly(case, rung, "the engine was ended by SIGABRT")
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    expected = float(functional.conv3d(*some_call()).sum())
+    assert float(second.stdout) == pytest.approx(expected, abs=1e-3)
+    assert note.read_text().splitlines()[1] == "taps"

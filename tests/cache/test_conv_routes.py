@@ -1,0 +1,263 @@
+"""What is learned about convolutions is kept on disk, whole and readable, whatever happens to the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cache import conv_routes
+from cache.conv_routes import MAX_REASON, ConvCase, Route, RouteStore
+
+ROOT = Path(__file__).resolve().parents[2]
+CASE = ConvCase(
+    arch="gfx1100", rocm="7.2.26015-fc0010cf6a", torch="2.13.0+rocm7.2", dtype="bfloat16",
+    shape=(1, 128, 7, 66, 66), weight=(128, 128, 3, 3, 3),
+    stride=(1, 2, 2), padding=(0, 1, 1), dilation=(1, 1, 1), groups=1,
+)  # fmt: skip
+OTHER = replace(CASE, shape=(1, 16, 7, 66, 66))
+
+
+def content(folder: Path) -> dict[str, dict[str, object]]:
+    return json.loads((folder / "gfx1100.json").read_text(encoding="utf-8"))["routes"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_text_of_a_case_is_stable() -> None:
+    assert str(CASE) == (
+        "gfx1100 rocm=7.2.26015-fc0010cf6a torch=2.13.0+rocm7.2 bfloat16 x=1x128x7x66x66 w=128x128x3x3x3 "
+        "stride=1x2x2 pad=0x1x1 dilation=1x1x1 groups=1"
+    )
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.integers(0, 5000), min_size=20, max_size=20), st.sampled_from(["cpu", "sm_90", "gfx90a"]))
+def test_the_text_of_a_case_reads_back(sizes: list[int], arch: str) -> None:
+    case = ConvCase(
+        arch, "none", "2.13.0+cpu", "float32", tuple(sizes[:5]), tuple(sizes[5:10]),
+        (sizes[10], sizes[11], sizes[12]), (sizes[13], sizes[14], sizes[15]),
+        (sizes[16], sizes[17], sizes[18]), sizes[19],
+    )  # fmt: skip
+    assert ConvCase.from_text(str(case)) == case
+
+
+@pytest.mark.parametrize("text", ["", "gfx1100", str(CASE) + " more", str(CASE).replace("x=1x128", "x=1x-8")])
+def test_other_texts_are_no_case(text: str) -> None:
+    with pytest.raises(ValueError, match="names no convolution"):
+        ConvCase.from_text(text)
+
+
+def test_what_one_process_learns_another_knows(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path / "routes")
+    assert store.get(CASE) == Route()
+    assert not (tmp_path / "routes").exists()
+    store.add_failure(CASE, "miopen", "miopenStatusUnknownError")
+    store.choose(CASE, "taps", "miopen: miopenStatusUnknownError")
+    store.add_deadly(OTHER, "miopen", "the engine was ended by SIGABRT")
+    again = RouteStore(tmp_path / "routes")
+    assert again.get(CASE) == store.get(CASE)
+    assert again.get(CASE).rung == "taps"
+    assert again.get(CASE).failed == {"miopen": "miopenStatusUnknownError"}
+    assert again.get(OTHER).deadly == {"miopen": "the engine was ended by SIGABRT"}
+    assert again.get(CASE).when.endswith("+00:00")
+    assert set(again.routes("gfx1100")) == {str(CASE), str(OTHER)}
+
+
+def test_the_file_is_for_people_too(tmp_path: Path) -> None:
+    RouteStore(tmp_path).choose(CASE, "taps", "a\n  long \t text " + "x" * 1000)
+    text = (tmp_path / "gfx1100.json").read_text(encoding="utf-8")
+    assert json.loads(text)["version"] == 1
+    assert len(text.splitlines()) > 5
+    assert set(content(tmp_path)[str(CASE)]) == {"rung", "reason", "when"}
+    reason = content(tmp_path)[str(CASE)]["reason"]
+    assert isinstance(reason, str)
+    assert reason.startswith("a long text xxx")
+    assert len(reason) == MAX_REASON
+
+
+def test_each_card_has_its_own_file(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path)
+    store.choose(CASE, "taps", "works")
+    store.choose(replace(CASE, arch="gfx1151"), "tiles", "works")
+    assert [name for name in names(tmp_path) if not name.startswith(".")] == ["gfx1100.json", "gfx1151.json"]
+    assert RouteStore(tmp_path).get(CASE).rung == "taps"
+
+
+def test_a_deadly_rung_is_not_the_chosen_one_any_more(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path)
+    store.choose(CASE, "miopen", "works")
+    store.add_deadly(CASE, "miopen", "SIGSEGV")
+    route = RouteStore(tmp_path).get(CASE)
+    assert (route.rung, route.reason, route.deadly) == ("", "", {"miopen": "SIGSEGV"})
+
+
+def test_what_was_tried_when_a_process_died_is_told_once(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path / "routes")
+    with store.trying(CASE, "miopen"):
+        pass
+    with pytest.raises(KeyboardInterrupt), store.trying(CASE, "taps"):
+        raise KeyboardInterrupt
+    assert store.take_interrupted("gfx1100") is None
+    dying = store.trying(OTHER, "tiles")
+    dying.__enter__()
+    again = RouteStore(tmp_path / "routes")
+    assert again.take_interrupted("cpu") is None
+    assert again.take_interrupted("gfx1100") == (OTHER, "tiles")
+    assert again.take_interrupted("gfx1100") is None
+    with store.trying(CASE, "miopen"):
+        note = next((tmp_path / "routes").iterdir())
+        note.write_bytes(b"\xff half a l")
+        assert again.take_interrupted("gfx1100") is None
+    assert list((tmp_path / "routes").iterdir()) == []
+
+
+def test_measuring_replaces_failures_but_not_deaths(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path)
+    store.add_failure(CASE, "miopen", "out of workspace")
+    store.add_deadly(CASE, "native", "SIGABRT")
+    store.add_measured(
+        CASE, {"miopen": 1.23456789, "taps": 2}, {"tiles": "wrong result"}, "miopen", "fastest"
+    )
+    route = RouteStore(tmp_path).get(CASE)
+    assert route.measured == {"miopen": 1.2346, "taps": 2}
+    assert route.failed == {"tiles": "wrong result"}
+    assert route.deadly == {"native": "SIGABRT"}
+
+
+def test_the_newest_are_kept_and_the_deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_routes, "MAX_ROUTES", 3)
+    store = RouteStore(tmp_path)
+    cases = [replace(CASE, groups=groups) for groups in range(1, 7)]
+    store.add_deadly(cases[0], "miopen", "SIGABRT")
+    for case in cases[1:]:
+        store.choose(case, "taps", "works")
+    assert set(content(tmp_path)) == {str(cases[0]), str(cases[4]), str(cases[5])}
+    store.choose(cases[4], "native", "works")
+    store.choose(cases[1], "taps", "works")
+    assert set(content(tmp_path)) == {str(cases[0]), str(cases[4]), str(cases[1])}
+
+
+DAMAGED = [
+    b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"version": 2, "routes": {}}', b'{"version": 1}',
+    b'{"version": 1, "routes": {"something": {}}}',
+    b"[" * 100_000,
+    *(
+        b'{"version": 1, "routes": {"%s": %s}}' % (str(CASE).encode(), route)
+        for route in (
+            b"3", b'{"rung": 3}', b'{"speed": 1}', b'{"failed": {"miopen": 1}}', b'{"measured": {"a": "b"}}',
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_file_is_set_aside(data: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "gfx1100.json").write_bytes(data)
+    store = RouteStore(tmp_path)
+    assert store.get(CASE) == Route()
+    assert (tmp_path / "gfx1100.json.damaged").read_bytes() == data
+    assert "gfx1100.json.damaged" in caplog.text
+    store.choose(CASE, "taps", "works")
+    assert RouteStore(tmp_path).get(CASE).rung == "taps"
+
+
+def test_a_file_that_is_damaged_meanwhile_costs_only_what_it_held(tmp_path: Path) -> None:
+    store = RouteStore(tmp_path)
+    store.choose(CASE, "taps", "works")
+    (tmp_path / "gfx1100.json").write_bytes(b"x")
+    store.choose(OTHER, "tiles", "works")
+    assert set(content(tmp_path)) == {str(OTHER)}
+    assert (tmp_path / "gfx1100.json.damaged").read_bytes() == b"x"
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RouteStore(tmp_path)
+    store.choose(CASE, "taps", "works")
+    before = (tmp_path / "gfx1100.json").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        store.choose(OTHER, "tiles", "works")
+    assert (tmp_path / "gfx1100.json").read_bytes() == before
+    assert not [name for name in names(tmp_path) if name.endswith(".tmp")]
+    assert "No space left on device" in caplog.text
+    assert (store.get(CASE).rung, store.get(OTHER).rung) == ("taps", "tiles")
+
+
+@pytest.mark.parametrize("place", ["a file", "no folder can be made there"])
+def test_a_folder_that_cannot_be_written_is_said_once(
+    place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "file" if place == "a file" else Path("/proc/longtake/routes")
+    (tmp_path / "file").write_text("not a folder")
+    store = RouteStore(folder)
+    store.choose(CASE, "taps", "works")
+    store.choose(OTHER, "tiles", "works")
+    assert (store.get(CASE).rung, store.get(OTHER).rung) == ("taps", "tiles")
+    assert len([record for record in caplog.records if "cannot be written" in record.message]) == 1
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = RouteStore()
+    store.choose(CASE, "taps", "works")
+    assert store.get(CASE).rung == "taps"
+    assert names(tmp_path) == []
+
+
+WRITER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from cache.conv_routes import ConvCase, RouteStore
+
+folder, case, own = Path(sys.argv[1]), ConvCase.from_text(sys.argv[2]), int(sys.argv[3])
+store = RouteStore(folder)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    store.add_failure(replace(case, groups=1000 * own + number), "miopen", f"by {own}")
+    store.add_failure(case, f"rung{own}-{number}", "of both")
+"""
+
+
+def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), str(CASE), str(own)],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for own in (1, 2)
+    ]  # fmt: skip
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate()
+        assert writer.returncode == 0
+    found = content(tmp_path)
+    own_cases = {str(replace(CASE, groups=1000 * own + number)) for own in (1, 2) for number in range(40)}
+    assert set(found) == own_cases | {str(CASE)}
+    shared = found[str(CASE)]["failed"]
+    assert isinstance(shared, dict)
+    assert set(shared) == {f"rung{own}-{number}" for own in (1, 2) for number in range(40)}
+    assert not [name for name in names(tmp_path) if name.endswith((".tmp", ".damaged"))]

@@ -1,0 +1,208 @@
+"""The store: what it loads, unloads and flushes, in which order, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.flush import FLUSH_STAGES
+from diffusers_helper.memory.store import Move, Store
+from diffusers_helper.planning.budget import (
+    Budget,
+    Demand,
+    DoesNotFit,
+    JobPlan,
+    Stage,
+    Weights,
+    plan_job,
+)
+from tests.support.moves import DOCUMENT, SECTION, moves
+
+KB = 1024
+SIDE = 64  # 16 KB a layer in fp32
+# The memory document's pattern, one model at a time; encoders load one after the other, as each is large.
+USES = (
+    ("text", "text_encoder"),
+    ("text_2", "text_encoder_2"),
+    ("vae_encode", "vae"),
+    ("vision", "image_encoder"),
+)
+LAYERS = {"text_encoder": 6, "text_encoder_2": 1, "vae": 2, "image_encoder": 1, "transformer": 8}
+
+
+class Parts:
+    """Stacks of linear layers; those of the transformer and the large encoder can be streamed."""
+
+    def __init__(self) -> None:
+        self.networks = {
+            name: nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(layers))).requires_grad_(
+                False
+            )
+            for name, layers in LAYERS.items()
+        }
+
+    def part(self, name: str) -> Any:
+        return self.networks[name]
+
+    def blocks(self, name: str) -> Sequence[nn.Module]:
+        return list(self.networks[name]) if name in ("transformer", "text_encoder") else []
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        return None
+
+
+def weights() -> dict[str, Weights]:
+    layer = 4 * SIDE * SIDE
+    return {
+        name: Weights(
+            name, layers * layer, (layer,) * layers if name in ("transformer", "text_encoder") else ()
+        )
+        for name, layers in LAYERS.items()
+    }
+
+
+def plan_for(cap_kb: float, working_kb: int = 4) -> JobPlan:
+    known = weights()
+    uses = (*USES, ("sample", "transformer"), ("decode", "vae"))
+    stages = tuple(Stage(stage, known[model], working_kb * KB) for stage, model in uses)
+    budget = Budget(total_bytes=1024 * KB, cap_bytes=int(cap_kb * KB), preserved_bytes=0, reserve_bytes=0)
+    return plan_job(budget, [Demand(None, stages)])
+
+
+def new_store(cap_kb: float) -> Store:
+    return Store(AccountingDevice(), Parts(), plan_for(cap_kb))
+
+
+def use(store: Store, stage: str, model: str) -> Tensor:
+    generator = torch.Generator().manual_seed(len(stage))
+    with torch.inference_mode(), store.on_device(model, working_bytes=4 * KB, stage=stage) as network:
+        return to_host(network(torch.randn(4, SIDE, generator=generator)))
+
+
+def job(store: Store, sections: int) -> list[Tensor]:
+    store.flush("worker-start")
+    results = [use(store, *stage) for stage in USES]
+    for _ in range(sections):
+        results += [use(store, "sample", "transformer"), use(store, "decode", "vae")]
+    return results
+
+
+def test_one_model_at_a_time_in_the_documents_order() -> None:
+    store = new_store(200)
+    assert not store.plan.keep_all_resident
+    job(store, sections=2)
+    assert store.log == moves(DOCUMENT + SECTION + SECTION)
+    assert {move.name for move in store.log if move.action == "flush"} == {*FLUSH_STAGES} - {
+        "exception-cleanup"
+    }
+    assert store.device.allocated_bytes() == 0
+
+
+def test_everything_stays_where_everything_fits() -> None:
+    store = new_store(1000)
+    assert store.plan.keep_all_resident
+    job(store, sections=2)
+    loads = "flush worker-start, load text_encoder, load text_encoder_2, load vae, load image_encoder"
+    assert store.log == moves(f"{loads}, load transformer")
+    assert store.device.allocated_bytes() == sum(known.total_bytes for known in weights().values())
+    store.clear()
+    assert store.device.allocated_bytes() == 0
+
+
+def test_caps_change_neither_results_nor_are_they_passed() -> None:
+    parts = Parts()
+    smallest = plan_for(1000).smallest_cap_bytes / KB
+    results: list[list[Tensor]] = []
+    for cap in (1000, 300, 150, 100, smallest):
+        store = Store(AccountingDevice(), parts, plan_for(cap))
+        results.append(job(store, sections=1))
+        assert 0 < store.peak_bytes <= cap * KB
+        assert [record.stage for record in store.records] == [*dict(USES), "sample", "decode"]
+        for record in store.records:
+            assert record.measured_bytes <= record.predicted_bytes
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+    with pytest.raises(DoesNotFit):
+        plan_for(smallest - 1 / KB)
+
+
+def test_what_is_streamed_is_counted_as_the_plan_says() -> None:
+    store = new_store(plan_for(1000).smallest_cap_bytes / KB)
+    job(store, sections=3)
+    planned = store.plan.stage("sample").streamed_bytes
+    assert planned > 0
+    assert store.bytes_streamed == 3 * planned + store.plan.stage("text").streamed_bytes
+    assert {record.streamed_bytes for record in store.records if record.stage == "sample"} == {planned}
+
+
+class Trouble(RuntimeError):
+    """What ends a stage in a test."""
+
+
+def use_and_fail(store: Store, others: int) -> None:
+    with (
+        torch.inference_mode(),
+        store.on_device("transformer", working_bytes=4 * KB, stage="sample") as network,
+    ):
+        assert store.device.allocated_bytes() > others
+        network(torch.ones(4, SIDE))
+        raise Trouble
+
+
+@pytest.mark.parametrize("cap", [1000, 200, 60], ids=["all stay", "one at a time", "streamed"])
+def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
+    store = new_store(cap)
+    others = 0
+    if store.plan.keep_all_resident:
+        use(store, "decode", "vae")
+        others = weights()["vae"].total_bytes
+    with pytest.raises(Trouble):
+        use_and_fail(store, others)
+    assert store.device.allocated_bytes() == others
+    assert store.log[-1] == Move("unload", "transformer")
+    assert not store.records[-1].is_complete
+    assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
+    assert torch.equal(use(store, "sample", "transformer"), use(new_store_of(store), "sample", "transformer"))
+
+
+def new_store_of(store: Store) -> Store:
+    """Another one over the same networks."""
+    return Store(AccountingDevice(), store._source, plan_for(1000))
+
+
+def test_a_stage_that_does_not_fit_moves_nothing() -> None:
+    store = new_store(200)
+    with (
+        pytest.raises(DoesNotFit, match="Stage decode does not fit"),
+        store.on_device("vae", working_bytes=190 * KB, stage="decode"),
+    ):
+        pass
+    assert store.log == []
+
+
+def test_more_than_the_cap_is_refused_on_the_spot() -> None:
+    store = new_store(200)
+    with (
+        pytest.raises(torch.OutOfMemoryError),
+        store.on_device("vae", working_bytes=4 * KB, stage="decode") as network,
+    ):
+        network(torch.ones(4 * KB, SIDE))
+    assert store.device.allocated_bytes() == 0
+
+
+def test_a_smaller_plan_takes_over_from_an_empty_device() -> None:
+    store = new_store(1000)
+    use(store, "decode", "vae")
+    store.follow(plan_for(200))
+    assert store.log[-1] == Move("unload", "vae")
+    assert store.device.allocated_bytes() == 0
+    assert store.device.cap_bytes == 200 * KB
+    use(store, "sample", "transformer")
+    assert store.log[-1] == Move("flush", "post-transformer-unload")

@@ -1,0 +1,252 @@
+"""Parts are found where the registry says, loaded as published, and refused when they do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
+from tokenizers import Tokenizer
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
+from diffusers_helper.framepack.encoders import encode_pooled, encode_states
+from diffusers_helper.framepack.prompts import TEMPLATE, check_prompt
+from diffusers_helper.models.loaders import dtype_for, load_models
+from diffusers_helper.models.part_files import is_complete, stored_dtype
+from diffusers_helper.models.registry import PARTS, find_model
+from diffusers_helper.pipeline import generate
+from tests.support.making import tiny_request, write_scene
+from tests.support.published import part_folder, write_published
+
+MODEL = "framepack-f1"
+
+
+@pytest.fixture(scope="module")
+def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hub cache with the toy model. Read-only by agreement."""
+    cache = tmp_path_factory.mktemp("hub")
+    write_published(cache, find_model(MODEL))
+    return cache
+
+
+@pytest.fixture
+def cache(downloaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it as this process's cache, and no hub in reach."""
+    own = tmp_path / "hub"
+    shutil.copytree(downloaded, own)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(own))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return own
+
+
+def reason(name: str = MODEL) -> LongtakeError:
+    models = load_models(find_model(name, allow_folder=True), device="cpu")
+    with pytest.raises(LongtakeError) as caught:
+        models.load(CancelToken())
+    assert caught.value.remedy
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None:
+    models = load_models(find_model(MODEL), device="cpu")
+    models.load(CancelToken())
+    assert models.is_loaded
+    networks = {name: part for name in PARTS if hasattr(part := models.part(name), "dtype")}
+    stored = {name: network.dtype for name, network in networks.items()}
+    assert stored == dict.fromkeys(stored, torch.float16) | {"transformer": torch.bfloat16}
+    assert {name: models.compute_dtype(name) or dtype for name, dtype in stored.items()} == {
+        "transformer": torch.bfloat16,
+        "vae": torch.float32,
+        "text_encoder": torch.bfloat16,
+        "text_encoder_2": torch.float32,
+        "image_encoder": torch.float32,
+    }
+    assert not any(parameter.requires_grad for parameter in models.part("transformer").parameters())
+    scene = write_scene(tmp_path / "scene.png", 64, 64)
+    request = tiny_request(scene, mode="forward", resolution=64, steps=1, prompt="A cat, dancing!")
+    result = generate(request, models, folder=tmp_path / "job")
+    assert result.frames == 37
+    assert result.latents.isfinite().all()
+
+
+def test_shards_hold_what_one_file_would(cache: Path) -> None:
+    info = find_model(MODEL)
+    folder = part_folder(cache, info, "transformer")
+    assert len(list(folder.glob("diffusion_pytorch_model-*-of-*.safetensors"))) > 1
+    index = json.loads((folder / "diffusion_pytorch_model.safetensors.index.json").read_text("utf-8"))
+    loaded = load_models(info, device="cpu").part("transformer").state_dict()
+    assert loaded.keys() == index["weight_map"].keys()
+
+
+def test_the_large_tokenizer_is_the_one_in_its_file(cache: Path) -> None:
+    info = find_model(MODEL)
+    models = load_models(info, device="cpu")
+    text = TEMPLATE.format("A cat, dancing  on two legs: 12 steps.")
+    file = part_folder(cache, info, "tokenizer") / "tokenizer.json"
+    assert models.part("tokenizer")(text).input_ids == Tokenizer.from_file(str(file)).encode(text).ids
+
+
+def test_text_is_encoded_without_the_template(cache: Path) -> None:
+    models = load_models(find_model(MODEL), device="cpu")
+    encoder, tokenizer = models.part("text_encoder"), models.part("tokenizer")
+    with torch.inference_mode():
+        empty = encode_states(encoder, tokenizer, "")
+        short, long = (encode_states(encoder, tokenizer, text) for text in ("the", "the video " * 300))
+        assert empty.shape[1] == 1  # what ends a turn
+        assert 1 < short.shape[1] < 5
+        assert long.shape[1] == 256
+        pooled = [encode_pooled(models.part("text_encoder_2"), models.part("tokenizer_2"), t) for t in "ab"]
+    assert pooled[0].shape == (1, 16)
+    assert not torch.equal(*pooled)
+
+
+def test_a_prompt_is_measured_by_the_downloaded_tokenizer(cache: Path, tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "scene.png")
+    long = tiny_request(scene, prompt="the video " * 300, mode="forward")
+    with pytest.raises(InputError, match="tokens"):
+        check_prompt(long, find_model(MODEL))
+    check_prompt(tiny_request(scene, prompt="short", negative="the video " * 300), find_model(MODEL))
+    with pytest.raises(InputError, match="negative has"):
+        check_prompt(tiny_request(scene, negative="the video " * 300, cfg=2.0), find_model(MODEL))
+    # Nothing is known of a model that is not here yet.
+    shutil.rmtree(part_folder(cache, find_model(MODEL), "tokenizer"))
+    check_prompt(long, find_model(MODEL))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_not_there_and_cannot_be_had(part: str, cache: Path) -> None:
+    shutil.rmtree(part_folder(cache, find_model(MODEL), part))
+    error = reason()
+    assert "cannot be downloaded" in error.message
+    assert "network" in error.remedy
+
+
+def test_a_download_that_was_broken_off_is_not_taken_for_whole(cache: Path) -> None:
+    folder = part_folder(cache, find_model(MODEL), "transformer")
+    assert is_complete(folder)
+    sorted(folder.glob("*.safetensors"))[0].unlink()
+    assert not is_complete(folder)
+    assert "cannot be downloaded" in reason().message
+
+
+@pytest.fixture
+def folder(tiny_model: Path, tmp_path: Path) -> Path:
+    """A model folder to damage."""
+    own = tmp_path / "model"
+    shutil.copytree(tiny_model, own)
+    return own
+
+
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), encoding="utf-8")
+
+
+def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
+    models = load_models(find_model(str(folder), allow_folder=True), device="cpu")
+    models.load(CancelToken())
+    assert {part.dtype for name in PARTS if hasattr(part := models.part(name), "dtype")} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("transformer/config.json", "config.json"),
+        ("vae/diffusion_pytorch_model.safetensors", "no safetensors"),
+        ("text_encoder/model.safetensors", "no safetensors"),
+        ("tokenizer_2/tokenizer.json", "tokenizer_2"),
+        ("feature_extractor/preprocessor_config.json", "feature_extractor"),
+    ],
+)
+def test_missing_files(file: str, expected: str, folder: Path) -> None:
+    (folder / file).unlink()
+    error = reason(str(folder))
+    assert expected in error.message
+    assert file.split("/")[0] in error.message
+
+
+def test_damaged_files(folder: Path) -> None:
+    weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    whole = weights.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"text"):
+        weights.write_bytes(content)
+        assert "vae of model" in reason(str(folder)).message
+    weights.write_bytes(whole)
+    (folder / "transformer" / "config.json").write_text("{", encoding="utf-8")
+    assert "transformer of model" in reason(str(folder)).message
+
+
+def test_configs_that_are_wrong(folder: Path) -> None:
+    config = folder / "transformer" / "config.json"
+    edit(config, _class_name="HunyuanVideoTransformer3DModel")
+    assert "HunyuanVideoTransformer3DModel" in reason(str(folder)).message
+    edit(config, _class_name="HunyuanVideoFramepackTransformer3DModel", num_single_layers=2)
+    assert "missing" in reason(str(folder)).message
+    edit(config, num_single_layers=1)
+    edit(folder / "text_encoder" / "config.json", num_hidden_layers=4)
+    assert "missing" in reason(str(folder)).message
+
+
+def test_parts_that_do_not_fit_together(folder: Path, tmp_path: Path) -> None:
+    from tests.support.tiny_model import tiny_transformer
+
+    shutil.rmtree(folder / "transformer")
+    wide = tiny_transformer().__class__.from_config(dict(tiny_transformer().config) | {"text_embed_dim": 24})
+    wide.save_pretrained(folder / "transformer")
+    message = reason(str(folder)).message
+    assert "text_encoder gives 16 values a token" in message
+    assert "expected 24" in message
+
+
+def test_only_safetensors_are_read(folder: Path) -> None:
+    weights = folder / "text_encoder" / "model.safetensors"
+    torch.save({}, weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    assert "no safetensors" in reason(str(folder)).message
+
+
+def test_stored_dtypes_and_what_a_cpu_makes_of_them(folder: Path, cache: Path) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert stored_dtype(folder / "vae") == torch.float32
+    assert stored_dtype(part_folder(cache, find_model(MODEL), "vae")) == torch.float16
+    assert stored_dtype(part_folder(cache, find_model(MODEL), "transformer")) == torch.bfloat16
+    assert dtype_for("vae", torch.float16, gpu) == torch.float16
+    assert dtype_for("vae", torch.float16, cpu) == torch.float32
+    assert dtype_for("text_encoder", torch.float16, cpu) == torch.bfloat16
+    for stored in (torch.float32, torch.bfloat16):
+        assert dtype_for("transformer", stored, cpu) == stored
+
+
+def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancel, models = CancelToken(), load_models(find_model(str(folder), allow_folder=True), device="cpu")
+    models.part("transformer")
+    cancel.cancel()
+    with pytest.raises(GenerationCancelled):
+        models.load(cancel)
+    assert not models.is_loaded
+    with pytest.raises(GenerationCancelled):
+        load_models(models.info, cancel=cancel)
+    models.load(CancelToken())
+    assert models.is_loaded
+
+
+def test_a_cancel_reaches_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancel = CancelToken()
+    shutil.rmtree(part_folder(cache, find_model(MODEL), "vae"))
+
+    def download(*_: object, tqdm_class: type | None = None, **__: object) -> str:
+        if tqdm_class is None:
+            raise LocalEntryNotFoundError("nothing is here")
+        with tqdm_class(total=10, disable=True) as progress:
+            progress.update(1)
+            cancel.cancel()
+            progress.update(1)
+        raise AssertionError("the download went on")
+
+    monkeypatch.setattr("diffusers_helper.models.part_files.snapshot_download", download)
+    with pytest.raises(GenerationCancelled):
+        load_models(find_model(MODEL), device="cpu").part("vae", cancel)

@@ -1,0 +1,105 @@
+"""Which models there are and what is known of them before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import DEFAULT_MODEL, PARTS, ModelInfo, find_model, model_names
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model folder with every part, all empty."""
+    for part in PARTS:
+        (tmp_path / "toy" / part).mkdir(parents=True)
+    return tmp_path / "toy"
+
+
+def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
+    assert model_names() == ("demo", "framepack-i2v", "framepack-f1")
+    assert DEFAULT_MODEL == "demo"
+    info = find_model("demo")
+    assert set(info.modes) == {"inverted", "forward"}
+    assert info.folder == Path(__file__).resolve().parents[3] / "assets" / "demo_model"
+    assert {part: source.location for part, source in info.parts.items()} == {
+        part: str(info.folder / part) for part in PARTS
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "repository", "mode"),
+    [
+        ("framepack-i2v", "lllyasviel/FramePackI2V_HY", "inverted"),
+        ("framepack-f1", "lllyasviel/FramePack_F1_I2V_HY_20250503", "forward"),
+    ],
+)
+def test_published_models_are_pinned(name: str, repository: str, mode: str) -> None:
+    info = find_model(name)
+    assert (info.modes, info.side, info.multiple, info.folder) == ((mode,), 640, 32, None)
+    assert set(info.parts) == set(PARTS)
+    assert info.parts["transformer"].location == repository
+    assert info.parts["transformer"].subfolder == ""
+    for part in ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"):
+        assert info.parts[part].location == "hunyuanvideo-community/HunyuanVideo"
+        assert info.parts[part].subfolder == part
+    for part in ("image_encoder", "feature_extractor"):
+        assert info.parts[part].location == "lllyasviel/flux_redux_bfl"
+        assert info.parts[part].subfolder == part
+    for source in info.parts.values():
+        assert re.fullmatch(r"[0-9a-f]{40}", source.revision or "")
+
+
+def test_a_folder_tells_its_own_facts(folder: Path) -> None:
+    facts = {"title": "Toy", "side": 64, "multiple": 16, "modes": ["forward"], "examples": ["a cat"]}
+    facts["vocabulary"] = {"subjects": ["cat", "dog"]}
+    (folder / "longtake.json").write_text(json.dumps(facts), encoding="utf-8")
+    info = find_model(str(folder), allow_folder=True)
+    assert (info.title, info.side, info.multiple, info.modes) == ("Toy", 64, 16, ("forward",))
+    assert info.examples == ("a cat",)
+    assert info.vocabulary == {"subjects": ("cat", "dog")}
+    assert info.folder == folder
+    assert info.parts["vae"].location == str(folder / "vae")
+
+
+def test_a_folder_without_facts_is_taken_for_a_full_model(folder: Path) -> None:
+    info = find_model(str(folder), allow_folder=True)
+    assert (info.title, info.side, info.multiple) == ("toy", 640, 32)
+    assert set(info.modes) == {"inverted", "forward"}
+    assert info.vocabulary == {}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    ["{", "[]", '{"side": "64"}', '{"side": 8, "multiple": 16}', '{"modes": ["sideways"]}', '{"modes": []}'],
+)
+def test_facts_that_cannot_be_read_are_refused(folder: Path, facts: str) -> None:
+    (folder / "longtake.json").write_text(facts, encoding="utf-8")
+    with pytest.raises(InputError, match=r"longtake\.json"):
+        find_model(str(folder), allow_folder=True)
+
+
+def test_folders_are_for_those_who_may_name_them(folder: Path) -> None:
+    for name in (str(folder), "../../etc", "FRAMEPACK-I2V", ""):
+        with pytest.raises(InputError, match="expected one of demo, framepack-i2v, framepack-f1"):
+            find_model(name)
+
+
+def test_a_folder_that_is_not_there_or_not_whole_is_refused(folder: Path) -> None:
+    for name in (str(folder / "none"), "~nobody-of-that-name/model", "x" * 4000):
+        with pytest.raises(InputError, match="or a folder with the model's parts"):
+            find_model(name, allow_folder=True)
+    (folder / "vae").rmdir()
+    with pytest.raises(InputError, match="lacks vae; expected the folders transformer, vae"):
+        find_model(str(folder), allow_folder=True)
+
+
+def test_unknown_words_in_order_and_none_twice() -> None:
+    info = ModelInfo(name="toy", title="Toy", parts={}, vocabulary={"all": ("the", "Red", "turns left")})
+    assert info.unknown_words("The RED balloon, turns; balloon upwards. 7!") == ["balloon", "upwards", "7"]
+    assert info.unknown_words("") == []
+    assert ModelInfo(name="full", title="Full", parts={}).unknown_words("anything goes") == []

@@ -1,0 +1,31 @@
+"""The small picture of a section shows the middle of what that section adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from diffusers_helper.output.frames import MAX_SIDE, write_thumbnail
+from diffusers_helper.packing import MODES, Mode, plan_sections
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_section_shows_its_own_middle(mode: Mode, tmp_path: Path) -> None:
+    plan = plan_sections(3.6, mode=mode)
+    for section in plan:
+        # Frames that grow lighter with their place in the decode, 0.02 each from black.
+        levels = torch.arange(section.decoded_frames) * 0.02 - 1
+        frames = levels.view(-1, 1, 1, 1).expand(-1, 64, 384, 3)
+        path = write_thumbnail(tmp_path / "thumbs", section, frames, mode)
+        assert path == tmp_path / "thumbs" / f"{section.number:04}.webp"
+        with Image.open(path) as picture:
+            assert picture.size == (MAX_SIDE, MAX_SIDE // 6)
+            level = np.asarray(picture.convert("L")).mean() / 127.5
+        begin = section.overlap_frames if mode == "forward" else 0
+        own = section.decoded_frames - section.overlap_frames
+        assert level == pytest.approx((begin + own // 2) * 0.02, abs=0.03)
+    assert {path.suffix for path in (tmp_path / "thumbs").iterdir()} == {".webp"}

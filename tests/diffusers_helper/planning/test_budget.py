@@ -1,0 +1,203 @@
+"""The planner: no plan exceeds the cap, a larger cap never streams more, the smallest cap is exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffusers_helper.buckets import buckets
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.planning.backend import ROCM, Backend
+from diffusers_helper.planning.budget import (
+    GB,
+    RING_BLOCKS,
+    Budget,
+    Demand,
+    DoesNotFit,
+    JobPlan,
+    Stage,
+    StagePlan,
+    Weights,
+    gb_bytes,
+    gb_text,
+    least_resident,
+    plan_job,
+    plan_stage,
+    smallest_cap,
+)
+from diffusers_helper.planning.estimates import demands, tile_steps
+from diffusers_helper.planning.networks import networks
+
+KNOWN = {name: networks(find_model(name), on_cpu=False) for name in model_names()}
+SHAPES = {name: buckets(find_model(name).side, find_model(name).multiple) for name in model_names()}
+
+models = st.builds(
+    lambda fixed, blocks: Weights("model", fixed + sum(blocks), tuple(blocks)),
+    st.integers(0, 50),
+    st.lists(st.integers(0, 40), max_size=12),
+)
+stages = st.builds(Stage, st.just("stage"), models, st.integers(0, 60))
+budgets = st.builds(
+    Budget, st.just(4000), st.integers(0, 800), st.integers(0, 300), st.integers(0, 30), st.booleans()
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[Budget, tuple[Demand, ...]]:
+    name = draw(st.sampled_from(model_names()))
+    height, width = draw(st.sampled_from(SHAPES[name]))
+    backend = draw(st.sampled_from((Backend(), ROCM)))
+    wanted = draw(st.none() | st.sampled_from((64, 128, 256)))
+    cap = gb_bytes(draw(st.floats(2, 192)))
+    preserved = gb_bytes(draw(st.floats(0, 64)))
+    budget = Budget(192 * GB, cap, preserved, draw(st.sampled_from((0, GB))), draw(st.booleans()))
+    return budget, demands(KNOWN[name], height, width, tile_steps(256, wanted), backend=backend)
+
+
+def check(budget: Budget, plan: StagePlan, stage: Stage) -> None:
+    """What any plan must be."""
+    parts = (plan.others_bytes, plan.resident_bytes, plan.ring_bytes, plan.working_bytes, plan.reserve_bytes)
+    assert plan.peak_bytes == sum(parts) <= budget.cap_bytes
+    room = max(budget.preserved_in_force, stage.working_bytes + budget.reserve_bytes)
+    assert plan.resident_bytes + plan.others_bytes <= budget.cap_bytes - room
+    blocks = stage.model.block_bytes
+    assert sorted((*plan.resident_blocks, *plan.streamed_blocks)) == list(range(len(blocks)))
+    streamed = [blocks[index] for index in plan.streamed_blocks]
+    assert plan.streamed_bytes == sum(streamed)
+    assert plan.resident_bytes + plan.streamed_bytes == stage.model.total_bytes
+    assert plan.slot_bytes == max(streamed, default=0)
+    assert plan.ring_bytes == RING_BLOCKS * plan.slot_bytes
+
+
+@given(budget=budgets, stage=stages)
+def test_a_stage_fits_from_the_smallest_cap_on_and_not_one_byte_below(budget: Budget, stage: Stage) -> None:
+    smallest = smallest_cap(budget, (stage,))
+    for cap in (smallest, smallest + 1, smallest + 100, max(smallest, budget.cap_bytes)):
+        check(budget.with_cap(cap), plan_stage(budget.with_cap(cap), stage), stage)
+    if smallest:
+        with pytest.raises(DoesNotFit) as caught:
+            plan_stage(budget.with_cap(smallest - 1), stage)
+        assert caught.value.smallest_cap_bytes == smallest
+
+
+@given(budget=budgets, stage=stages, more=st.integers(0, 300))
+def test_a_larger_cap_never_streams_more(budget: Budget, stage: Stage, more: int) -> None:
+    budget = budget.with_cap(max(budget.cap_bytes, smallest_cap(budget, (stage,))))
+    small = plan_stage(budget, stage)
+    large = plan_stage(budget.with_cap(budget.cap_bytes + more), stage)
+    assert set(large.streamed_blocks) <= set(small.streamed_blocks)
+
+
+@given(job=jobs())
+def test_no_plan_of_any_model_shape_and_cap_exceeds_the_cap(job: tuple[Budget, tuple[Demand, ...]]) -> None:
+    budget, wanted = job
+    by_tile = {demand.vae_tile_px: demand for demand in wanted}
+    smallest = min(smallest_cap(budget, demand.stages) for demand in wanted)
+    if budget.cap_bytes < smallest:
+        with pytest.raises(DoesNotFit) as caught:
+            plan_job(budget, wanted)
+        assert caught.value.smallest_cap_bytes == smallest
+        budget = budget.with_cap(smallest)
+    plan = plan_job(budget, wanted)
+    assert plan.smallest_cap_bytes == smallest
+    assert plan.peak_bytes == max(stage.peak_bytes for stage in plan.stages) <= budget.cap_bytes
+    for stage, planned in zip(by_tile[plan.vae_tile_px].stages, plan.stages, strict=True):
+        check(budget, planned, stage)
+        assert not plan.keep_all_resident or not planned.streamed_blocks
+    # A larger tile was left out only where it does not fit.
+    for demand in wanted[: [demand.vae_tile_px for demand in wanted].index(plan.vae_tile_px)]:
+        with pytest.raises(DoesNotFit):
+            plan_job(budget, [demand])
+
+
+def transformer_plan(total: float, cap: float, preserved: float) -> JobPlan:
+    wanted = demands(KNOWN["framepack-i2v"], 640, 608, tile_steps(256))
+    budget = Budget(gb_bytes(total), gb_bytes(cap), gb_bytes(preserved), GB)
+    return plan_job(budget, wanted)
+
+
+def test_the_memory_documents_card_keeps_two_gigabytes_of_weights() -> None:
+    sample = transformer_plan(24, 20, 18).stage("sample")
+    assert 1.2 * GB < sample.resident_bytes <= 2 * GB
+    assert sample.ring_bytes == 2 * 679_662_592
+    assert sample.peak_bytes < 7 * GB
+    assert "18.00 GB are preserved" in sample.reason
+
+
+def test_without_preserved_memory_nearly_all_blocks_stay() -> None:
+    sample = transformer_plan(24, 20, 0).stage("sample")
+    assert sample.resident_bytes > 15 * GB
+    assert sample.peak_bytes > 18.5 * GB
+    assert "working takes" in sample.reason
+
+
+def test_everything_stays_where_there_is_as_much_as_framepack_asks() -> None:
+    plan = transformer_plan(64, 61, 6)
+    assert plan.keep_all_resident
+    assert {stage.streamed_blocks for stage in plan.stages} == {()}
+    assert not transformer_plan(48, 40, 6).keep_all_resident
+
+
+def test_resident_blocks_lie_evenly_between_streamed_ones() -> None:
+    model = Weights("model", 160, (10,) * 16)
+    plan = plan_stage(Budget(1000, 80, 0, 0), Stage("sample", model, 20))
+    assert plan.resident_blocks == (0, 4, 8, 12)
+
+
+def test_one_large_model_at_a_time() -> None:
+    large, small = Weights("large", 90, (30, 30, 30)), Weights("small", 20)
+    budget = Budget(1000, 100, 0, 0)
+    evicting = plan_stage(budget, Stage("decode", small, 10), [large])
+    assert (evicting.evict, evicting.others_bytes) == (("large",), 0)
+    beside = plan_stage(budget.with_cap(120), Stage("decode", small, 10), [large])
+    assert (beside.evict, beside.others_bytes, beside.peak_bytes) == ((), 90, 120)
+    again = plan_stage(budget, Stage("sample", large, 10), [large])
+    assert (again.evict, again.others_bytes) == ((), 0)
+
+
+def test_a_default_of_preserved_memory_gives_way_and_a_persons_own_does_not() -> None:
+    default = Budget(24 * GB, 20 * GB, 18 * GB, GB, is_default=True)
+    assert [default.with_cap(gb_bytes(cap)).preserved_in_force / GB for cap in (20, 12.5, 1)] == [18, 10.5, 0]
+    own = replace(default, is_default=False)
+    assert own.with_cap(4 * GB).preserved_in_force == 18 * GB
+    with pytest.raises(DoesNotFit, match=r"lower --preserved-gb"):
+        plan_stage(own.with_cap(18 * GB), Stage("vision", Weights("image_encoder", GB), 1000))
+
+
+def test_a_refusal_names_the_numbers_the_smallest_cap_and_three_remedies() -> None:
+    budget = Budget(8 * GB, 4 * GB, 0, GB)
+    stage = Stage("sample", Weights("transformer", 6 * GB, (GB, GB, GB, GB)), 2 * GB)
+    with pytest.raises(DoesNotFit) as caught:
+        plan_stage(budget, stage)
+    error = caught.value
+    assert isinstance(error, InputError)
+    assert error.stage == "sample"
+    assert error.smallest_cap_bytes == 7 * GB == least_resident(stage.model) + 3 * GB
+    assert "4.00 GB" in error.message
+    assert "working takes 3.00 GB" in error.message
+    assert len(error.remedies) == 3
+    assert "--vram-cap-gb to 7.00" in error.remedies[0]
+    with pytest.raises(DoesNotFit, match=r"this device has 6\.00 GB"):
+        plan_stage(replace(budget, total_bytes=6 * GB), stage)
+
+
+def test_gigabytes_for_people_never_promise_too_little() -> None:
+    assert [gb_text(count) for count in (20 * GB, 0, GB // 2, GB // 100)] == ["20.00", "0", "0.5", "0.01"]
+    assert gb_text(5 * GB + 1, up=True) == "5.01"
+    assert gb_text(GB // 2 + 1, up=True) == "0.5001"
+
+
+@given(st.integers(1, 300 * GB))
+def test_a_rounded_up_figure_is_enough_when_typed(count: int) -> None:
+    assert gb_bytes(float(gb_text(count, up=True))) >= count
+
+
+def test_weights_that_contradict_themselves_are_refused() -> None:
+    with pytest.raises(ValueError, match="blocks of 30 of 20 bytes"):
+        Weights("model", 20, (15, 15))
+    with pytest.raises(KeyError):
+        transformer_plan(64, 61, 6).stage("upscale")

@@ -1,0 +1,173 @@
+"""Estimated working sets against what the accounting device counts, sizes from files, and calibration."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.calibrate_memory import Result, clip, llama, siglip, transformer, vae, videos
+from diffusers_helper.buckets import buckets
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.backend import ROCM, Backend
+from diffusers_helper.planning.budget import GB
+from diffusers_helper.planning.estimates import (
+    Calibration,
+    demands,
+    largest_bucket,
+    latent_tokens,
+    stages,
+    tile_steps,
+    transformer_bytes,
+)
+from diffusers_helper.planning.networks import networks, safetensors_header
+
+DEMO = networks(find_model("demo"), on_cpu=True)
+FULL = networks(find_model("framepack-i2v"), on_cpu=False)
+
+
+def check(*results: Result) -> None:
+    for result in results:
+        assert 0.99 < result.ratio < 1.1, result
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_sampling_is_within_a_tenth(dtype: torch.dtype) -> None:
+    check(
+        transformer(8, 64, 96, 128, dtype=dtype, text=16, vision=4),
+        transformer(4, 128, 128, 96, dtype=dtype, text=60, vision=64),
+    )
+
+
+def test_sampling_with_more_text_than_picture_is_within_a_tenth() -> None:
+    check(transformer(4, 64, 64, 64, dtype=torch.bfloat16, text=256, vision=729))
+
+
+def test_encoders_are_within_a_tenth() -> None:
+    check(
+        llama(3, 128, 512, 351, torch.float32),
+        llama(6, 256, 768, 108, torch.bfloat16),
+        clip(256, 1024, torch.float32),
+    )
+    check(siglip(512, 2048, 112, 14, torch.float32))
+
+
+@pytest.mark.slow
+def test_videos_of_both_kinds_are_estimated_from_above() -> None:
+    for result in videos(torch.bfloat16):
+        assert 0.99 < result.ratio < 1.1, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("height", "width", "tile"), [(64, 64, 256), (64, 96, 64)])
+def test_the_vae_is_estimated_from_above(height: int, width: int, tile: int) -> None:
+    for result in vae(8, 1, height, width, tile, torch.float32):
+        # So few channels make the frames weigh, which fp32 on a CPU does not copy.
+        assert 0.99 < result.ratio < 1.1, result
+
+
+def test_tokens_are_those_that_the_paper_packs() -> None:
+    assert latent_tokens(640, 608) == 17500
+    counts = [latent_tokens(*shape) for shape in buckets()]
+    assert (min(counts), max(counts)) == (17226, 17970)
+    assert largest_bucket(640, 32) == (960, 416) or largest_bucket(640, 32) == (416, 960)
+
+
+def test_sizes_of_the_demo_are_those_of_its_tensors() -> None:
+    folder = Path(find_model("demo").parts["transformer"].location)
+    tensors = load_file(next(folder.glob("*.safetensors")))
+    network = DEMO["transformer"]
+    assert network.weights.total_bytes == sum(tensor.nbytes for tensor in tensors.values())
+    blocks = [
+        sum(tensor.nbytes for key, tensor in tensors.items() if key.startswith(f"{prefix}.{index}."))
+        for prefix, count in (("transformer_blocks", 1), ("single_transformer_blocks", 6))
+        for index in range(count)
+    ]
+    assert list(network.weights.block_bytes) == blocks
+    assert len(DEMO["text_encoder"].weights.block_bytes) == 3
+    assert network.dtype_bytes == 2
+
+
+def test_sizes_of_the_published_model() -> None:
+    sizes = {name: round(network.weights.total_bytes / GB, 2) for name, network in FULL.items()}
+    assert sizes == {
+        "text_encoder": 13.98, "text_encoder_2": 0.23, "vae": 0.46, "image_encoder": 0.8,
+        "transformer": 23.98,
+    }  # fmt: skip
+    assert len(FULL["transformer"].weights.block_bytes) == 60
+    on_cpu = networks(find_model("framepack-i2v"), on_cpu=True)
+    assert on_cpu["vae"].weights.total_bytes == 2 * FULL["vae"].weights.total_bytes
+    assert on_cpu["text_encoder"].weights == FULL["text_encoder"].weights
+    wide = networks(find_model("framepack-i2v"), on_cpu=False, vae_bytes=4)["vae"]
+    assert (wide.dtype_bytes, wide.weights) == (4, on_cpu["vae"].weights)
+
+
+def test_full_size_sampling_needs_two_gigabytes_and_the_math_kernel_thirty_times_that() -> None:
+    def needed(backend: Backend) -> float:
+        found = transformer_bytes(FULL["transformer"], 640, 608, text=256, vision=729, backend=backend)
+        return found / GB
+
+    assert 1.9 < needed(Backend()) < 2.1
+    assert 60 < needed(Backend(attention="math")) < 70
+
+
+def test_rocm_counts_with_what_others_measured_of_its_convolutions() -> None:
+    plain = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256)}
+    rocm = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256, backend=ROCM)}
+    assert 1.9 < rocm["decode"] / plain["decode"] <= 2
+    assert 3.5 < rocm["vae_encode"] / plain["vae_encode"] <= 4
+    assert rocm["sample"] == plain["sample"]
+
+
+def test_smaller_tiles_need_less() -> None:
+    peaks = [demand.stages[-1].working_bytes for demand in demands(FULL, 640, 608, tile_steps(256))]
+    assert len(peaks) == 5
+    assert peaks == sorted(peaks, reverse=True)
+    assert tile_steps(256, 96) == (96,)
+    assert tile_steps(320) == (320, 256, 192, 128, 96, 64)
+
+
+def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
+    file = tmp_path / "cache" / "memory.json"
+    assert Calibration.read(file, "cpu") == Calibration()
+    Calibration({"decode": 1.5}).write(file, "gfx1100")
+    Calibration({"sample": 2.0}).write(file, "cpu")
+    assert Calibration.read(file, "gfx1100") == Calibration({"decode": 1.5})
+    measured = Calibration.read(file, "cpu")
+    before = {stage.name: stage.working_bytes for stage in stages(DEMO, 128, 128, 256)}
+    after = {stage.name: stage.working_bytes for stage in stages(DEMO, 128, 128, 256, calibration=measured)}
+    assert after["decode"] == before["decode"]
+    assert 1.9 < after["sample"] / before["sample"] <= 2
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"cpu": {"sample": "x"}}', '{"cpu": {"sample": 0}}', '{"cpu": 5}']
+)
+def test_a_calibration_of_no_use_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "memory.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"memory\.json"):
+        Calibration.read(file, "cpu")
+
+
+def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    header = json.dumps(
+        {"__metadata__": {}, "a": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}
+    )
+    file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(12))
+    assert safetensors_header(file) == {"a": ("BF16", 6)}
+    for data in (b"", b"\xff" * 8, (5).to_bytes(8, "little") + b"{"):
+        file.write_bytes(data)
+        with pytest.raises((ValueError, OSError, struct.error)):
+            safetensors_header(file)
+    model = tmp_path / "model"
+    for part in find_model("demo").parts:
+        (model / part).mkdir(parents=True)
+    with pytest.raises(LongtakeError, match=r"text_encoder in .* cannot be read"):
+        networks(find_model(str(model), allow_folder=True), on_cpu=True)

@@ -1,0 +1,266 @@
+"""What plans are made from: real tokens, the files that are here, and what the machine has taught."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.framepack.prompts import HEAD_TOKENS, TEMPLATE, encoded_tokens
+from diffusers_helper.machine import disk
+from diffusers_helper.machine.disk import DiskSpeeds, disk_speed
+from diffusers_helper.machine.facts import Facts
+from diffusers_helper.machine.kernels import keep_kernel, seen_kernel
+from diffusers_helper.memory.weights import sizes_of
+from diffusers_helper.models.loaders import load_models
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.budget import GB, Weights
+from diffusers_helper.planning.job import (
+    FORGET,
+    VideoPlan,
+    known_networks,
+    learned_levels,
+    longest_text,
+    plan_video,
+    weights_file,
+)
+from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
+from diffusers_helper.planning.recovery import Level
+from diffusers_helper.request import GenerationRequest
+from tests.support.published import part_folder, write_published
+
+FULL = find_model("framepack-i2v")
+RADEON = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
+CPU = profile_for(Machine("cpu", "", "CPU", 32 * GB), {})
+
+
+@pytest.fixture(scope="module")
+def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hub cache with toy-size weights under the published model's names. Read-only by agreement."""
+    cache = tmp_path_factory.mktemp("hub")
+    write_published(cache, FULL)
+    return cache
+
+
+@pytest.fixture
+def hub(downloaded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(downloaded))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return downloaded
+
+
+@pytest.fixture
+def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def wish(**settings: object) -> GenerationRequest:
+    given = {"image": "none", "prompt": "the red ball moves right", "model": FULL.name, **settings}
+    return GenerationRequest.from_dict(given)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "the red ball moves right", "ein Hündchen läuft, sehr schnell!", "the " * 400]
+)
+def test_tokens_are_counted_as_the_encoder_gets_them(text: str, hub: Path) -> None:
+    tokenizer = load_models(FULL, device="cpu").part("tokenizer")
+    ids = tokenizer(TEMPLATE.format(text), max_length=HEAD_TOKENS + 256, truncation=True).input_ids
+    assert encoded_tokens(text, FULL) == len(ids) - HEAD_TOKENS
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_without_the_tokenizer_tokens_are_guessed_from_above() -> None:
+    assert encoded_tokens("", FULL) < encoded_tokens("a red ball", FULL) < encoded_tokens("word " * 40, FULL)
+    assert encoded_tokens("word " * 1000, FULL) == encoded_tokens("word " * 2000, FULL) == 264
+
+
+def test_the_negative_prompt_counts_where_it_is_used() -> None:
+    demo = find_model("demo")
+    short, long = wish(model="demo", negative="red " * 99), wish(model="demo", negative="red " * 99, cfg=2)
+    assert longest_text(long, demo) > longest_text(short, demo) + 90
+    sample = [plan_video(request, demo, CPU).job.stage("sample").working_bytes for request in (short, long)]
+    assert sample[0] < sample[1]
+
+
+def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
+    models = load_models(FULL, device="cpu")
+    for name, network in known_networks(FULL, CPU).items():
+        module = models.part(name)
+        sizes = sizes_of(module, models.blocks(name), models.compute_dtype(name))
+        assert network.weights == Weights(name, *sizes)
+    plan = plan_video(wish(resolution=64), FULL, CPU)
+    sample = plan.job.stage("sample")
+    assert sample.resident_blocks == (0, 1)  # and not those of the table's sixty
+    file = weights_file(FULL)
+    assert file is not None
+    assert file.parent == part_folder(hub, FULL, "transformer")
+
+
+def test_a_download_that_is_not_whole_counts_as_none(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "hub"
+    shutil.copytree(hub, own)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(own))
+    min(part_folder(own, FULL, "transformer").glob("*.safetensors")).unlink()
+    found = known_networks(FULL, RADEON)
+    assert len(found["transformer"].weights.block_bytes) == 60
+    assert len(found["text_encoder"].weights.block_bytes) == 3
+
+
+def learn(facts: Facts, level: Level, **settings: object) -> None:
+    """As a job of this size does that ran out of memory."""
+    learned_levels(facts, wish(**settings), FULL, RADEON, 640, 608).write(level)
+
+
+def plan_with(facts: Facts, profile: Profile = RADEON, **settings: object) -> VideoPlan:
+    return plan_video(wish(**settings), FULL, profile, shape=(640, 608), learned=facts)
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
+    facts = Facts(tmp_path / "cache" / "smaller.json")
+    before = plan_with(facts, preserved_gb=0)
+    assert before.notes == ()
+    learn(facts, Level(weights=1), preserved_gb=0)
+    after = plan_with(facts, preserved_gb=0)
+    old, new = before.job.stage("sample"), after.job.stage("sample")
+    assert new.streamed_bytes > old.streamed_bytes
+    assert new.peak_bytes < old.peak_bytes
+    assert after.job.smallest_cap_bytes == before.job.smallest_cap_bytes
+    (note,) = after.notes
+    assert note.startswith("Memory ran out on this card before, so the plan is smaller")
+    assert "GB of weights stay on the device instead of" in note
+    assert FORGET in note
+    # Another cap, another size and another card have not learned that.
+    assert plan_with(facts, preserved_gb=0, vram_cap_gb=16).notes == ()
+    other = plan_video(wish(preserved_gb=0), FULL, RADEON, shape=(320, 320), learned=facts)
+    assert other.notes == ()
+    smaller = profile_for(Machine("rocm", "gfx1100", "card", 20 * GB), {})
+    assert plan_with(facts, smaller, preserved_gb=0).notes == ()
+    assert facts.forget() == 1
+    assert plan_with(facts, preserved_gb=0) == before
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_smaller_tiles_are_learned_too(tmp_path: Path) -> None:
+    facts = Facts(tmp_path / "smaller.json")
+    learn(facts, Level(weights=3, tile=1))
+    plan = plan_with(facts)
+    assert plan.job.vae_tile_px == 192
+    assert any("tiles of 192 pixels instead of 256" in note and FORGET in note for note in plan.notes)
+
+
+def test_page_and_engine_name_a_card_alike(tmp_path: Path) -> None:
+    """The kernel calls it by the maker's name, torch by another, and they count its memory differently."""
+    facts = Facts(tmp_path / "smaller.json")
+    learn(facts, Level(weights=2))
+    by_torch = profile_for(Machine("rocm", "gfx1100", "AMD Radeon RX 7900 XTX", 24 * GB - 25 * 1024**2), {})
+    assert learned_levels(facts, wish(), FULL, by_torch, 640, 608).read() == Level(weights=2)
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_the_kernel_that_ran_takes_the_place_of_the_belief(tmp_path: Path) -> None:
+    facts = Facts(tmp_path / "attention.json")
+    assert seen_kernel(facts, "gfx1100") == ""
+    keep_kernel(facts, "gfx1100", "1.0.0", "_scaled_dot_product_attention_math")
+    assert seen_kernel(facts, "gfx1100") == ""  # another torch
+    version = metadata.version("torch")
+    keep_kernel(facts, "gfx1100", version, "_scaled_dot_product_attention_math")
+    assert seen_kernel(facts, "gfx1030") == ""  # another card
+    slow = RADEON.with_kernel(seen_kernel(facts, "gfx1100"))
+    assert slow.attention.value == "math"
+    assert "SDPA ran _scaled_dot_product_attention_math here" in slow.attention.reason
+    assert RADEON.with_kernel("") == RADEON
+    believed = profile_for(Machine("rocm", "gfx1030", "card", 24 * GB), {})
+    assert believed.attention.value == "math"
+    assert believed.with_kernel("_scaled_dot_product_flash_attention").attention.value == "fused"
+    own = profile_for(RADEON.machine, {ATTENTION_VARIABLE: "fused"})
+    assert own.with_kernel("_scaled_dot_product_attention_math").attention.value == "fused"
+
+
+def test_the_disks_speed_is_that_of_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = weights_file(find_model("demo"))
+    assert file is not None
+    speed = disk_speed(file)
+    assert speed is None or speed > 1000
+    assert disk_speed(file.parent / "none") is None
+    # A slow disk is given up after its time, at most one block later.
+    reads: list[int] = []
+    real = disk.os.readv
+
+    def count(*given: Any) -> int:
+        reads.append(real(*given))
+        return reads[-1]
+
+    monkeypatch.setattr(disk.os, "readv", count)
+    if disk_speed(file, seconds=-1.0) is not None:
+        assert len(reads) == 1
+
+
+def test_a_speed_is_measured_once_and_never_by_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    may_answer = threading.Event()
+
+    def slow(file: Path) -> float:
+        asked.append(threading.current_thread().name)
+        assert may_answer.wait(60)
+        return 3e9
+
+    monkeypatch.setattr(disk, "disk_speed", slow)
+    file, facts = tmp_path / "model" / "weights.safetensors", Facts(tmp_path / "disks.json")
+    speeds = DiskSpeeds(facts)
+    assert speeds.ask(file) is None
+    assert speeds.ask(file) is None  # while it is being measured
+    may_answer.set()
+    speeds.wait()
+    assert speeds.ask(file) == 3e9
+    assert asked == ["disk"]
+    assert DiskSpeeds(facts).measure(file.with_name("other.safetensors")) == 3e9  # by the next program, too
+    assert len(asked) == 1
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
+    request = wish(cfg=2)
+
+    def plan(free: int, speed: float | None) -> VideoPlan:
+        return plan_video(request, FULL, RADEON, free_ram_bytes=free, disk_speed=lambda: speed)
+
+    short = plan(8 * GB, 2 * GB)
+    assert short.seconds_per_step == pytest.approx(2 * short.waiting_bytes / (2 * GB))
+    assert "8 bit" in short.notes[-1]
+    assert "22 s a step" in short.notes[-1]
+    unknown = plan(8 * GB, None)
+    assert unknown.seconds_per_step is None
+    assert "the disk's speed is not known yet" in unknown.notes[-1]
+    enough = plan_video(
+        request, FULL, RADEON, free_ram_bytes=64 * GB, disk_speed=lambda: pytest.fail("nobody needs it")
+    )
+    assert (enough.seconds_per_step, enough.notes) == (None, ())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": 5}', '{"key": []}', "[" * 100_000])
+def test_a_file_of_facts_that_is_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "facts.json"
+    file.write_text(text, encoding="utf-8")
+    assert Facts(file).read("key") == {}
+    Facts(file).write("other", {"a": 1})
+    assert Facts(file).read("other") == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["facts.json"]
+
+
+def test_facts_without_a_place_are_not_kept(tmp_path: Path) -> None:
+    Facts().write("key", {"a": 1})
+    assert Facts().read("key") == {}
+    assert Facts().forget() == 0
+    (tmp_path / "file").write_text("")
+    unwritable = Facts(tmp_path / "file" / "facts.json")
+    unwritable.write("key", {"a": 1})
+    assert unwritable.read("key") == {}

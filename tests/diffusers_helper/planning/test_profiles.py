@@ -1,0 +1,224 @@
+"""Which card is found from the kernel's files, what its profile says, and whose environment wins."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.jobs.engine_client import EngineProcess
+from diffusers_helper.errors import InputError
+from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
+from diffusers_helper.planning.budget import gb_bytes
+from diffusers_helper.planning.profiles import (
+    FAMILIES,
+    Machine,
+    Profile,
+    detect,
+    engine_environment,
+    environment_report,
+    family_of,
+    profile_for,
+)
+from tests.support.jobs import wait_until
+from tests.support.machines import GB, write, write_card, write_memory
+
+
+def profile(arch: str, total: float, environ: dict[str, str] | None = None) -> Profile:
+    return profile_for(Machine("rocm", arch, arch, gb_bytes(total), arch == "gfx1151"), environ or {})
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (110000, "gfx1100"), (110501, "gfx1151"), (120001, "gfx1201"), (100300, "gfx1030"), (90010, "gfx90a"),
+        (90402, "gfx942"), (90500, "gfx950"),
+    ],
+)  # fmt: skip
+def test_the_kernels_number_gives_the_cards_name(target: int, name: str) -> None:
+    assert gfx_name(target) == name
+
+
+def test_a_radeon_is_found_with_its_memory(tmp_path: Path) -> None:
+    write_card(tmp_path, 110000, 24 * GB, used=GB, gtt=32 * GB, name="Radeon RX 7900 XTX")
+    write_memory(tmp_path, 64 * GB, 50 * GB)
+    (gpu,) = amd_gpus(tmp_path)
+    assert (gpu.arch, gpu.name, gpu.vram_used, gpu.is_apu) == ("gfx1100", "Radeon RX 7900 XTX", GB, False)
+    machine = detect({}, tmp_path)
+    assert (machine.kind, machine.arch, machine.total_bytes) == ("rocm", "gfx1100", 24 * GB)
+
+
+def test_without_render_nodes_the_memory_banks_tell_the_size(tmp_path: Path) -> None:
+    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
+    write(node / "properties", "cpu_cores_count 0\ngfx_target_version 110000\ndrm_render_minor 128\n")
+    write(node / "mem_banks/0/properties", f"heap_type 1\nsize_in_bytes {20 * GB}\n")
+    assert detect({}, tmp_path).total_bytes == 20 * GB
+
+
+def test_an_apu_may_use_main_memory_as_far_as_there_is_any(tmp_path: Path) -> None:
+    write_card(tmp_path, 110501, GB, gtt=60 * GB, cores=16)
+    write_memory(tmp_path, 64 * GB, 40 * GB)
+    assert detect({}, tmp_path).total_bytes == 41 * GB
+
+
+def test_hidden_cards_and_overridden_names(tmp_path: Path) -> None:
+    write_card(tmp_path, 110501, GB, cores=16, number=1)
+    write_card(tmp_path, 110001, 16 * GB, number=2)
+    write_memory(tmp_path, 32 * GB, 30 * GB)
+    assert detect({}, tmp_path).arch == "gfx1151"
+    assert detect({"HIP_VISIBLE_DEVICES": "1"}, tmp_path).arch == "gfx1101"
+    assert (
+        detect({"HIP_VISIBLE_DEVICES": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"}, tmp_path).arch == "gfx1100"
+    )
+    for nothing in ("", "-1", "7"):
+        assert detect({"ROCR_VISIBLE_DEVICES": nothing}, tmp_path).kind == "cpu"
+
+
+def test_other_machines(tmp_path: Path) -> None:
+    write_memory(tmp_path, 32 * GB, 20 * GB, swap=8 * GB, swap_free=GB)
+    machine = detect({}, tmp_path)
+    assert (machine.kind, machine.total_bytes) == ("cpu", 32 * GB)
+    (tmp_path / "proc/driver/nvidia/gpus").mkdir(parents=True)
+    assert detect({}, tmp_path).kind == "cuda"
+    assert rocm_version(tmp_path) == ""
+    write(tmp_path / "opt/rocm/.info/version", "7.2.0\n")
+    assert rocm_version(tmp_path) == "7.2.0"
+
+
+def test_a_containers_limit_counts_as_the_memory(tmp_path: Path) -> None:
+    write_memory(tmp_path, 64 * GB, 60 * GB)
+    write(tmp_path / "sys/fs/cgroup/memory.max", f"{16 * GB}\n")
+    write(tmp_path / "sys/fs/cgroup/memory.current", f"{10 * GB}\n")
+    write(tmp_path / "sys/fs/cgroup/memory.stat", f"anon 5\nfile {4 * GB}\n")
+    memory = host_memory(tmp_path)
+    assert (memory.total, memory.available) == (16 * GB, 10 * GB)
+    write(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
+    assert host_memory(tmp_path).total == 64 * GB
+
+
+# Cap and preserved memory in GB, as the page shows them at first.
+@pytest.mark.parametrize(
+    ("arch", "total", "cap", "preserved"),
+    [
+        ("gfx1100", 24, 20, 18), ("gfx1100", 20, 16.5, 14.5), ("gfx1201", 16, 12.5, 10.5),
+        ("gfx1032", 8, 4.5, 2.5), ("gfx1100", 48, 44.5, 6), ("gfx942", 192, 188.5, 6),
+        ("gfx1151", 96, 92.5, 6), ("gfx906", 16, 12.5, 10.5), ("gfx1030", 4, 2, 0),
+    ],
+)  # fmt: skip
+def test_caps_and_preserved_memory_by_card(arch: str, total: float, cap: float, preserved: float) -> None:
+    budget = profile(arch, total).budget()
+    assert (budget.cap_bytes, budget.preserved_in_force) == (gb_bytes(cap), gb_bytes(preserved))
+    assert budget.reserve_bytes == GB
+
+
+def test_a_cpu_needs_neither_reserve_nor_preserved_memory() -> None:
+    budget = profile_for(Machine("cpu", "", "CPU", 32 * GB), {}).budget()
+    assert (budget.cap_bytes, budget.preserved_in_force, budget.reserve_bytes) == (28 * GB, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "family"),
+    [
+        ("gfx1100", "gfx1100"), ("gfx1102", "gfx1100"), ("gfx1151", "gfx1151"), ("gfx1200", "gfx1200"),
+        ("gfx1201", "gfx1200"), ("gfx1030", "gfx103x"), ("gfx90a", "cdna"), ("gfx950", "cdna"),
+        ("gfx803", "radeon"),
+    ],
+)  # fmt: skip
+def test_families(arch: str, family: str) -> None:
+    assert family_of(Machine("rocm", arch, arch, GB)) == family
+    assert family in FAMILIES
+
+
+def test_each_value_has_a_reason_and_a_source() -> None:
+    for family in FAMILIES:
+        found = profile("gfx1100", 24, {"LONGTAKE_PROFILE": family})
+        assert found.family == family
+        settings = (
+            found.cap_bytes, found.preserved_bytes, found.reserve_bytes, found.vae_dtype, found.vae_tile,
+            found.attention, *found.environment.values(),
+        )  # fmt: skip
+        assert all(setting.reason and setting.source for setting in settings)
+
+
+def test_what_the_estimates_take_from_a_profile() -> None:
+    assert profile("gfx1100", 24).backend.conv_decode == 2
+    assert profile("gfx1030", 16).backend.attention == "math"
+    assert (profile("gfx1151", 64).vae_bytes, profile("gfx1100", 24).vae_bytes) == (4, 2)
+    assert profile_for(Machine("cpu", "", "", GB), {}).backend.conv_encode == 1
+
+
+def test_a_person_overrides_by_variable_and_by_argument() -> None:
+    environ = {
+        "LONGTAKE_VRAM_CAP_GB": "10.5", "LONGTAKE_PRESERVED_GB": "0", "LONGTAKE_VAE_TILE": "128",
+        "LONGTAKE_VAE_DTYPE": "bf16", "LONGTAKE_ATTENTION": "math",
+    }  # fmt: skip
+    own = profile("gfx1100", 24, environ)
+    assert (own.vae_tile.value, own.vae_dtype.value, own.attention.value) == (128, "bf16", "math")
+    assert own.cap_bytes.source == "you"
+    budget = own.budget()
+    assert (budget.cap_bytes, budget.preserved_in_force) == (gb_bytes(10.5), 0)
+    assert own.budget(8, 2.5).cap_bytes == 8 * GB
+    assert own.budget(8, 2.5).preserved_in_force == gb_bytes(2.5)
+    assert own.budget(500).cap_bytes == 24 * GB
+    assert profile("gfx1100", 24).budget(8).preserved_in_force == 6 * GB
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VRAM_CAP_GB", "much"), ("VRAM_CAP_GB", "0"), ("PRESERVED_GB", "nan"), ("PRESERVED_GB", "-1"),
+        ("VAE_TILE", "100"), ("VAE_TILE", "wide"), ("VAE_DTYPE", "int8"), ("ATTENTION", "flash"),
+        ("PROFILE", "gfx1"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_used_are_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(InputError, match=f"LONGTAKE_{name} is '{value}'; expected"):
+        profile("gfx1100", 24, {f"LONGTAKE_{name}": value})
+
+
+def test_the_engines_environment_leaves_a_persons_own_values_alone() -> None:
+    found = profile("gfx1100", 24)
+    ours = engine_environment(found, {})
+    assert ours["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
+    assert ours["MIOPEN_FIND_MODE"] == "FAST"
+    assert ours["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] == "1"
+    environ = {"MIOPEN_FIND_MODE": "NORMAL", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:512"}
+    assert set(ours) - set(engine_environment(found, environ)) == {"MIOPEN_FIND_MODE", "PYTORCH_ALLOC_CONF"}
+    mine = {line.name: line for line in environment_report(found, environ) if line.is_yours}
+    assert set(mine) == set(environ)
+    assert mine["MIOPEN_FIND_MODE"].value == "NORMAL"
+    assert "in place of FAST" in mine["MIOPEN_FIND_MODE"].reason
+
+
+def test_only_what_suits_the_card_is_set() -> None:
+    assert engine_environment(profile_for(Machine("cpu", "", "", GB), {}), {}) == {
+        "OMP_WAIT_POLICY": "PASSIVE"
+    }
+    assert engine_environment(profile_for(Machine("cuda", "", "", GB), {}), {}) == {}
+    assert "PYTORCH_ALLOC_CONF" not in engine_environment(profile("gfx1151", 64), {})
+    assert "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" not in engine_environment(profile("gfx1030", 16), {})
+
+
+def test_the_engine_starts_with_the_profiles_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LONGTAKE_PROFILE", "gfx1100")
+    monkeypatch.setenv("MIOPEN_FIND_MODE", "NORMAL")
+    file = tmp_path / "environment.json"
+    code = (
+        "import json, os, sys; open(sys.argv[1] + '~', 'w').write(json.dumps(dict(os.environ))); "
+        "os.replace(sys.argv[1] + '~', sys.argv[1])"
+    )
+    engine = EngineProcess((sys.executable, "-c", code, str(file)))
+    engine.start()
+    wait_until(file.exists, 60)
+    engine.close()
+    found = json.loads(file.read_text())
+    assert found["MIOPEN_FIND_MODE"] == "NORMAL"
+    assert found["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
+    assert "PYTORCH_ALLOC_CONF" not in os.environ

@@ -1,0 +1,310 @@
+"""Out of memory: known by its texts, answered by smaller plans, remembered, and at last explained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffusers_helper import pipeline
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
+from diffusers_helper.machine.facts import Facts
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.memory.accounting import AccountedOutOfMemory
+from diffusers_helper.memory.shortage import (
+    OutOfDeviceMemory,
+    advice,
+    is_out_of_memory,
+    read_shortage,
+)
+from diffusers_helper.models.loaders import Models
+from diffusers_helper.pipeline import Result
+from diffusers_helper.planning.budget import GB, Budget, Demand, Stage, Weights
+from diffusers_helper.planning.job import plan_video
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels, Level
+from diffusers_helper.runner import Runner
+from tests.support.making import make, tiny_request, write_scene
+
+NUMBERS = (
+    "out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {capacity} of which {free} is "
+    "free. Of the allocated memory {allocated} is allocated by PyTorch, and {idle} is reserved by PyTorch "
+    "but unallocated. If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF="
+    "expandable_segments:True to avoid fragmentation."
+)
+HIP = "HIP " + NUMBERS.format(
+    tried="8.00 GiB", capacity="107.87 GiB", free="53.28 GiB", allocated="36.65 GiB", idle="166.00 MiB"
+)
+CUDA = "CUDA " + NUMBERS.format(
+    tried="2.00 GiB", capacity="23.98 GiB", free="512.00 MiB", allocated="21.00 GiB", idle="300.00 MiB"
+)
+PIECES = "HIP " + NUMBERS.format(
+    tried="1.50 GiB", capacity="23.98 GiB", free="200.00 MiB", allocated="16.00 GiB", idle="5.00 GiB"
+)
+HSA = "HSA exception: MemoryRegion::BlockAllocator::alloc failed."
+TEXTS = [
+    HIP, CUDA, PIECES, HSA,
+    "HIP error: out of memory\nHIP kernel errors might be asynchronously reported",
+    "CUDA error: out of memory",
+    "hipErrorOutOfMemory: out of memory",
+    "Memory critical error by agent node-0 (Agent handle: 0x55) on address 0x7f. Reason: Memory in use.",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_text_is_recognised(text: str) -> None:
+    assert is_out_of_memory(RuntimeError(text))
+
+
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, torch.cuda.OutOfMemoryError, AccountedOutOfMemory])
+def test_so_are_the_classes(kind: type[Exception]) -> None:
+    assert is_out_of_memory(kind("whatever it says"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        RuntimeError("MIOpen Error: No suitable algorithm was found to execute the required convolution"),
+        MemoryError(),
+        ValueError("out of memory"),
+    ],
+)
+def test_other_errors_are_left_alone(error: Exception) -> None:
+    assert not is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "first"),
+    [
+        (CUDA, "shortage", "smaller resolution"),
+        (PIECES, "fragmentation", "Start Longtake anew"),
+        (HIP, "driver", "GTT"),
+        (HSA, "driver", "GTT"),
+        ("CUDA error: out of memory", "shortage", "smaller resolution"),
+    ],
+)
+def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
+    shortage = read_shortage(text)
+    assert shortage.kind == kind
+    steps = advice(shortage)
+    assert first in steps[0]
+    assert any("PyTorch and ROCm" in step for step in steps)
+    assert len(steps) == len(set(steps)) >= 7
+
+
+def test_the_numbers_are_read() -> None:
+    shortage = read_shortage(HIP)
+    assert (shortage.tried, shortage.free) == (8 * GB, int(53.28 * GB))
+    assert shortage.idle == 166 * 1024**2
+    outside = shortage.outside
+    assert outside is not None
+    assert outside / GB == pytest.approx(107.87 - 53.28 - 36.65 - 0.16, abs=0.01)
+    assert any("17.78 GB are held outside" in step for step in advice(shortage))
+    error = OutOfDeviceMemory(shortage)
+    assert "the driver refused 8.00 GB although 53.28 GB were free" in error.message
+    assert error.remedy.startswith("1. ")
+
+
+def ladder(level: Level | None = None, cap: int = 1000) -> Ladder:
+    transformer = Weights("transformer", 610, (20,) * 30)
+    vae = Weights("vae", 50)
+
+    def demand(tile: int, working: int) -> Demand:
+        return Demand(tile, (Stage("sample", transformer, 100), Stage("decode", vae, working)))
+
+    budget = Budget(total_bytes=2000, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
+    return Ladder(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], level)
+
+
+def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
+    steps, held = ladder(), [610]
+    while change := steps.step_down("sample"):
+        held.append(steps.plan.stage("sample").resident_bytes)
+        assert "GB of weights stay on the device instead of" in change
+        assert steps.plan.vae_tile_px == 256
+        assert steps.plan.peak_bytes <= 1000
+    assert held == sorted(held, reverse=True)
+    assert len(set(held)) == MAX_STEPS + 1 == steps.retries + 1
+    assert held[-1] == 50  # what the VAE needs anyway
+
+
+def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
+    steps, tiles = ladder(cap=700), [256]
+    while change := steps.step_down("decode"):
+        tiles.append(steps.plan.vae_tile_px or 0)
+        assert f"tiles of {tiles[-1]} pixels instead of {tiles[-2]}" in change
+    assert tiles == [256, 128, 64]
+
+
+def test_a_ladder_can_begin_further_down() -> None:
+    first = ladder()
+    first.step_down("sample")
+    again = ladder(first.level)
+    assert again.plan == first.plan
+    assert again.retries == 0
+
+
+def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
+    facts = Facts(tmp_path / "cache" / "plans.json")
+    one, other = LearnedLevels(facts, "gfx1100, 640x608"), LearnedLevels(facts, "gfx1100, 416x960")
+    assert one.read() == Level()
+    one.write(Level(2, 1))
+    other.write(Level(1, 0))
+    assert (one.read(), other.read()) == (Level(2, 1), Level(1, 0))
+
+
+@pytest.mark.parametrize("text", ['{"x": 3}', '{"x": {"weights": -1}}', '{"x": {"tile": "a"}}'])
+def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "plans.json"
+    file.write_text(text)
+    assert LearnedLevels(Facts(file), "x").read() == Level()
+    LearnedLevels(Facts(file), "x").write(Level(1, 0))
+    assert LearnedLevels(Facts(file), "x").read() == Level(1, 0)
+
+
+# Whole jobs, with a stage that runs out of memory when it is told to.
+
+
+@pytest.fixture(scope="module")
+def undisturbed(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return make(tiny_request(small_scene), deep_models, tmp_path_factory.mktemp("undisturbed") / "job")[0]
+
+
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str | None]], None]:
+    """Has a function of the pipeline raise these texts in turn, and do its work for None and ever after."""
+
+    def install(name: str, texts: list[str | None]) -> None:
+        real, left = getattr(pipeline, name), iter(texts)
+
+        def double(*given: Any) -> Any:
+            text = next(left, None)
+            if text is not None:
+                raise RuntimeError(text)
+            return real(*given)
+
+        monkeypatch.setattr(pipeline, name, double)
+
+    return install
+
+
+def messages(events: list[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Warned)]
+
+
+def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
+    deep_models: Models,
+    small_scene: Path,
+    tmp_path: Path,
+    undisturbed: Result,
+    fail: Callable[[str, list[str | None]], None],
+) -> None:
+    fail("GuidedDenoiser", [HSA, CUDA])
+    local = Local(folder=tmp_path / "cache")
+    result, events = make(tiny_request(small_scene), deep_models, tmp_path / "job", local=local)
+    assert result.video.read_bytes() == undisturbed.video.read_bytes()
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.retries == 2
+    assert finished.bytes_streamed > 0
+    assert [message.partition(";")[0] for message in messages(events)] == [
+        "The device's memory ran out while sampling"
+    ] * 2
+    assert "Trying again (2 of at most 3)" in messages(events)[1]
+    stages = [event.stage for event in events if isinstance(event, StageStarted)]
+    assert stages[-5:] == ["sample", "sample", "sample", "decode", "write"]
+    (entry,) = json.loads((tmp_path / "cache" / "smaller_plans.json").read_text()).values()
+    assert entry == {"weights": 2, "tile": 0}
+    again, events = make(tiny_request(small_scene), deep_models, tmp_path / "again", local=local)
+    assert again.video.read_bytes() == undisturbed.video.read_bytes()
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert (finished.retries, messages(events)) == (0, [])
+    assert finished.bytes_streamed > 0
+    # The page plans what the engine did.
+    info = deep_models.info
+    profile = profile_for(Machine("cpu", "", "CPU", host_memory().total), {})
+    plan = plan_video(tiny_request(small_scene), info, profile, shape=(64, 64), learned=local.learned)
+    record = json.loads((tmp_path / "again" / "memory.json").read_text())
+    assert record["plan_peak_bytes"] == plan.job.peak_bytes
+    assert record["preserved_bytes"] == plan.job.budget.preserved_in_force
+    (note,) = [note for note in plan.notes if "Memory ran out" in note]
+    assert "of weights stay on the device instead of" in note
+
+
+def test_decoding_goes_on_in_smaller_tiles(
+    deep_models: Models, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
+) -> None:
+    picture = write_scene(tmp_path / "large.png", 128, 128)
+    fail("decode_latents", [PIECES])
+    request = tiny_request(picture, resolution=128, steps=1)
+    _, events = make(request, deep_models, tmp_path / "job")
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.retries == 1
+    assert finished.vae_tile_px is not None
+    assert finished.vae_tile_px < 256
+    assert "while decoding; " in messages(events)[0]
+    assert "steps" not in [event.stage for event in events if isinstance(event, StageStarted)][-2:]
+
+
+def test_a_retry_begins_when_what_failed_is_gone(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception's frames held tensors; the flush comes after their death."""
+    alive: list[int] = []
+    kept: list[Any] = []
+    real = pipeline.decode_latents
+
+    def double(vae: Any, *given: Any) -> Any:
+        if not kept:
+            held = torch.empty(1000) + vae.decoder.conv_out.conv.bias.sum()
+            kept.append(True)
+            raise torch.OutOfMemoryError(f"{CUDA} {held.shape}")
+        return real(vae, *given)
+
+    monkeypatch.setattr(pipeline, "decode_latents", double)
+    real_flush = pipeline.JobMemory._shrink
+
+    def look(memory: Any, shortage: Any) -> None:
+        memory.store.clear()
+        alive.append(memory.store.device.allocated_bytes())
+        real_flush(memory, shortage)
+
+    monkeypatch.setattr(pipeline.JobMemory, "_shrink", look)
+    make(tiny_request(small_scene), deep_models, tmp_path / "job")
+    assert alive == [0]
+
+
+def test_after_three_steps_the_person_is_told_what_to_do(
+    deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
+) -> None:
+    fail("GuidedDenoiser", [HIP] * 9)
+    with pytest.raises(OutOfDeviceMemory) as caught:
+        make(tiny_request(small_scene), deep_models, tmp_path / "job")
+    assert caught.value.shortage.kind == "driver"
+
+
+def test_a_runner_passes_the_advice_on(
+    deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
+) -> None:
+    fail("encode_picture", [HSA] * 9)
+    events: list[Event] = []
+    Runner().run(
+        tiny_request(small_scene, model=str(deep_model)), tmp_path / "job", events.append, CancelToken()
+    )
+    failed = events[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "error"
+    assert "BlockAllocator::alloc failed" in failed.message
+    assert failed.remedy.startswith("1. Look at what limits the driver")
+    assert failed.remedy.count("\n") >= 6

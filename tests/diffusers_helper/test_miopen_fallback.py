@@ -1,0 +1,303 @@
+"""A convolution that fails is computed in another way, without a trace in the picture."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import AutoencoderKLHunyuanVideo, AutoencoderKLWan
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cache import conv
+from cache.conv import ErrorKind, card_of
+from cache.conv_rungs import RUNGS
+from diffusers_helper.miopen_fallback import (
+    CHOICES,
+    MIOpenFallbackHandler,
+    classify,
+    initialize_miopen_fallback,
+)
+from diffusers_helper.models.loaders import load_models
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.frames import to_uint8
+from tests.support.drivers import (
+    MEMORY,
+    NO_ALGORITHM,
+    NONE,
+    ONE,
+    TEXTS,
+    Driver,
+    break_rungs,
+    ladder,
+    some_call,
+)
+from tests.support.making import load_tiny
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
+
+
+@pytest.fixture
+def call() -> tuple[Any, ...]:
+    return some_call()
+
+
+@pytest.fixture(scope="module")
+def vae() -> AutoencoderKLHunyuanVideo:
+    """The demo model's, with nothing installed."""
+    folder = find_model("demo").parts["vae"].location
+    network = AutoencoderKLHunyuanVideo.from_pretrained(folder).eval().requires_grad_(False)
+    return network
+
+
+@pytest.fixture(scope="module")
+def latents() -> Tensor:
+    return torch.randn(1, 16, 3, 4, 6, generator=torch.Generator().manual_seed(5)) * 2
+
+
+@pytest.fixture(scope="module")
+def undisturbed(vae: AutoencoderKLHunyuanVideo, latents: Tensor) -> Tensor:
+    return vae.decode(latents, return_dict=False)[0]
+
+
+# ---- recognising --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_known_errors(text: str) -> None:
+    assert classify(RuntimeError(text)) is TEXTS[text]
+
+
+def test_what_no_other_kernel_can_help() -> None:
+    assert classify(torch.OutOfMemoryError("anything")) is ErrorKind.MEMORY
+    assert classify(RuntimeError("Given groups=1, weight of size [1, 2], expected input to have 2")) is None
+    assert classify(RuntimeError("")) is None
+    assert classify(ValueError("miopenStatusUnknownError")) is None
+    assert classify(KeyboardInterrupt("miopenStatusUnknownError")) is None
+
+
+# ---- climbing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_convolution_survives_any_known_error(text: str, driver: Driver) -> None:
+    call = some_call()
+    expected = functional.conv3d(*call)
+    driver.text, driver.fails = text, lambda x, weight: x.shape == call[0].shape
+    assert torch.allclose(ladder().conv3d(*call), expected, atol=1e-5)
+    assert driver.failed == 1
+
+
+@pytest.mark.parametrize("text", [NO_ALGORITHM, MEMORY, "hipErrorIllegalAddress"])
+def test_the_pixels_of_a_decode_survive(
+    text: str,
+    driver: Driver,
+    vae: AutoencoderKLHunyuanVideo,
+    latents: Tensor,
+    undisturbed: Tensor,
+    tmp_path: Path,
+) -> None:
+    """Every second shape fails. The second run asks for no shape that failed, and gives the same bytes."""
+    with initialize_miopen_fallback().install(vae):
+        vae.decode(latents)
+    doomed = set(sorted(set(driver.shapes))[::2])
+    assert len(doomed) >= 5
+    driver.text, driver.fails = text, lambda x, weight: tuple(x.shape) in doomed
+    results = []
+    for run in range(2):
+        before = driver.failed
+        with initialize_miopen_fallback(folder=tmp_path).install(vae) as handler:
+            results.append(vae.decode(latents, return_dict=False)[0])
+        assert (driver.failed > before) == (run == 0)
+        assert (handler.statistics() == "") == (run == 1)
+    difference = (results[0] - undisturbed).abs().max() / 2
+    assert difference < 1 / 255
+    assert (to_uint8(results[0]).astype(int) - to_uint8(undisturbed)).max() <= 1
+    assert torch.equal(results[0], results[1])
+
+
+def test_without_an_error_every_bit_is_the_same(
+    vae: AutoencoderKLHunyuanVideo, latents: Tensor, undisturbed: Tensor, tmp_path: Path
+) -> None:
+    with initialize_miopen_fallback(folder=tmp_path / "routes").install(vae):
+        assert torch.equal(vae.decode(latents, return_dict=False)[0], undisturbed)
+    assert not (tmp_path / "routes").exists()
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_forced_rung_is_the_only_one_and_teaches_nothing(
+    rung: str, call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    handler = initialize_miopen_fallback(folder=tmp_path, rung=rung)
+    assert handler.ladder is not None
+    assert torch.allclose(handler.ladder.conv3d(*call), functional.conv3d(*call), atol=1e-5)
+    assert handler.ladder.attempts == {rung: 1}
+    asked = break_rungs(monkeypatch, *RUNGS)
+    again = initialize_miopen_fallback(folder=tmp_path, rung=rung).ladder
+    assert again is not None
+    with pytest.raises(RuntimeError, match="No suitable algorithm"):
+        again.conv3d(*call)
+    assert asked == [rung]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forced_rung_that_cannot_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    x, weight = torch.ones(1, 1, 2, 3, 3), torch.ones(1, 1, 2, 3, 3)
+    result = ladder(forced="tiles").conv3d(x, weight, None, ONE, NONE, ONE, 1)
+    assert result.flatten().tolist() == [18.0]
+    assert "a single pixel cannot be cut into tiles" in caplog.text
+
+
+def test_off_changes_nothing_and_an_unknown_choice_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    module = nn.Conv3d(1, 1, 1)
+    handler = initialize_miopen_fallback(rung="off").install(module)
+    assert "_conv_forward" not in vars(module)
+    assert handler.statistics() == ""
+    assert "ignored" not in caplog.text
+    assert initialize_miopen_fallback(rung="MIOpen").install(module).ladder is not None
+    assert f"'MIOpen' is ignored; expected one of {', '.join(CHOICES)}" in caplog.text
+    with pytest.raises(ValueError, match="expected one of miopen"):
+        ladder(forced="warp")
+
+
+def test_statistics_as_the_document_shows_them(
+    call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = MIOpenFallbackHandler(ladder())
+    assert handler.ladder is not None
+    handler.print_stats()
+    assert caplog.text == ""
+    break_rungs(monkeypatch, "miopen", "taps", "native", "tiles")
+    for _ in range(3):
+        handler.ladder.conv3d(*call)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        handler.print_stats()
+    first, second, *rest, last = caplog.messages[0].splitlines()
+    assert first == "=== MIOpen Fallback Statistics ==="
+    assert second == "CPU fallback attempts: 3, successes: 3"
+    assert last == "==================================="
+    assert rest[0] == f"miopen left for 1 shapes, last because of: {NO_ALGORITHM}"
+    assert "taps attempts: 1, successes: 0" in rest
+
+
+# ---- installing ----------------------------------------------------------------------------------
+
+
+def convs_of(module: nn.Module) -> Iterator[nn.Conv3d]:
+    return (inner for inner in module.modules() if isinstance(inner, nn.Conv3d))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"padding": 1},
+        {"padding": "same"},
+        {"padding": "same", "kernel_size": (2, 4, 1)},
+        {"padding": "valid", "stride": 2},
+        {"padding": (1, 0, 2), "stride": (2, 1, 2), "dilation": (1, 2, 1), "groups": 2, "bias": False},
+        {"padding": "same", "padding_mode": "replicate", "kernel_size": 2},
+        {"padding": (2, 1, 0), "padding_mode": "circular"},
+        {"padding": 1, "padding_mode": "reflect"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rung", [None, "taps"])
+def test_a_module_computes_what_it_did(settings: dict[str, Any], rung: str | None) -> None:
+    torch.manual_seed(1)
+    module = nn.Conv3d(4, 6, **{"kernel_size": 3, **settings})
+    for x in (torch.randn(2, 4, 5, 9, 8), torch.randn(4, 5, 9, 8)):
+        expected = module(x)
+        with MIOpenFallbackHandler(ladder(forced=rung)).install(module):
+            found = module(x)
+            assert torch.equal(copy.deepcopy(module)(x), found)
+        assert torch.equal(found, expected) if rung is None else torch.allclose(found, expected, atol=1e-5)
+
+
+def test_every_conv3d_of_the_models_has_it_and_torch_has_not(tiny_model: Path) -> None:
+    models = load_tiny(tiny_model)
+    before = {name: id(value) for name, value in vars(nn.Conv3d).items()}
+    counts = {name: len(list(convs_of(models.part(name)))) for name in ("transformer", "vae")}
+    assert counts["transformer"] == 4
+    assert counts["vae"] > 20
+    for name in counts:
+        assert all("_conv_forward" in vars(conv) for conv in convs_of(models.part(name)))
+    assert {name: id(value) for name, value in vars(nn.Conv3d).items()} == before
+    assert "_conv_forward" not in vars(nn.Conv3d(1, 1, 1))
+
+
+def test_causal_subclasses_keep_their_own_padding() -> None:
+    torch.manual_seed(1)
+    wan = AutoencoderKLWan(base_dim=8, z_dim=4, dim_mult=[1, 1], num_res_blocks=1, temperal_downsample=[True])
+    latents = torch.randn(1, 4, 2, 4, 4)
+    with torch.inference_mode():
+        expected = wan.decode(latents).sample
+        with initialize_miopen_fallback().install(wan) as handler:
+            assert torch.equal(wan.decode(latents).sample, expected)
+    assert handler.ladder is not None
+    assert handler.ladder.attempts["miopen"] > 10
+
+
+def test_a_module_with_a_way_of_its_own_is_left_alone() -> None:
+    class Special(nn.Conv3d):
+        def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return input
+
+    module = Special(1, 1, 1)
+    initialize_miopen_fallback().install(module)
+    assert "_conv_forward" not in vars(module)
+
+
+def test_installing_twice_is_installing_once_and_removing_leaves_no_trace() -> None:
+    module = nn.Sequential(nn.Conv3d(1, 2, 1), nn.Conv3d(2, 1, 1))
+
+    def own(*call: Any) -> Tensor:
+        return call[0]
+
+    module[1]._conv_forward = own
+    before = [dict(vars(inner)) for inner in module]
+    first, second = initialize_miopen_fallback(), initialize_miopen_fallback()
+    first.install(module)
+    installed = [vars(inner)["_conv_forward"] for inner in module]
+    first.install(module, module)
+    assert [vars(inner)["_conv_forward"] for inner in module] == installed
+    with second.install(module):
+        first.remove()  # is not there any more
+        assert vars(module[0])["_conv_forward"].ladder is second.ladder
+    assert [dict(vars(inner)) for inner in module] == before
+
+
+def test_a_handler_keeps_no_model_alive() -> None:
+    handler, module = initialize_miopen_fallback(), nn.Conv3d(1, 1, 1)
+    handler.install(module)
+    seen = weakref.ref(module)
+    del module
+    gc.collect()
+    assert seen() is None
+    handler.remove()
+
+
+def test_a_model_is_loaded_with_the_handler_given(tiny_model: Path) -> None:
+    info = find_model(str(tiny_model), allow_folder=True)
+    handler = initialize_miopen_fallback(rung="tiles")
+    models = load_models(info, device="cpu", convolutions=handler)
+    models.part("vae").decode(torch.randn(1, 16, 1, 8, 8))
+    assert handler.ladder is not None
+    assert handler.ladder.attempts["tiles"] > 10
+
+
+def test_the_card_is_named() -> None:
+    assert card_of(torch.device("cpu")) == conv.Card("cpu", "none", torch.__version__)

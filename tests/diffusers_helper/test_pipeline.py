@@ -1,0 +1,255 @@
+"""A whole job over a tiny model: what it says, what it makes, and that it makes the same again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from diffusers_helper.buckets import buckets, nearest_bucket
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import (
+    Event,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StepDone,
+    Warned,
+    from_dict,
+    to_dict,
+)
+from diffusers_helper.framepack.history import History
+from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.packing import Mode, plan_sections
+from diffusers_helper.pipeline import generate
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.seeds import noise_for
+from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model: Path) -> Models:
+    return load_tiny(tiny_model)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    return write_scene(tmp_path / "scene.png", 90, 100)
+
+
+def frames_in(video: Path) -> int:
+    with av.open(video) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_path: Path) -> None:
+    request = tiny_request(scene, seconds=seconds_for(2))
+    result, events = make(request, load_tiny(tiny_model), tmp_path / "job")
+    sections = [
+        [
+            *(f"sample {n}", f"step {n} 1/2", f"step {n} 2/2", f"decode {n}"),
+            *(f"decode {n} {piece}/{windows}" for piece in range(1, windows + 1)),
+            *(f"write {n}", f"finished {n}/2"),
+        ]
+        for n, windows in ((1, 3), (2, 6))
+    ]
+    head = ["JobStarted", "load", "text", "image", "vae_encode", "vision"]
+    assert outline(events) == [*head, *sections[0], *sections[1], "Finished"]
+    assert {event.job for event in events} == {"job"}
+    times = [event.time for event in events]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    started, finished = events[0], events[-1]
+    assert isinstance(started, JobStarted)
+    assert isinstance(finished, Finished)
+    height, width = nearest_bucket(100, 90, 64, 16)
+    assert (started.sections, started.frames, started.height, started.width) == (2, 73, height, width)
+    assert finished.video == str(result.video) == str(tmp_path / "job" / "video.mp4")
+    assert finished.frames == result.frames == frames_in(result.video) == 73
+    assert [from_dict(to_dict(event)) for event in events] == events
+
+
+def test_a_loaded_model_is_not_loaded_again(models: Models, scene: Path, tmp_path: Path) -> None:
+    make(tiny_request(scene), models, tmp_path / "first")
+    _, events = make(tiny_request(scene), models, tmp_path / "second")
+    assert "load" not in outline(events)
+
+
+@pytest.mark.parametrize(("mode", "lengths"), [("inverted", [33, 69, 109]), ("forward", [37, 73, 109])])
+def test_the_video_grows_by_sections(
+    mode: Mode, lengths: list[int], models: Models, scene: Path, tmp_path: Path
+) -> None:
+    request = tiny_request(scene, mode=mode, seconds=seconds_for(3), steps=1)
+    result, events = make(request, models, tmp_path / "job")
+    finished = [event for event in events if isinstance(event, SectionFinished)]
+    assert [event.frames for event in finished] == lengths
+    added = [0, 36, 40] if mode == "inverted" else [0, 0, 0]
+    assert [event.added_in_front for event in finished] == added
+    assert len({event.video for event in finished}) == 3
+    for event in finished[1:]:  # the first version is gone: only the last two are kept
+        assert Path(event.video).is_absolute()
+        assert frames_in(Path(event.video)) == event.frames
+    assert frames_in(result.video) == 109
+    assert result.latents.shape[2] == 28
+
+
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+def test_the_same_request_gives_the_same_bytes(
+    mode: Mode, tiny_model: Path, scene: Path, tmp_path: Path
+) -> None:
+    request = tiny_request(scene, mode=mode, seconds=seconds_for(2))
+    one, _ = make(request, load_tiny(tiny_model), tmp_path / "one")
+    two, _ = make(request, load_tiny(tiny_model), tmp_path / "two")
+    assert one.video.read_bytes() == two.video.read_bytes()
+    assert torch.equal(one.latents, two.latents)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 8},
+        {"prompt": "the blue square moves left slowly"},
+        {"steps": 3},
+        {"guidance": 2.0},
+        {"cfg": 2.0},
+        {"sampler": "euler", "steps": 4},
+        {"mode": "forward"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_setting_changes_the_result(
+    change: dict[str, Any], models: Models, scene: Path, tmp_path: Path
+) -> None:
+    base = {"steps": 4} if "sampler" in change else {}
+    plain, _ = make(tiny_request(scene, **base), models, tmp_path / "plain")
+    changed, _ = make(tiny_request(scene, **change), models, tmp_path / "changed")
+    difference = (plain.latents - changed.latents).abs().mean()
+    assert difference > 1e-4
+
+
+def test_negative_prompt_and_rescale_count_where_real_guidance_is_on(
+    models: Models, scene: Path, tmp_path: Path
+) -> None:
+    def latents(name: str, **settings: Any) -> torch.Tensor:
+        return make(tiny_request(scene, **settings), models, tmp_path / name)[0].latents
+
+    guided = latents("guided", cfg=4.0)
+    assert not torch.equal(guided, latents("negative", cfg=4.0, negative="a green square slowly"))
+    assert not torch.equal(guided, latents("rescaled", cfg=4.0, cfg_rescale=0.7))
+    # Without real guidance the model is not asked about the negative prompt.
+    assert torch.equal(latents("off", negative="a green square"), latents("plain"))
+
+
+def test_unknown_words_are_told(models: Models, scene: Path, tmp_path: Path) -> None:
+    _, events = make(tiny_request(scene, prompt="the red zebra"), models, tmp_path / "job")
+    warnings = [event.message for event in events if isinstance(event, Warned)]
+    assert len(warnings) == 1
+    assert "zebra" in warnings[0]
+    assert "red" not in warnings[0].split("them: ")[1]
+
+
+@pytest.mark.parametrize("shape", buckets(64, 16), ids=str)
+def test_every_picture_shape(shape: tuple[int, int], models: Models, tmp_path: Path) -> None:
+    height, width = shape
+    scene = write_scene(tmp_path / "scene.png", 2 * width, 2 * height)
+    result, events = make(tiny_request(scene, steps=1), models, tmp_path / "job")
+    with av.open(result.video) as container:
+        stream = container.streams.video[0]
+        assert (stream.height, stream.width, stream.frames) == (height, width, 37)
+    started = events[0]
+    assert isinstance(started, JobStarted)
+    assert (started.height, started.width) == shape
+
+
+def test_another_resolution(models: Models, scene: Path, tmp_path: Path) -> None:
+    result, _ = make(tiny_request(scene, steps=1, resolution=96), models, tmp_path / "job")
+    with av.open(result.video) as container:
+        assert (container.streams.video[0].height, container.streams.video[0].width) == nearest_bucket(
+            100, 90, 96, 16
+        )
+
+
+def test_previews_show_the_section(models: Models, scene: Path, tmp_path: Path) -> None:
+    _, events = make(tiny_request(scene), models, tmp_path / "job")
+    shown = [event.preview for event in events if isinstance(event, StepDone) and event.preview]
+    assert shown
+    with Image.open(shown[0]) as preview:
+        assert preview.format == "WEBP"
+        assert getattr(preview, "n_frames", 1) == 9
+        started = events[0]
+        assert isinstance(started, JobStarted)
+        assert preview.size == (started.width // 2, started.height // 2)
+        assert np.asarray(preview.convert("RGB")).std() > 5
+
+
+def test_the_folder_says_what_was_made_of_what(models: Models, scene: Path, tmp_path: Path) -> None:
+    request = tiny_request(scene)
+    make(request, models, tmp_path / "job")
+    kept = GenerationRequest.from_json((tmp_path / "job" / "request.json").read_text(encoding="utf-8"))
+    assert kept == request
+    with Image.open(tmp_path / "job" / "input.png") as picture, Image.open(scene) as given:
+        assert np.array_equal(np.asarray(picture), np.asarray(given))
+
+
+# What a section starts from
+
+
+def test_noise_depends_on_seed_purpose_and_section_alone() -> None:
+    shape = (1, 16, 9, 4, 4)
+    first = noise_for(1, "noise", 1, shape)
+    torch.manual_seed(5)
+    assert torch.equal(first, noise_for(1, "noise", 1, shape))
+    others = [noise_for(2, "noise", 1, shape), noise_for(1, "noise", 2, shape)]
+    others.append(noise_for(1, "start_latent", 1, shape))
+    assert all((first - other).abs().mean() > 0.5 for other in others)
+    assert noise_for(2**63 - 1, "noise", 100, shape).std() == pytest.approx(1, abs=0.1)
+
+
+def test_history_begins_as_zeros_that_are_sent_all_the_same() -> None:
+    start = torch.ones(1, 16, 1, 2, 2)
+    for mode in ("inverted", "forward"):
+        plan = plan_sections(4.0, mode=mode)
+        context = History(mode, start).context(plan[0])
+        sizes = [part.shape[2] for part in (context.history_1x, context.history_2x, context.history_4x)]
+        assert sizes == [1, 2, 16]
+        assert context.history_2x.abs().sum() == context.history_4x.abs().sum() == 0
+        # The forward order begins with the picture as its own past.
+        assert context.history_1x.unique().tolist() == [1.0 if mode == "forward" else 0.0]
+
+
+# What is refused, before anything is loaded
+
+
+def refused(request: GenerationRequest, tiny_model: Path, folder: Path, **settings: Any) -> str:
+    models = load_tiny(tiny_model)
+    events: list[Event] = []
+    with pytest.raises(InputError) as caught:
+        generate(request, models, folder=folder, on_event=events.append, **settings)
+    assert not models._parts
+    assert not events
+    return caught.value.message
+
+
+def test_what_cannot_be_used_is_refused_before_anything_is_loaded(
+    tiny_model: Path, scene: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "job"
+    assert "cannot be read" in refused(tiny_request(tmp_path / "none.png"), tiny_model, folder)
+    long = tiny_request(scene, prompt="red " * 257)
+    assert "257 tokens" in refused(long, tiny_model, folder)
+    used = tmp_path / "used"
+    (used / "segments").mkdir(parents=True)
+    assert "another video" in refused(tiny_request(scene), tiny_model, used)
+    assert not folder.exists()
+
+
+def test_a_mode_that_the_model_does_not_know(scene: Path, tmp_path: Path) -> None:
+    models = load_models(find_model("framepack-f1"), device="cpu")
+    with pytest.raises(InputError, match="forward"):
+        generate(tiny_request(scene, mode="inverted"), models, folder=tmp_path / "job")

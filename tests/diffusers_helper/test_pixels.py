@@ -1,0 +1,129 @@
+"""Between latents and pixels: blending, rounding, guidance and previews, by themselves."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import HunyuanVideoFramepackPipeline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
+
+from diffusers_helper.framepack.guidance import guide
+from diffusers_helper.output.frames import FrameBlender, to_uint8
+from diffusers_helper.output.previews import LatentColours, Preview
+from diffusers_helper.packing import MODES, Mode, Section, plan_sections
+from tests.support.making import write_scene
+
+
+def decoded(section: Section) -> Tensor:
+    generator = torch.Generator().manual_seed(section.number)
+    return torch.rand(section.decoded_frames, 2, 3, 3, generator=generator) * 2.4 - 1.2
+
+
+def appended_by_diffusers(mode: Mode, parts: list[Tensor], overlaps: list[int]) -> Tensor:
+    """All frames at once, as diffusers joins them; it counts time in the third dimension."""
+    stacked = [part.permute(3, 0, 1, 2)[None] for part in parts]
+    video = stacked[0]
+    for part, overlap in zip(stacked[1:], overlaps[1:], strict=True):
+        pair = (part, video) if mode == "inverted" else (video, part)
+        video = HunyuanVideoFramepackPipeline._soft_append(None, *pair, overlap)
+    return video[0].permute(1, 2, 3, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(1, 7), window=st.integers(2, 9), mode=st.sampled_from(MODES))
+def test_the_stream_of_final_frames_is_the_whole_video(count: int, window: int, mode: Mode) -> None:
+    plan = plan_sections(max(1.0, count * 4 * window / 30), window, mode)
+    blender = FrameBlender(mode)
+    finals: list[np.ndarray] = []
+    for section in plan:
+        final, pending = blender.add(decoded(section), section)
+        assert (len(final), len(pending)) == (section.final_frames, section.pending_frames)
+        finals.insert(0 if mode == "inverted" else len(finals), final)
+        # What can be shown now is what diffusers would have by now.
+        done = plan.sections[: section.number]
+        so_far = appended_by_diffusers(mode, [decoded(s) for s in done], [s.overlap_frames for s in done])
+        shown = [pending, *finals] if mode == "inverted" else [*finals, pending]
+        np.testing.assert_array_equal(np.concatenate(shown), to_uint8(so_far))
+    assert sum(map(len, finals)) == plan.total_frames
+
+
+def test_another_number_of_frames_than_planned_is_refused() -> None:
+    section = plan_sections(1.0)[0]
+    with pytest.raises(ValueError, match="36 frames were decoded; expected 37"):
+        FrameBlender("inverted").add(torch.zeros(36, 2, 2, 3), section)
+
+
+def test_pixels_are_rounded_and_kept_in_range() -> None:
+    values = torch.tensor([-9.0, -1.0, 0.0, 1 / 255, 0.999, 1.0, 9.0])
+    assert to_uint8(values).tolist() == [0, 0, 128, 128, 255, 255, 255]
+    levels = torch.arange(256) / 127.5 - 1
+    assert to_uint8(levels).tolist() == list(range(256))
+
+
+def test_guidance() -> None:
+    generator = torch.Generator().manual_seed(4)
+    positive, negative = torch.randn(2, 1, 16, 3, 4, 4, generator=generator)
+    torch.testing.assert_close(guide(positive, negative, 1.0, 0.0), positive)
+    torch.testing.assert_close(guide(positive, negative, 0.0, 0.0), negative)
+    plain = guide(positive, negative, 5.0, 0.0)
+    torch.testing.assert_close(plain, negative + 5 * (positive - negative))
+    rescaled = guide(positive, negative, 5.0, 1.0)
+    assert rescaled.std() == pytest.approx(positive.std().item(), rel=1e-5)
+    half = guide(positive, negative, 5.0, 0.5)
+    torch.testing.assert_close(half, (plain + rescaled) / 2)
+
+
+def linear_latent(picture: Image.Image) -> Tensor:
+    """A latent whose first channels hold the picture's colours, mixed, and the others noise."""
+    size = picture.width // 8, picture.height // 8
+    colours = torch.from_numpy(np.array(picture.resize(size, Image.Resampling.BOX))).float() / 255
+    mixed = colours @ torch.tensor([[1.0, 0.4, 0.0], [-0.5, 1.2, 0.2], [0.3, 0.0, 0.9]]) - 0.7
+    noise = torch.randn(*colours.shape[:2], 13, generator=torch.Generator().manual_seed(1)) * 0.1
+    return torch.cat([mixed, noise], -1).permute(2, 0, 1)[None, :, None]
+
+
+def test_the_preview_finds_the_colours_of_the_picture(tmp_path: Path) -> None:
+    with Image.open(write_scene(tmp_path / "scene.png", 256, 192)) as picture:
+        picture.load()
+    latent = linear_latent(picture)
+    colours = LatentColours(picture, latent)
+    mirrored = colours.frames(torch.cat([latent, latent.flip(-1)], dim=2))
+    small = picture.resize(mirrored[0].size, Image.Resampling.BICUBIC)
+    assert len(mirrored) == 2
+    for shown, expected in zip(
+        mirrored, (small, small.transpose(Image.Transpose.FLIP_LEFT_RIGHT)), strict=True
+    ):
+        difference = np.asarray(shown).astype(float) - np.asarray(expected).astype(float)
+        assert np.abs(difference).mean() < 12
+
+
+def test_a_preview_of_an_even_picture_is_even() -> None:
+    picture = Image.new("RGB", (64, 64), (10, 120, 200))
+    colours = LatentColours(picture, torch.zeros(1, 16, 1, 8, 8))
+    shown = np.asarray(colours.frames(torch.randn(1, 16, 1, 8, 8))[0]).astype(int)
+    assert np.abs(shown - [10, 120, 200]).max() <= 1
+
+
+def test_previews_come_at_most_twice_a_second_and_the_last_two_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Image.open(write_scene(tmp_path / "scene.png")) as picture:
+        preview = Preview(tmp_path / "preview", LatentColours(picture, linear_latent(picture)))
+    clock = iter([10.0, 10.2, 10.6, 11.2, 11.3])
+    monkeypatch.setattr("diffusers_helper.output.previews.time.monotonic", lambda: next(clock))
+    latents = torch.randn(1, 16, 9, 8, 8, generator=torch.Generator().manual_seed(2))
+    paths = [preview.show(latents, 1, step) for step in range(1, 6)]
+    assert [path and path.name for path in paths] == [
+        "0001-001.webp", None, "0001-003.webp", "0001-004.webp", None,
+    ]  # fmt: skip
+    left = sorted(path.name for path in (tmp_path / "preview").iterdir())
+    assert left == ["0001-003.webp", "0001-004.webp"]
+    with Image.open(io.BytesIO((tmp_path / "preview" / left[0]).read_bytes())) as shown:
+        assert (shown.format, getattr(shown, "n_frames", 1), shown.size) == ("WEBP", 9, (32, 32))

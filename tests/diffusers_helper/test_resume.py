@@ -1,0 +1,243 @@
+"""A job that was broken off goes on where it was, and ends in the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.events import Event, Warned
+from diffusers_helper.models.loaders import Models
+from diffusers_helper.packing import Mode
+from diffusers_helper.pipeline import Result, generate
+from diffusers_helper.request import GenerationRequest
+from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
+
+SECTIONS = 3
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model: Path) -> Models:
+    return load_tiny(tiny_model)
+
+
+@pytest.fixture(scope="module", params=["inverted", "forward"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def order(mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
+    scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png")
+    return tiny_request(scene, mode=mode, seconds=seconds_for(SECTIONS), steps=1)
+
+
+@pytest.fixture(scope="module")
+def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A job that nothing happened to. Read-only by agreement."""
+    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
+
+
+@pytest.mark.parametrize(
+    ("where", "made"),
+    [("sample 2", 1), ("decode 2", 2), ("write 2", 2), ("finished 2/3", 2), ("decode 3", 3)],
+)
+def test_a_resumed_job_gives_the_same_bytes(
+    where: str, made: int, order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    def stop(event: Event) -> None:
+        if outline([event]) == [where]:
+            raise Stop
+
+    broken = tmp_path / "broken"
+    with pytest.raises(Stop):
+        generate(order, models, folder=broken, on_event=stop)
+    assert len(list((broken / "sections").iterdir())) == made
+    result, events = make(order, models, broken, resume_from=broken)
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    assert torch.equal(result.latents, whole.latents)
+    lines = outline(events)
+    sampled = [line for line in lines if line.startswith("sample")]
+    assert sampled == [f"sample {n}" for n in range(made + 1, SECTIONS + 1)]
+    assert not {"text", "image", "vae_encode", "vision"} & set(lines)
+
+
+def test_sections_are_taken_over_into_another_folder(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    copy, events = make(order, models, tmp_path / "copy", resume_from=whole.video.parent)
+    assert copy.video.read_bytes() == whole.video.read_bytes()
+    assert not any(line.startswith("sample") for line in outline(events))
+
+
+def test_any_section_can_be_made_again_alone(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    sections = tmp_path / "first" / "sections"
+    sections.mkdir(parents=True)
+    kept = whole.video.parent / "sections"
+    for name in ("0001.safetensors", "0003.safetensors"):  # the third, after a gap, is not taken over
+        (sections / name).write_bytes((kept / name).read_bytes())
+    make(order, models, tmp_path / "again", resume_from=tmp_path / "first")
+    for name in ("0002.safetensors", "0003.safetensors"):
+        again = load_file(tmp_path / "again" / "sections" / name)["latents"]
+        assert torch.equal(again, load_file(kept / name)["latents"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 8}, "seed '7'; expected '8'"),
+        ({"prompt": "another"}, "prompt"),
+        ({"resolution": 96}, "size '64x64'"),
+        ({"steps": 2}, "steps"),
+        ({"image": "other.png"}, "picture"),
+    ],
+)
+def test_latents_of_another_request_are_refused(
+    change: dict[str, Any],
+    words: str,
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    if "image" in change:
+        change = {"image": str(write_scene(tmp_path / "other.png", 80, 80))}
+    with pytest.raises(LongtakeError, match="was made with") as refusal:
+        make(replace(order, **change), models, tmp_path / "other", resume_from=whole.video.parent)
+    assert words in refusal.value.message
+
+
+def test_weights_that_have_changed_are_noticed(
+    order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model, copy)
+    weights = next((copy / "transformer").glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(LongtakeError, match=r"was made with (model|weights)"):
+        make(
+            replace(order, model=str(tiny_model)),
+            load_tiny(copy),
+            tmp_path / "job",
+            resume_from=whole.video.parent,
+        )
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [_cut, _flip, _empty])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
+    harm: Callable[[Path], None],
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    harm(broken / "sections" / "0002.safetensors")
+    result, events = make(order, models, broken, resume_from=broken)
+    assert [line for line in outline(events) if line.startswith("sample")] == ["sample 2", "sample 3"]
+    assert "section 2 are damaged" in " ".join(e.message for e in events if isinstance(e, Warned))
+    assert torch.equal(result.latents, whole.latents)
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    second = Path("sections", "0002.safetensors")
+    again, before = load_file(broken / second), load_file(whole.video.parent / second)
+    assert torch.equal(again["latents"], before["latents"])
+
+
+def test_other_versions_are_told(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        return "99.0"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    _, events = make(order, models, tmp_path / "later", resume_from=whole.video.parent)
+    said = " ".join(event.message for event in events if isinstance(event, Warned))
+    assert f"torch {torch.__version__.split('+')[0]}" in said
+
+
+@pytest.mark.parametrize("harm", [_flip, Path.unlink])
+def test_damaged_encodings_are_made_again(
+    harm: Callable[[Path], None],
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    for name in ("encodings.safetensors", "sections/0003.safetensors"):
+        harm(broken / name)
+    result, events = make(order, models, broken, resume_from=broken)
+    lines = outline(events)
+    assert {"text", "image", "vae_encode", "vision", "sample 3"} <= set(lines)
+    assert "sample 2" not in lines
+    assert torch.equal(result.latents, whole.latents)
+    encodings = [load_file(f / "encodings.safetensors") for f in (broken, whole.video.parent)]
+    assert encodings[0].keys() == encodings[1].keys() == {"states_0", "pooled_0", "start", "vision"}
+    assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
+
+
+def test_encodings_of_something_else_are_not_used(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    """Of another prompt, say; sections of that would be refused, and there are none."""
+    first = tmp_path / "first"
+    first.mkdir()
+    shutil.copy(whole.video.parent / "encodings.safetensors", first)
+    _, events = make(replace(order, prompt="another"), models, tmp_path / "other", resume_from=first)
+    assert "text" in outline(events)
+    _, events = make(order, models, tmp_path / "same", resume_from=first)
+    assert "text" not in outline(events)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
+)
+def test_a_damaged_segment_is_noticed_and_decoded_again(
+    name: str,
+    harm: Callable[[Path], None],
+    order: GenerationRequest,
+    whole: Result,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.video.parent, broken)
+    harm(broken / name)
+    result, events = make(order, models, broken, resume_from=broken)
+    lines = outline(events)
+    assert not [line for line in lines if line.startswith("sample")]
+    assert any("damaged" in e.message for e in events if isinstance(e, Warned))
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    for segment in sorted((broken / "segments").iterdir()):
+        assert segment.read_bytes() == (whole.video.parent / "segments" / segment.name).read_bytes()

@@ -1,0 +1,352 @@
+"""The VAE engine on diffusers' own classes: exactness, memory, precision, faults; both kinds of VAE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from diffusers import AutoencoderKL, AutoencoderKLHunyuanVideo, AutoencoderKLWan
+from torch import Tensor, nn
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, InputError
+from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.shortage import OutOfDeviceMemory
+from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+from diffusers_helper.planning.budget import GB
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.vae.engine import VaeEngine
+from diffusers_helper.vae.plan import VaePlan, VaeSettings, Video, settings_for
+
+Make = Callable[[], nn.Module]
+
+
+def hunyuan() -> nn.Module:
+    torch.manual_seed(0)
+    return AutoencoderKLHunyuanVideo(
+        block_out_channels=(8, 16, 16, 16), layers_per_block=1, norm_num_groups=4
+    ).eval()
+
+
+def wan() -> nn.Module:
+    torch.manual_seed(0)
+    return AutoencoderKLWan(base_dim=8, num_res_blocks=1).eval()
+
+
+def wan_of_patches() -> nn.Module:
+    """As Wan 2.2 has it."""
+    torch.manual_seed(0)
+    return AutoencoderKLWan(
+        base_dim=8, decoder_base_dim=8, num_res_blocks=1, is_residual=True, in_channels=12,
+        out_channels=12, patch_size=2, scale_factor_spatial=16,
+    ).eval()  # fmt: skip
+
+
+each_kind = pytest.mark.parametrize("make", [hunyuan, wan, wan_of_patches])
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def engine_of(vae: nn.Module, cap: int | None = None, **settings: Any) -> VaeEngine:
+    device = AccountingDevice()
+    device.adopt(vae)
+    if cap is not None:
+        device.limit(cap)
+    return VaeEngine(vae, device, VaeSettings(**settings))
+
+
+def weights_of(vae: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in vae.parameters())
+
+
+def decoded(vae: Any, latents: Tensor) -> Tensor:
+    """By the VAE's own method, in one pass over time."""
+    with torch.inference_mode():
+        vae.use_framewise_decoding = False
+        return torch.cat([vae.decode(item, return_dict=False)[0] for item in latents.split(1)])
+
+
+@each_kind
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_decoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
+    vae, latents = make(), noise(2, 16, count, 4, 6)
+    found = engine_of(vae).decode(latents)
+    expected = decoded(vae, latents)
+    assert expected.std() > 0.05
+    assert found.shape[2] == 4 * count - 3
+    assert torch.equal(found, expected)
+
+
+@each_kind
+@pytest.mark.parametrize("count", [1, 5])
+def test_encoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
+    vae: Any = make()
+    frames = noise(1, 3, 4 * count - 3, 32, 64).clamp(-1, 1)
+    found = engine_of(vae).encode(frames)
+    with torch.inference_mode():
+        vae.use_framewise_encoding = False
+        expected = vae.encode(frames).latent_dist.parameters
+    assert found.shape[2] == count
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 8])
+def test_a_stream_gives_the_same_bits_with_any_chunk(chunk: int) -> None:
+    vae, latents, told = wan(), noise(1, 16, 5, 4, 4), list[tuple[int, int]]()
+    found = engine_of(vae, chunk=chunk).decode(latents, progress=lambda *count: told.append(count))
+    assert torch.equal(found, decoded(vae, latents))
+    pieces = -(-5 // chunk)
+    assert told == [(piece, pieces) for piece in range(1, pieces + 1)]
+
+
+def test_a_stream_needs_no_more_memory_for_a_longer_video() -> None:
+    peaks: list[int] = []
+    for count in (4, 16):
+        vae = wan()
+        engine = engine_of(vae)
+        engine.decode(noise(1, 16, count, 8, 8))
+        peaks.append(engine.device.peak_bytes() - weights_of(vae))
+    latents = 16 * 12 * 8 * 8 * 4
+    assert peaks[1] - peaks[0] <= 2 * latents  # these wait on the device, and their first layer's result
+
+
+def test_windows_of_hunyuan_are_those_of_diffusers() -> None:
+    vae: Any = hunyuan()
+    latents = noise(1, 16, 11, 4, 4)
+    with torch.inference_mode():
+        expected = vae.decode(latents, return_dict=False)[0]
+    plan = only(engine_of(vae), Video(11, 32, 32), "windows", 0)
+    assert not plan.is_exact
+    assert "approximate" in plan.reason
+    least = engine_of(vae, cap=weights_of(vae) + int(plan.working_bytes / 0.8) + 1)
+    assert torch.equal(least.decode(latents), expected)
+    frames = noise(1, 3, 41, 32, 32).clamp(-1, 1)
+    with torch.inference_mode():
+        vae.use_framewise_encoding = True
+        moments = vae.encode(frames).latent_dist.parameters
+    plans = engine_of(vae).plans("encode", Video(11, 32, 32))
+    need = next(plan for plan in plans if plan.time == "windows").working_bytes
+    found = engine_of(vae, cap=weights_of(vae) + int(need / 0.8) + 1).encode(frames)
+    assert torch.equal(found, moments)
+
+
+def only(engine: VaeEngine, video: Video, time: str, tile: int) -> VaePlan:
+    plans = engine.plans("decode", video)
+    return next(plan for plan in plans if (plan.time, plan.tiles.side) == (time, tile))
+
+
+@each_kind
+def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
+    vae = make()
+    shrink = 16 if make is wan_of_patches else 8
+    latents = noise(1, 16, 6, 96 // shrink, 160 // shrink)
+    video, weights = Video(6, 96, 160), weights_of(vae)
+    plans = engine_of(vae).plans("decode", video)
+    assert len(plans) >= 4
+    assert [plan.tiles.side for plan in plans if plan.time == plans[0].time] == [0, 128, 96, 64]
+    tried = 0
+    for plan in plans:
+        engine = engine_of(vae, cap=weights + plan.working_bytes, memory_threshold=1.0)
+        if engine.plans("decode", video)[0] == plan:
+            assert engine.decode(latents).shape == (1, 3, 21, 96, 160)
+            assert engine.device.peak_bytes() <= weights + plan.working_bytes
+            tried += 1
+    assert tried >= 4
+
+
+@each_kind
+def test_nothing_that_fits_is_refused_with_the_numbers(make: Make) -> None:
+    vae = make()
+    engine = engine_of(vae, cap=weights_of(vae) + 200_000)
+    with pytest.raises(InputError, match=r"needs 0\.\d+ GB to decode this; of 0\.0002 GB of free memory 80%"):
+        engine.decode(noise(1, 16, 6, 16, 16))
+    assert engine.device.allocated_bytes() == weights_of(vae)
+
+
+def smooth(height: int, width: int, count: int = 1) -> Tensor:
+    """Latents whose values change slowly."""
+    y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+    planes = torch.stack([torch.sin(k + x * (1 + k % 3) / 2 + y) for k in range(16)])
+    return planes[None, :, None].expand(1, 16, count, height, width) * 0.5
+
+
+@each_kind
+def test_all_tiles_have_one_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    vae: Any = make()
+    shapes: set[tuple[int, ...]] = set()
+    vae.decoder.register_forward_pre_hook(lambda _, args: shapes.add(tuple(args[0].shape[-2:])))
+    shrink = 16 if make is wan_of_patches else 8
+    engine_of(vae, tile_px=64).decode(noise(1, 16, 2, 208 // shrink, 144 // shrink))
+    assert shapes == {(64 // shrink, 64 // shrink)}
+
+
+@each_kind
+def test_a_shortage_is_answered_by_a_smaller_plan(make: Make) -> None:
+    vae: Any = make()
+    failures: list[int] = []
+
+    def short(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if args[0].shape[-1] > 96 // (16 if make is wan_of_patches else 8):
+            failures.append(1)
+            raise torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB")
+
+    handle = vae.decoder.register_forward_pre_hook(short)
+    shrink = 16 if make is wan_of_patches else 8
+    latents = noise(1, 16, 2, 160 // shrink, 160 // shrink)
+    found = engine_of(vae).decode(latents)
+    assert len(failures) == 2  # whole, and in tiles of 128 pixels
+    handle.remove()
+    assert torch.equal(found, engine_of(vae, tile_px=96).decode(latents))
+
+
+def test_a_shortage_in_every_plan_is_said() -> None:
+    vae: Any = wan()
+
+    def short(*_: Any) -> None:
+        raise RuntimeError("HIP out of memory. Tried to allocate 2.00 GiB")
+
+    vae.decoder.register_forward_pre_hook(short)
+    engine = engine_of(vae)
+    with pytest.raises(OutOfDeviceMemory):
+        engine.decode(noise(1, 16, 2, 16, 16))
+    assert engine.device.allocated_bytes() == weights_of(vae)
+
+
+def state_of(vae: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in vae.state_dict().items()}
+
+
+@each_kind
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_another_precision_leaves_the_vae_as_it_is(make: Make, precision: str) -> None:
+    vae, latents = make(), noise(1, 16, 2, 4, 4)
+    before, expected = state_of(vae), decoded(vae, latents)
+    engine = engine_of(vae, precision=precision)
+    found = engine.decode(latents)
+    assert found.dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    assert 0 < (found.float() - expected).abs().max() < 0.1 * expected.abs().max()
+    assert all(torch.equal(value, before[name]) for name, value in vae.state_dict().items())
+    assert engine.device.allocated_bytes() == weights_of(vae)
+    assert torch.equal(engine_of(vae).decode(latents), expected)
+
+
+def test_another_precision_takes_no_more_memory_than_it_says() -> None:
+    vae = AutoencoderKLWan(base_dim=16, num_res_blocks=1).eval()
+    engine = engine_of(vae, precision="bf16", tile_px=32, memory_threshold=1.0)
+    need = engine.plans("decode", Video(2, 64, 64))[0].working_bytes
+    cap = weights_of(vae) + weights_of(vae) // 2 + need
+    engine.device.limit(cap)
+    assert engine.decode(noise(1, 16, 2, 8, 8)).shape == (1, 3, 5, 64, 64)
+    assert engine.device.peak_bytes() <= cap
+
+
+def test_what_overflows_is_done_again_in_fp32() -> None:
+    vae: Any = wan()
+    with torch.no_grad():
+        # What comes after it passes 65504, which is the most that fp16 has.
+        vae.decoder.conv_in.weight *= 3e4
+    latents = 10 * noise(1, 16, 2, 4, 4)
+    found = engine_of(vae, precision="fp16").decode(latents)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, engine_of(vae).decode(latents))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_normalisation_works_in_fp32_inside(dtype: torch.dtype) -> None:
+    """It is what torch's kernel and diffusers' module do; decoding in a narrow type rests on it."""
+    from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
+
+    values = (200 * noise(1, 16, 3, 8, 8)).to(dtype)  # whose squares add up to more than fp16 has
+    for norm in (nn.GroupNorm(4, 16), WanRMS_norm(16, images=False)):
+        with torch.no_grad():
+            exact = norm.float()(values.float())
+            narrow = norm.to(dtype)(values)
+        rounding = torch.finfo(dtype).eps * exact.abs().max()
+        assert (narrow.float() - exact).abs().max() <= 2 * rounding
+
+
+def test_the_allocator_is_asked_as_often_as_is_wished(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(AccountingDevice, "empty_cache", lambda self: asked.append(1))
+    latents = noise(1, 16, 6, 4, 4)
+    engine_of(wan()).decode(latents)
+    assert asked == []
+    engine_of(wan(), cleanup_frequency=2).decode(latents)
+    assert len(asked) == 3
+
+
+def test_a_cancel_ends_it_within_a_piece_and_leaves_nothing() -> None:
+    vae = wan()
+    engine, cancel, told = engine_of(vae), CancelToken(), list[int]()
+
+    def progress(done: int, total: int) -> None:
+        told.append(done)
+        if done == 2:
+            cancel.cancel()
+
+    with pytest.raises(GenerationCancelled):
+        engine.decode(noise(1, 16, 6, 4, 4), progress=progress, cancel=cancel)
+    assert told == [1, 2]
+    assert engine.device.allocated_bytes() == weights_of(vae)
+    # What the stream had remembered of its frames is not in the next one's way.
+    latents = noise(1, 16, 3, 4, 4)
+    assert torch.equal(engine.decode(latents), decoded(vae, latents))
+
+
+def test_convolutions_of_wan_take_the_ladder() -> None:
+    vae, latents = wan(), noise(1, 16, 2, 4, 4)
+    expected = decoded(vae, latents)
+    with initialize_miopen_fallback(rung="taps").install(vae) as handler:
+        found = engine_of(vae).decode(latents)
+        assert handler.ladder is not None
+        assert handler.ladder.successes["taps"] > 20
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("gfx1100", VaeSettings(precision="fp16", largest_px=256)),
+        ("gfx1151", VaeSettings(precision="fp32", largest_px=256)),
+        ("cpu", VaeSettings(largest_px=256)),
+    ],
+)
+def test_a_machine_s_settings_are_those_of_its_profile(family: str, expected: VaeSettings) -> None:
+    machine = Machine("cpu" if family == "cpu" else "rocm", family, "", 16 * GB)
+    assert settings_for(profile_for(machine, {})) == expected
+
+
+def test_auto_begins_with_the_largest_piece_that_is_no_trouble() -> None:
+    plans = engine_of(hunyuan(), largest_px=128).plans("decode", Video(2, 256, 192))
+    assert [plan.tiles.side for plan in plans] == [128, 96, 64]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"chunk": 3}, "chunk is 3; expected one of"),
+        ({"tile_px": 40}, "tile_px is 40; expected 0, or a multiple of 32"),
+        ({"largest_px": 0}, "largest_px is 0; expected a multiple of 32"),
+        ({"overlap": 0.6}, "overlap is 0.6; expected 0 to 0.5"),
+        ({"precision": "fp8"}, "precision is 'fp8'; expected auto, fp32, fp16 or bf16"),
+        ({"memory_threshold": 0.0}, "memory_threshold is 0.0"),
+        ({"cleanup_frequency": -1}, "cleanup_frequency is -1"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        VaeSettings(**settings)
+
+
+def test_frames_that_the_vae_does_not_divide_are_refused() -> None:
+    with pytest.raises(InputError, match=r"4 frames of 64x60; expected 4 n \+ 1 frames and sides .* of 8"):
+        engine_of(wan()).encode(noise(1, 3, 4, 60, 64))
+
+
+def test_another_kind_of_vae_is_refused() -> None:
+    with pytest.raises(InputError, match="The VAE is AutoencoderKL; expected"):
+        engine_of(AutoencoderKL())

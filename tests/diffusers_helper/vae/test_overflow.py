@@ -1,0 +1,98 @@
+"""Numbers that overflow: the VAE's are made again in fp32, also when a job goes on; latents end it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, LongtakeError
+from diffusers_helper.events import Event, Finished, SectionFinished, Warned
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.loaders import Models
+from diffusers_helper.pipeline import generate
+from diffusers_helper.planning.profiles import VAE_DTYPE_VARIABLE
+from diffusers_helper.request import GenerationRequest
+from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
+
+NARROW = Local({VAE_DTYPE_VARIABLE: "fp16"})
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> GenerationRequest:
+    return tiny_request(write_scene(tmp_path / "scene.png", 32, 32), seconds=seconds_for(2), steps=1)
+
+
+def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
+    """A model whose VAE overflows in its second pass in fp16, and the types of all passes so far."""
+    models, types = load_tiny(folder), list[torch.dtype]()
+
+    def overflow(module: Any, _: Any, frames: torch.Tensor) -> torch.Tensor:
+        types.append(frames.dtype)
+        return frames / 0 if frames.dtype == torch.float16 and len(types) > 1 else frames
+
+    models.part("vae").decoder.register_forward_hook(overflow)
+    return models, types
+
+
+def test_what_overflows_is_decoded_again_in_fp32(
+    request_: GenerationRequest, tiny_model: Path, tmp_path: Path
+) -> None:
+    models, types = overflowing(tiny_model)
+    result, events = make(request_, models, tmp_path / "job", local=NARROW)
+    # The second window of the first section overflowed, and nothing was narrow from then on.
+    assert types[:2] == [torch.float16] * 2
+    assert set(types[2:]) == {torch.float32}
+    assert sum("VAE's numbers overflowed" in e.message for e in events if isinstance(e, Warned)) == 1
+    assert outline(events).count("decode 1") == 2
+    assert isinstance(events[-1], Finished)
+    stages = json.loads((tmp_path / "job" / "memory.json").read_text(encoding="utf-8"))["stages"]
+    narrow, *wide = [stage for stage in stages if stage["stage"] == "decode"]
+    assert not narrow["is_complete"]
+    assert all(stage["is_complete"] for stage in wide)
+    assert wide[0]["predicted_bytes"] > 1.5 * narrow["predicted_bytes"]
+    assert result.frames == 73
+
+
+def test_a_job_that_goes_on_knows_what_overflowed(
+    request_: GenerationRequest, tiny_model: Path, tmp_path: Path
+) -> None:
+    undisturbed, _ = make(request_, overflowing(tiny_model)[0], tmp_path / "whole", local=NARROW)
+    cancel = CancelToken()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, SectionFinished):
+            cancel.cancel()
+
+    job = tmp_path / "job"
+    models, _ = overflowing(tiny_model)
+    with pytest.raises(GenerationCancelled):
+        generate(request_, models, folder=job, local=NARROW, cancel=cancel, on_event=on_event)
+    models, types = overflowing(tiny_model)
+    resumed, events = make(request_, models, job, local=NARROW, resume_from=job)
+    assert set(types) == {torch.float32}
+    assert not [event.message for event in events if isinstance(event, Warned)]
+    assert resumed.video.read_bytes() == undisturbed.video.read_bytes()
+
+
+def test_values_that_fp32_cannot_hold_end_the_job(
+    request_: GenerationRequest, tiny_model: Path, tmp_path: Path
+) -> None:
+    models = load_tiny(tiny_model)
+    models.part("vae").decoder.register_forward_hook(lambda module, _, frames: frames / 0)
+    with pytest.raises(LongtakeError, match="VAE gives values that are not finite"):
+        make(request_, models, tmp_path / "job", local=NARROW)
+
+
+def test_latents_that_are_no_numbers_are_not_kept(
+    request_: GenerationRequest, tiny_model: Path, tmp_path: Path
+) -> None:
+    models = load_tiny(tiny_model)
+    models.part("transformer").proj_out.register_forward_hook(lambda module, _, out: out / 0)
+    with pytest.raises(LongtakeError, match=r"Section 1: latents are not finite numbers"):
+        make(request_, models, tmp_path / "job")
+    assert list((tmp_path / "job" / "sections").glob("*.safetensors")) == []

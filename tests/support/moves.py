@@ -1,0 +1,28 @@
+"""The order of loads and flushes of a job, as the memory document gives it."""
+
+from __future__ import annotations
+
+from diffusers_helper.memory.store import Move
+
+DOCUMENT = """
+    flush worker-start
+    flush post-unload/text-enc
+    load text_encoder, unload text_encoder, load text_encoder_2, unload text_encoder_2
+    flush post-text-encoding
+    load vae, unload vae
+    flush post-vae-encoding
+    load image_encoder, unload image_encoder
+    flush post-clip-vision
+"""
+SECTION = """
+    flush post-unload/transformer
+    load transformer, unload transformer
+    flush post-transformer-unload
+    load vae, unload vae
+    flush post-vae-decode
+"""
+
+
+def moves(text: str) -> list[Move]:
+    entries = [entry.split() for line in text.splitlines() for entry in line.split(",") if entry.strip()]
+    return [Move(action, name) for action, name in entries]  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,179 @@
+"""What the transformer learns from: weights of moving places, quickly made clips, a start from a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+
+from training.encoders import Encoders
+from training.pool import CLIP_LATENTS, Pool, encode_cases
+from training.render import Renderer, make_canvases
+from training.scenes import MOTIONS, Background, Case, Motion, Scene, Thing
+from training.start import start_from
+from training.train_transformer import CHECKPOINT
+from training.transformer import motion_weight
+from training.vae import build_vae
+from training.watch import Watch
+
+MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
+SIZE, SMALL = (64, 64), (32, 32)
+
+
+def scene() -> Scene:
+    """A red ball left of the middle on plain grey."""
+    background = Background("solid", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
+    return Scene(background, (Thing("ball", "red", (0.86, 0.13, 0.12), -0.2, 0.0, 0.15),), 0.5, 0.5)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training folder started from the shipped model."""
+    folder = tmp_path_factory.mktemp("training")
+    assert start_from(MODEL, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vae(started: Path):
+    state = torch.load(started / "vae_frozen.pt", weights_only=True)
+    model = build_vae()
+    model.load_state_dict(state["weights"])
+    model.register_to_config(scaling_factor=state["scaling_factor"])
+    return model.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def encoders(started: Path) -> Encoders:
+    return Encoders(started / "model")
+
+
+def test_a_small_pale_motion_counts_as_much_as_a_large_one() -> None:
+    start = torch.zeros(2, 16, 1, 8, 8)
+    clean = torch.zeros(2, 16, 9, 8, 8)
+    clean[0, :, :, :6] = 1.0
+    clean[1, :, :, :2, :2] = 0.3
+    sums = motion_weight(clean, start).mean(dim=(1, 2, 3))
+    assert 0.5 < float(sums[1] / sums[0]) < 2
+    plain = clean.abs().mean(dim=(1, 2, 3, 4))
+    assert float(plain[1] / plain[0]) < 0.05
+
+
+def test_a_still_clip_weighs_its_places_alike() -> None:
+    start = torch.randn(1, 16, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    noise = 0.005 * torch.randn(1, 16, 9, 8, 8, generator=torch.Generator().manual_seed(2))
+    assert float(motion_weight(start + noise, start).max()) < 2
+
+
+def test_a_start_keeps_the_weights_and_an_existing_checkpoint(started: Path) -> None:
+    shipped = HunyuanVideoFramepackTransformer3DModel.from_pretrained(MODEL / "transformer").state_dict()
+    state = torch.load(started / CHECKPOINT, weights_only=True)
+    assert state["step"] == 0
+    assert "optimiser" not in state
+    assert all(torch.equal(state["model"][name], value.float()) for name, value in shipped.items())
+    scale = json.loads((MODEL / "vae" / "config.json").read_text())["scaling_factor"]
+    frozen = torch.load(started / "vae_frozen.pt", weights_only=True)
+    assert frozen["scaling_factor"] == pytest.approx(scale)
+    before = (started / CHECKPOINT).read_bytes()
+    assert not start_from(MODEL, started)
+    assert (started / CHECKPOINT).read_bytes() == before
+
+
+def encode_clip(vae, pixels: torch.Tensor) -> torch.Tensor:
+    """Return latents (16, 19, h, w) of a whole clip (3, 81, H, W), encoded in chunks of 17 frames."""
+    chunks = pixels.unfold(1, 17, 16).permute(1, 0, 4, 2, 3)
+    with torch.no_grad():
+        mean = vae.quant_conv(vae.encoder(chunks.contiguous())).chunk(2, dim=1)[0] * vae.config.scaling_factor
+    return torch.cat([mean[0], *mean[1:, :, 1:]], dim=1)[:, :CLIP_LATENTS]
+
+
+def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Encoders) -> None:
+    renderer = Renderer(make_canvases(1, 1))
+    case = Case(scene(), Motion("right"), "the red ball moves right")
+    true = encode_clip(vae, renderer.case(case, range(81), SIZE))
+    quick = encode_cases(vae, encoders, renderer, [case], SIZE)[0].latents.float()
+    assert true.shape == quick.shape == (16, CLIP_LATENTS, 8, 8)
+    moved = (true - true[:, :1]).square().mean()
+    assert float((quick - true).square().mean()) < 0.15 * float(moved)
+    # The same clip one latent frame later is further off: the times are right.
+    late = (quick[:, 2:] - true[:, 1:-1]).square().mean()
+    assert float((quick[:, 1:] - true[:, 1:]).square().mean()) < float(late)
+
+
+def test_clips_encoded_together_are_those_encoded_alone(vae, encoders: Encoders) -> None:
+    renderer = Renderer(make_canvases(1, 1))
+    cases = [Case(scene(), Motion(name), f"the red ball moves {name}") for name in ("right", "up")]
+    together = encode_cases(vae, encoders, renderer, cases, SIZE)
+    for case, item in zip(cases, together, strict=True):
+        alone = encode_cases(vae, encoders, renderer, [case], SIZE)[0]
+        assert item.prompt == alone.prompt == case.prompt
+        assert torch.allclose(item.latents.float(), alone.latents.float(), atol=0.05)
+        assert torch.allclose(item.picture, alone.picture, atol=1e-4)
+
+
+class TestPool:
+    """The store of clips."""
+
+    @pytest.fixture
+    def pool(self, vae, encoders: Encoders) -> Pool:
+        return Pool(vae, encoders, Renderer(make_canvases(1, 1)), limit=3)
+
+    def test_it_forgets_its_oldest_clips(self, pool: Pool) -> None:
+        rng = np.random.default_rng(3)
+        pool.add(rng, SMALL, 3)
+        first = list(pool.items[SMALL])
+        pool.add(rng, SMALL, 2)
+        kept = pool.items[SMALL]
+        assert len(kept) == 3
+        assert kept[0] is first[2]
+        assert kept[1] not in first
+        assert kept[2] not in first
+
+    def test_it_grows_so_that_each_clip_is_seen_as_often_as_planned(self, pool: Pool) -> None:
+        pool.limit = 1000
+        rng = np.random.default_rng(3)
+        pool.grow(rng, SMALL, batch=2, visits=4.0)
+        assert len(pool.items[SMALL]) == 2
+        for _ in range(20):
+            pool.grow(rng, SMALL, batch=2, visits=4.0)
+        assert 9 <= len(pool.items[SMALL]) <= 19
+
+    def test_its_state_gives_the_same_clips(self, pool: Pool, vae, encoders: Encoders) -> None:
+        pool.add(np.random.default_rng(3), SMALL, 2)
+        other = Pool(vae, encoders, pool.renderer)
+        other.load(pool.state())
+        for old, new in zip(pool.items[SMALL], other.items[SMALL], strict=True):
+            assert torch.equal(old.latents, new.latents)
+            assert torch.equal(old.picture, new.picture)
+            assert torch.equal(old.text.pooled, new.text.pooled)
+            assert old.prompt == new.prompt
+
+    def test_a_batch_holds_different_clips(self, pool: Pool) -> None:
+        rng = np.random.default_rng(3)
+        pool.add(rng, SMALL, 3)
+        latents, conditions = pool.batch(rng, SMALL, 3)
+        assert latents.shape == (3, 16, CLIP_LATENTS, 4, 4)
+        assert len({float(clip.sum()) for clip in latents}) == 3
+        assert conditions.pooled.shape == (3, 64)
+
+
+def test_projections_tell_a_model_that_knows_from_one_that_does_not(vae, encoders: Encoders) -> None:
+    watch = Watch.make(vae, encoders, SIZE, per_motion=2)
+    assert len(watch.cases) == 2 * len(MOTIONS)
+    order = iter([0, 1])
+
+    def knowing(hidden_states, latents_clean, **_):
+        chosen = range(next(order), len(watch.cases), 2)
+        clean = torch.stack([watch.items[i].latents[:, 1:10] for i in chosen]).float()
+        return (hidden_states - clean,)
+
+    def still(hidden_states, latents_clean, indices_latents_clean, **_):
+        which = 0 if indices_latents_clean[0] == 0 else 1
+        return (hidden_states - latents_clean[:, :, which : which + 1],)
+
+    assert all(share == pytest.approx(1, abs=1e-3) for share in watch.projections(knowing).values())
+    assert all(abs(share) < 1e-3 for share in watch.projections(still).values())
