@@ -20,7 +20,7 @@ from training.optim import Average, Optimizers
 from training.parallel import agree, mean_gradients
 from training.pool import Pool, Size
 from training.quick import QuickTransformer, quick_dtype
-from training.render import Renderer, canvases
+from training.render import Renderer, make_canvases
 from training.transformer import StretchedRope, build_transformer, draw_section, flow_loss, shift_of
 from training.vae import build_vae, save_state
 from training.watch import Watch
@@ -115,12 +115,19 @@ class Trainer:
         vae.register_to_config(scaling_factor=state["scaling_factor"])
         self.vae = vae.eval().requires_grad_(False).to(quick_dtype())
         self.encoders = Encoders(root / "model")
-        self.pool = Pool(self.vae, self.encoders, Renderer(canvases(TRAIN_SEED + rank, CANVASES)))
+        self.pool = Pool(self.vae, self.encoders, Renderer(self._canvases()))
         self.clips = root / f"clips_{rank}.pt"
         self._resume()
         self.quick = QuickTransformer(self.model, quick_dtype())
         self.watches: dict[Size, Watch] = {}
         self.losses: list[float] = []
+
+    def _canvases(self) -> torch.Tensor:
+        """Return the grounds' bitmaps; they take half a minute to draw, so a run keeps them."""
+        path = self.root / f"canvases_{self.rank}.pt"
+        if not path.exists():
+            save_state(path, {"bitmaps": make_canvases(TRAIN_SEED + self.rank, CANVASES)})
+        return torch.load(path, weights_only=True)["bitmaps"]
 
     def _resume(self) -> None:
         path = self.root / CHECKPOINT
