@@ -16,32 +16,34 @@ TEXT = """\
 
 A FramePack model at toy size, made of the same classes as the real one: diffusers'
 `HunyuanVideoFramepackTransformer3DModel` and `AutoencoderKLHunyuanVideo`, transformers' `LlamaModel`,
-`CLIPTextModel` and `SiglipVisionModel`. It was trained on CPU cores, on pictures that a program draws. It is there so that the whole product can be seen and tested in a minute on any machine. It
-says nothing about the quality of the real model.
+`CLIPTextModel` and `SiglipVisionModel`. It was trained on CPU cores, on pictures that a program draws. It
+is there so that the whole product can be seen and tested in a minute on any machine. It says nothing about
+the quality of the real model.
 
 One set of weights serves both orders of sections, inverted and forward. Pictures are 128x128 or one of the
 other FramePack shapes scaled to side 128. {steps} steps are enough.
 
 ## What it knows
 
-Colours, four shapes, eight actions, six camera motions and two speeds: the list is `longtake.json`. A prompt
-names one motion, as in `the red ball moves right quickly` or `the camera zooms in`. All other words are
-dropped by the tokenizer and carry no content. With an empty prompt nothing moves much. A motion takes 72
-frames (2.4 s) and then rests. Things stop at the edge of the picture.
+Colours, four shapes, eight actions, six camera motions and two speeds: the list is `longtake.json`. A
+prompt names one motion, as in `the red ball moves right quickly` or `the camera zooms in`. All other words
+are dropped by the tokenizer and carry no content. With an empty prompt nothing moves much. A motion takes
+72 frames (2.4 s) and then rests. Things stop at the edge of the picture.
 
 ## Figures
 
 Measured by `python -m training.evaluate --per-motion {per_motion}` through the product's own pipeline, on
-{prompts} prompts with pictures drawn with seeds never used in training, {per_motion} of each motion; both orders
-of sections, one and two sections, one in four pictures not square. Things have a radius of 0.11 to 0.24 of the
-picture's side, as in training. A motion counts as seen if, of all motions of all things and of the camera at
-eight strengths, it is the one nearest to the video, with 0.45 to 2.2 times the named strength. The same tracker
-reads the true clip right in every case that was kept; {left_out} drawn cases whose true motion cannot be seen
-were left out. With {prompts} cases the share of right motions is sure to {margin:.0f} points (95 %).
+{prompts} prompts with pictures drawn with seeds never used in training, {per_motion} of each motion; both
+orders of sections, one and two sections, one in four pictures not square. Things have a radius of 0.11 to
+0.24 of the picture's side, as in training. A motion counts as seen if, of all motions of all things and of
+the camera at eight strengths, it is the one nearest to the video, with 0.45 to 2.2 times the named
+strength. The same tracker reads the true clip right in every case that was kept; {left_out} drawn cases
+whose true motion cannot be seen were left out. With {prompts} cases the share of right motions is sure to
+{margin:.0f} points (95 %).
 
 The overlap is that of a moved thing in the last frame with its own shape in the first, moved onto the same
-centre: intersection over union. The rest is all that no thing moves over, where the camera stands still. The
-photo-like grounds are {photos} slow pans and zooms of 4.8 s, in both orders.
+centre: intersection over union. The rest is all that no thing moves over, where the camera stands still.
+The photo-like grounds are {photos} slow pans and zooms of 4.8 s, in both orders.
 
 | | goal | measured |
 | --- | --- | --- |
@@ -58,26 +60,26 @@ photo-like grounds are {photos} slow pans and zooms of 4.8 s, in both orders.
 ## Limits
 
 Goals that are not met are in the table as measured. Things smaller than those of the training often do not
-follow the prompt. Fine texture is lost, and what a pan or a zoom uncovers is guessed. Photographs become soft. A
-ball's spin cannot be seen. In videos of more than two sections everything after 2.4 s stands still.
+follow the prompt. Fine texture is lost, and what a pan or a zoom uncovers is guessed. Photographs become
+soft. A ball's spin cannot be seen. In videos of more than two sections everything after 2.4 s stands still.
 
 ## How it was made
 
-With `training/`, without a GPU. No data but what `training/scenes.py` and `training/render.py` draw: flat shapes
-on plain, striped, waved and checkered grounds, band-limited noise and overlapping patches.
+With `training/`, without a GPU. No data but what `training/scenes.py` and `training/render.py` draw: flat
+shapes on plain, striped, waved and checkered grounds, band-limited noise and overlapping patches.
 
 - VAE (2.9 M parameters): 663 steps on single pictures, 954 on clips of 9 frames, L1 and squared error and a
   small KL, in a world with things of 0.07 to 0.19. Stored without the posterior's spread.
 - Text: a word-level tokenizer; Llama with random features, frozen; CLIP's pooled output taught to tell
   motion, colour, shape and speed. SigLIP: random, frozen, four tokens.
 - Transformer (5.7 M parameters), flow matching with Muon and AdamW. Its first 3346 steps, most of them on
-  pictures of side 64 in the world of smaller things, reached 57 % there. 76 minutes on one core and then on two
-  with experimental forms of today's code took it to a mean of two runs. `python -m training.run --start` went on
-  from there: {trained} steps in {minutes:.0f} minutes of one core's time, on pictures of side 128, with
-  three of a section's nine frames in a step and at the end with all nine. What ships is the running mean of the
-  weights.
-- Seeds: VAE 11 and 12, encoders 21 to 23, transformer 31, 41, 42 and 47, and in the experiments 4100 and others
-  taken from the clock; watched on 700001, tested on 5000001.
+  pictures of side 64 in the world of smaller things, reached 57 % there. 76 minutes on one core and then on
+  two with experimental forms of today's code took it to a mean of two runs. `python -m training.run
+  --start` went on from there: {trained} steps in {minutes:.0f} minutes of one core's time, on pictures of
+  side 128, with three of a section's nine frames in a step and at the end with all nine. What ships is the
+  running mean of the weights.
+- Seeds: VAE 11 and 12, encoders 21 to 23, transformer 31, 41, 42 and 47, and in the experiments 4100 and
+  others taken from the clock; watched on 700001, tested on 5000001.
 
 From nothing, the command takes the settings as they are now, so that it gives another model.
 
