@@ -48,7 +48,8 @@ class NormAndRotate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, cos, sin):
-        mean = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_() / x.shape[-1]
+        exact = torch.promote_types(x.dtype, torch.float32)
+        mean = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=exact).square_() / x.shape[-1]
         inverse = (mean + EPS).rsqrt_().to(x.dtype)
         unit = x * inverse
         ctx.save_for_backward(unit, inverse, weight, cos, sin)
