@@ -25,14 +25,15 @@ from training.vae import build_vae, freeze, train_stage
 
 LOG = logging.getLogger("training")
 STAGES = ("encoders", "images", "clips", "freeze", "transformer", "decoder", "export")
+BEFORE_FREEZING = ("images", "clips")
 STAGES_FROM_START = ("transformer", "export")
 # Shares of the time, and the stage whose weights a VAE stage starts from.
 SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
-SOURCES = {"images": "", "clips": "images", "decoder": "clips"}
+SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
 
 
 def load_parts(folder: Path) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
-    """The transformer and the VAE with its scale; a finer decoder where one was trained."""
+    """Return the transformer and the VAE with its scale, with a finer decoder where one was trained."""
     transformer, vae = build_transformer(), build_vae()
     transformer.load_state_dict(torch.load(folder / CHECKPOINT, weights_only=True)["average"])
     frozen = torch.load(folder / "vae_frozen.pt", weights_only=True)
@@ -49,17 +50,20 @@ def load_parts(folder: Path) -> tuple[HunyuanVideoFramepackTransformer3DModel, A
 def run_stage(name: str, folder: Path, minutes: float, processes: int, target: Path) -> None:
     """Run one stage of ``minutes``; a stage that has used its time returns at once."""
     LOG.info("stage %s", name)
+    frozen = folder / "vae_frozen.pt"
     if name == "encoders":
         if not (folder / "model" / "text_encoder_2").exists():
             make_encoders(folder / "model")
     elif name == "freeze":
-        if not (folder / "vae_frozen.pt").exists():
+        if not frozen.exists():
             LOG.info("scaling factor %.4f", freeze(folder, "clips"))
     elif name == "transformer":
         launch(train, (str(folder), Plan(minutes)), processes)
     elif name == "export":
         transformer, vae = load_parts(folder)
         export(transformer, vae, folder / "model", target)
+    elif name in BEFORE_FREEZING and frozen.exists():
+        LOG.info("the latent space is fixed: nothing to do")
     else:
         launch(train_stage, (str(folder), name, minutes, SOURCES[name]), processes)
 
@@ -82,9 +86,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if arguments.start:
         start_from(arguments.start, arguments.folder)
-    stages = arguments.only or (STAGES_FROM_START if arguments.start else STAGES)
-    whole = sum(SHARES.get(name, 0.0) for name in (STAGES_FROM_START if arguments.start else STAGES))
-    for name in stages:
+    stages = STAGES_FROM_START if arguments.start else STAGES
+    whole = sum(SHARES.get(name, 0.0) for name in stages)
+    for name in arguments.only or stages:
         minutes = arguments.minutes * SHARES.get(name, 0.0) / whole
         run_stage(name, arguments.folder, minutes, arguments.processes, arguments.target)
 

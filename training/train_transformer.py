@@ -205,12 +205,13 @@ class Trainer:
     def run(self) -> None:
         """Train until the time is spent; every few minutes write a checkpoint, less often look at videos."""
         saved = looked = time.process_time()
+        between = 60 * min(self.plan.save_minutes, self.plan.minutes / 10)
         while self.done() < 1:
             began = time.process_time()
             self.train_step()
             self.spent = agree(self.spent + time.process_time() - began, self.world)
             # All processes save after the same step.
-            if agree(time.process_time() - saved, self.world) > 60 * self.plan.save_minutes:
+            if agree(time.process_time() - saved, self.world) > between:
                 self.save()
                 saved = time.process_time()
                 if self.rank == 0:

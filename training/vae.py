@@ -158,7 +158,8 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
     spent, step = 0.0, 0
     state = torch.load(path, weights_only=True) if path.exists() else None
     if state is None and source:
-        vae.load_state_dict(torch.load(root / f"vae_{source}.pt", weights_only=True)["average"])
+        before = torch.load(root / f"vae_{source}.pt", weights_only=True)
+        vae.load_state_dict(before["weights" if source == "frozen" else "average"])
     if stage.decoder_only:
         vae.encoder.requires_grad_(False)
         vae.quant_conv.requires_grad_(False)
