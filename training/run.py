@@ -32,10 +32,21 @@ SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
 SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
 
 
-def load_parts(folder: Path) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
-    """Return the transformer and the VAE with its scale, with a finer decoder where one was trained."""
+def load_parts(
+    folder: Path, start: Path | None = None, share: float = 1.0
+) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
+    """Return the transformer and the VAE with its scale, with a finer decoder where one was trained.
+
+    The transformer is the run's mean; with ``share`` below 1 the rest of it are the weights of ``start``.
+    Weights trained on from the same start can be averaged, and their mean is often better than either.
+    """
     transformer, vae = build_transformer(), build_vae()
-    transformer.load_state_dict(torch.load(folder / CHECKPOINT, weights_only=True)["average"])
+    weights = torch.load(folder / CHECKPOINT, weights_only=True)["average"]
+    if start is not None and share < 1:
+        model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(start / "transformer").float()
+        before = model.state_dict()
+        weights = {name: before[name].lerp(value, share) for name, value in weights.items()}
+    transformer.load_state_dict(weights)
     frozen = torch.load(folder / "vae_frozen.pt", weights_only=True)
     weights = frozen["weights"]
     finer = folder / "vae_decoder.pt"
@@ -47,9 +58,10 @@ def load_parts(folder: Path) -> tuple[HunyuanVideoFramepackTransformer3DModel, A
     return transformer.eval(), vae.eval()
 
 
-def run_stage(name: str, folder: Path, minutes: float, processes: int, target: Path) -> None:
+def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
     """Run one stage of ``minutes``; a stage that has used its time returns at once."""
     LOG.info("stage %s", name)
+    folder, processes = arguments.folder, arguments.processes
     frozen = folder / "vae_frozen.pt"
     if name == "encoders":
         if not (folder / "model" / "text_encoder_2").exists():
@@ -60,8 +72,8 @@ def run_stage(name: str, folder: Path, minutes: float, processes: int, target: P
     elif name == "transformer":
         launch(train, (str(folder), Plan(minutes)), processes)
     elif name == "export":
-        transformer, vae = load_parts(folder)
-        export(transformer, vae, folder / "model", target)
+        transformer, vae = load_parts(folder, arguments.start, arguments.share)
+        export(transformer, vae, folder / "model", arguments.target)
     elif name in BEFORE_FREEZING and frozen.exists():
         LOG.info("the latent space is fixed: nothing to do")
     else:
@@ -82,6 +94,12 @@ def main() -> None:
         "--only", choices=STAGES, action="append", help="run just this stage (may be repeated)"
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="share of the run in what is exported; the rest is --start",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if arguments.start:
@@ -90,7 +108,7 @@ def main() -> None:
     whole = sum(SHARES.get(name, 0.0) for name in stages)
     for name in arguments.only or stages:
         minutes = arguments.minutes * SHARES.get(name, 0.0) / whole
-        run_stage(name, arguments.folder, minutes, arguments.processes, arguments.target)
+        run_stage(name, arguments, minutes)
 
 
 if __name__ == "__main__":

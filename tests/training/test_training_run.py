@@ -24,7 +24,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     monkeypatch.setattr(run, "launch", lambda worker, arguments, processes: calls.append(arguments))
     monkeypatch.setattr(run, "make_encoders", lambda folder: None)
     monkeypatch.setattr(run, "freeze", lambda folder, source: 1.0)
-    monkeypatch.setattr(run, "load_parts", lambda folder: (None, None))
+    monkeypatch.setattr(run, "load_parts", lambda *arguments: (None, None))
     monkeypatch.setattr(run, "export", lambda *arguments: None)
     return calls
 
@@ -75,3 +75,13 @@ def test_what_is_exported_is_the_running_mean_and_the_finer_decoder(tmp_path: Pa
     for name, value in made_vae.state_dict().items():
         own = name.startswith(("encoder.", "quant_conv."))
         assert torch.equal(value, (vae.state_dict() if own else finer)[name]), name
+
+
+def test_a_share_of_the_start_is_in_what_is_exported(tmp_path: Path) -> None:
+    shipped = run.HunyuanVideoFramepackTransformer3DModel.from_pretrained(MODEL / "transformer")
+    before = shipped.float().state_dict()
+    mean = {name: value + 1 for name, value in before.items()}
+    torch.save({"average": mean}, tmp_path / CHECKPOINT)
+    torch.save({"weights": build_vae().state_dict(), "scaling_factor": 0.5}, tmp_path / "vae_frozen.pt")
+    made = run.load_parts(tmp_path, MODEL, 0.25)[0].state_dict()
+    assert all(torch.allclose(made[name], value + 0.25, atol=1e-5) for name, value in before.items())
