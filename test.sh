@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Sets Longtake up with what its tests need, checks style and types, then runs the tests.
+# Sets Longtake up with the packages of its tests, checks style and types, then runs the tests.
 #
-#   ./test.sh [arguments of pytest, such as tests/diffusers_helper/test_packing.py -k forward]
+#   ./test.sh [--quick] [arguments of pytest, such as tests/diffusers_helper/test_packing.py -k forward]
 #
-# The same settings from the environment as webui.sh.
+# --quick leaves out the tests that are marked `slow` or `page`, and checks style and types while the others run.
+# It reads the same settings from the environment as webui.sh.
 set -euo pipefail
 
 # shellcheck source=scripts/setup.sh
@@ -11,5 +12,18 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/setup.sh"
 
 set_up torch requirements test_requirements
 cd "$root"
-scripts/check
-exec "$venv/bin/python" -m pytest "$@"
+if [[ ${1:-} != --quick ]]; then
+    scripts/check
+    exec "$venv/bin/python" -m pytest "$@"
+fi
+
+shift
+report=$(mktemp)
+scripts/check >"$report" 2>&1 &
+check=$!
+trap 'kill "$check" 2>/dev/null || true; rm -f "$report"' EXIT
+failed=0
+"$venv/bin/python" -m pytest -m "not slow and not page" "$@" || failed=$?
+wait "$check" || failed=1
+cat "$report"
+exit "$failed"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets Longtake up where that is still to do, then starts its page on http://127.0.0.1:7860.
+# Sets Longtake up if necessary, then starts its page on http://127.0.0.1:7860.
 #
 #   ./webui.sh [--setup-only] [arguments of demo_gradio.py, such as --port 8000 --inbrowser]
 #
-# Settings from the environment, all optional: PYTHON (the interpreter to build .venv with),
-# TORCH_INDEX_URL and TORCH_VERSION (which torch to install).
+# Optional settings from the environment: PYTHON (the interpreter that makes .venv), TORCH_INDEX_URL and
+# TORCH_VERSION (the torch to install).
 set -euo pipefail
 
 # shellcheck source=scripts/setup.sh

@@ -1,7 +1,7 @@
 """The engine, a process of its own: `python -m app.engine LOG_LEVEL`, started by `app.jobs.engine_client`.
 
-Commands come as JSON lines on stdin, events go as JSON lines to stdout. It ends when stdin does, so it never
-outlives the process that started it.
+Commands come as JSON lines on stdin, and events go as JSON lines to stdout. It ends when stdin does, so it
+never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from platformdirs import user_cache_path
-
 from app.jobs.stdio import take_stdin, take_stdout
+from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.failures import failed_event
-from diffusers_helper.machine.local import Local
 from diffusers_helper.request import GenerationRequest
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -40,13 +38,12 @@ class Order:
     job: str
     folder: Path
     request: str
-    resume: bool
     deadly: list[dict[str, str]]
     cancel: CancelToken
 
 
 class Orders:
-    """What the parent wants: filled by the listening thread, emptied by the working one."""
+    """The parent's orders, added by the listening thread and taken by the working thread."""
 
     def __init__(self, send: Callable[[Event], None]) -> None:
         self._send = send
@@ -55,9 +52,9 @@ class Orders:
         self._current: Order | None = None
 
     def listen(self, commands: IO[bytes]) -> None:
-        """Takes commands until their pipe ends, as it does with the parent; then the process ends at once.
+        """Take commands until their pipe ends, as it does with the parent; then end the process at once.
 
-        At once is safe: files get their names only when they are whole.
+        That is safe, since files get their names only when they are whole.
         """
         with contextlib.suppress(OSError):
             for line in commands:
@@ -68,7 +65,6 @@ class Orders:
                             job=command["job"],
                             folder=Path(command["folder"]),
                             request=command["request"],
-                            resume=command["resume"],
                             deadly=command["deadly"],
                             cancel=CancelToken(),
                         )
@@ -78,7 +74,7 @@ class Orders:
         os._exit(0)
 
     def take(self) -> Order:
-        """The next order; waits for one."""
+        """Wait for the next order and return it."""
         with self._changed:
             self._current = None
             self._changed.wait_for(lambda: self._waiting)
@@ -101,7 +97,7 @@ class Orders:
 
 
 class EventPipe:
-    """The way back to the parent."""
+    """The pipe of events to the parent."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe, self._lock = pipe, threading.Lock()
@@ -110,7 +106,7 @@ class EventPipe:
         self._write(to_dict(event))
 
     def name_trial(self, case: object, rung: str) -> None:
-        """Says which way of computing a convolution is about to be tried, in case that ends the process."""
+        """Announce the first use of a way to compute a convolution, in case that ends the process."""
         self._write({"trial": {"case": str(case), "rung": rung}})
 
     def end_trial(self, case: object, rung: str) -> None:
@@ -127,18 +123,19 @@ class EventPipe:
 
 
 def _end_with_parent() -> None:
-    """For when the listening thread cannot run, as while native code holds the interpreter lock."""
+    """End with the parent even when native code holds the interpreter lock and the listener cannot run."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _leave_interrupts_to_parent() -> None:
-    """Ctrl-C reaches the whole process group; the parent decides what it means."""
+    """Ignore Ctrl-C, which reaches the whole process group; the parent decides what it means."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def main() -> None:
+    """Run the engine until its standard input ends."""
     _leave_interrupts_to_parent()
     _end_with_parent()
     events = EventPipe(take_stdout())
@@ -155,14 +152,13 @@ def main() -> None:
     convolutions = initialize_miopen_fallback(
         **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
     )
-    local = Local(dict(os.environ), user_cache_path("longtake", appauthor=False))
-    runner = Runner(local, convolutions)
+    runner = Runner(this_local(os.environ), convolutions)
     while True:
         order = orders.take()
         for route in order.deadly:
             convolutions.mark_deadly(route["case"], route["rung"], route["reason"])
         request = GenerationRequest.from_json(order.request)
-        runner.run(request, order.folder, events.send, order.cancel, resume=order.resume)
+        runner.run(request, order.folder, events.send, order.cancel)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The engine without a process: the same runner in a thread, for looking for faults with a debugger."""
+"""The engine without a process: the same runner in a thread, for use with a debugger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.5
 
 
 class InProcessEngine:
-    """An `Engine` that lives here. Its thread can be asked to end, not be made to: `kill` leaves it alone."""
+    """An `Engine` in this process. Its thread can be asked to end but not killed: `kill` leaves it alone."""
 
     restarts = False
 
@@ -34,15 +34,20 @@ class InProcessEngine:
         self._runner: Runner | None = None
 
     def start(self) -> None:
-        """Nothing to get ready: the libraries load with the first job."""
+        """Do nothing: the libraries load with the first job."""
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
         token = self._tokens.setdefault(job.id, CancelToken())
-        arguments = (job, resume, token, events)
+        arguments = (job, token, events)
         threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
+        try:
+            yield from self._follow(events)
+        finally:
+            self._tokens.pop(job.id, None)  # a job that goes on after a cancel needs a fresh one
+
+    @staticmethod
+    def _follow(events: queue.SimpleQueue[Event | None]) -> Iterator[Event | None]:
         while True:
             try:
                 event = events.get(timeout=_POLL_SECONDS)
@@ -62,13 +67,11 @@ class InProcessEngine:
         self._events.put(None)
 
     def close(self) -> None:
-        """Nothing is left behind but the loaded model, which goes with the object."""
+        """Do nothing: the loaded model goes with the object."""
 
-    def _make(
-        self, job: Job, resume: bool, token: CancelToken, events: queue.SimpleQueue[Event | None]
-    ) -> None:
+    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
         try:
-            # torch: seconds, and only where this engine is chosen
+            # Importing torch takes seconds, and only this engine needs it here.
             from diffusers_helper.miopen_fallback import initialize_miopen_fallback
             from diffusers_helper.runner import Runner
         except Exception as error:  # noqa: BLE001 - the end of this thread: the job gets to hear why
@@ -76,4 +79,4 @@ class InProcessEngine:
             return
         if self._runner is None:
             self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
-        self._runner.run(job.request, job.folder, events.put, token, resume=resume)
+        self._runner.run(job.request, job.folder, events.put, token)

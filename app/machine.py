@@ -1,4 +1,4 @@
-"""What this program runs on, asked without torch, and where its own figures of the machine are kept."""
+"""The machine that this program runs on, asked without torch, and the place of what was measured there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -13,42 +14,59 @@ from platformdirs import user_cache_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT
-from diffusers_helper.planning.budget import gb_bytes
-from diffusers_helper.planning.estimates import Calibration
-from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, profile_for
+from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, profile_in_force
+from diffusers_helper.units import gb_bytes
 
 _SECONDS = 10.0
 
 
 def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
-    """As `profiles.detect`; of an NVIDIA card its driver's program tells the size."""
+    """Return the machine that the engine will compute on, an NVIDIA card with name and size."""
     machine = detect(environ, root)
-    if machine.kind != "cuda":
-        return machine
-    answer = output_of("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
-    match = re.match(r"(.+), (\d+)$", answer.splitlines()[0]) if answer else None
+    match = re.match(r"(.+), (\d+)$", _nvidia_card()) if machine.kind == "cuda" else None
     return replace(machine, name=match[1], total_bytes=int(match[2]) * 1024**2) if match else machine
 
 
+@cache
+def _nvidia_card() -> str:
+    answer = output_of("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    return answer.partition("\n")[0]
+
+
 def this_profile(environ: Mapping[str, str]) -> Profile:
-    """The profile in force, but for what was measured here since.
+    """Return the profile in force on this machine.
 
     Raises:
         InputError: for a value in the environment that cannot be used.
     """
-    return profile_for(this_machine(environ), environ)
+    return profile_in_force(this_machine(environ), this_local(environ))
 
 
 def this_local(environ: Mapping[str, str]) -> Local:
-    """Where this program keeps what it has found out about the machine."""
-    return Local(dict(environ), user_cache_path("longtake", appauthor=False))
+    """Return the settings of this machine and the folder of what was found out about it."""
+    return Local(dict(environ), cache_folder())
+
+
+def cache_folder() -> Path:
+    """Return the folder, in the user's own cache, of what can be found out again. It is not made.
+
+    Raises:
+        InputError: If there is no home folder, as with a user that only a container knows.
+    """
+    try:
+        return user_cache_path("longtake", appauthor=False)
+    except RuntimeError as error:
+        raise InputError(
+            "HOME is not set, and this user has no home folder; expected one for caches.",
+            "Set HOME or XDG_CACHE_HOME to a folder that can be written.",
+        ) from error
 
 
 def named_machine(card: str) -> Machine:
-    """A card that is not here, as "FAMILY:GB".
+    """Return a card that need not be here, from text such as "gfx1100:24" (family and GB).
 
     Raises:
-        InputError: for anything else.
+        InputError: if the text names no card.
     """
     family, _, size = card.partition(":")
     try:
@@ -66,22 +84,8 @@ def named_machine(card: str) -> Machine:
     return Machine(kind, arch, f"{family} with {size} GB", total, is_apu=family == "gfx1151")
 
 
-def calibration_file() -> Path:
-    """Where `benchmarks/calibrate_memory.py --save` writes."""
-    return user_cache_path("longtake", appauthor=False) / "memory.json"
-
-
-def read_calibration(machine: Machine) -> Calibration:
-    """What was measured on this machine, if anything was.
-
-    Raises:
-        InputError: if the file is of no use.
-    """
-    return Calibration.read(calibration_file(), machine.card)
-
-
 def output_of(*command: str, environ: Mapping[str, str] | None = None, seconds: float = _SECONDS) -> str:
-    """What a program prints, "" if there is no such program, it fails, or takes too long."""
+    """Return what a program prints, or "" if there is no such program, it fails, or it takes too long."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=seconds, check=True,

@@ -1,6 +1,6 @@
-"""What Longtake knows of MIOpen: its find modes, the routes learned around its failures, and its caches.
+"""Longtake's knowledge of MIOpen: its find modes, the routes learned around its failures, and its caches.
 
-The find modes are described as in MIOpen's documentation; what they cost on a card was not measured.
+The find modes are described as in MIOpen's documentation; their cost on a card was not measured.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_dir
-
 from app.jobs.patience import MIOPEN_FOLDERS
+from app.machine import cache_folder
+from diffusers_helper.units import gb_text
 
 VARIABLE = "MIOPEN_FIND_MODE"
 FIND_MODES = {
@@ -31,13 +31,13 @@ _UNSAFE = ("2", "4", "5", "DB_UPDATE", "SEARCH_DB_UPDATE", "DB_CLEAN")
 
 
 def name_of(value: str) -> str:
-    """The mode that a value of the variable stands for; "" for one that MIOpen's documentation lacks."""
+    """Return the mode that a value of the variable means; "" for one that MIOpen's documentation lacks."""
     text = value.strip().upper()
     return text if text in FIND_MODES or text in _OTHERS else _NUMBERS.get(text, "")
 
 
 def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What there is to say about the find mode of an engine: sentences, each with a remedy or ""."""
+    """Return what is worth saying about an engine's find mode: sentences, each with a remedy or ""."""
     value = environ.get(VARIABLE, "")
     mode = name_of(value)
     found: list[tuple[str, str]] = []
@@ -56,12 +56,12 @@ RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
 
 
 def routes_folder() -> Path:
-    """In the user's own cache; not made by asking."""
-    return Path(user_cache_dir("longtake"), "conv_routes")
+    """Return the folder of routes in the user's cache, without making it."""
+    return cache_folder() / "conv_routes"
 
 
 def conv_settings() -> dict[str, Any]:
-    """The arguments of `initialize_miopen_fallback`."""
+    """Return the arguments of `initialize_miopen_fallback`."""
     return {"folder": routes_folder(), "rung": os.environ.get(RUNG_VARIABLE) or "auto"}
 
 
@@ -69,11 +69,12 @@ _MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")
 
 
 def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
-    """Removes MIOpen's folders below a home directory and says what and how much.
+    """Remove MIOpen's folders below a home directory, and print which and how much.
 
-    A folder that a variable points to may hold other things: it is named and left alone, as is a link.
+    A folder that a variable points to may hold other things; it is named and left alone, as is a link.
 
-    Returns: exit code 0.
+    Returns:
+        The exit code 0.
     """
     count = 0
     for name in MIOPEN_FOLDERS:
@@ -84,7 +85,7 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
             files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
             size = sum(file.stat().st_size for file in files)
             shutil.rmtree(folder)
-            sys.stdout.write(f"Removed {folder}: {len(files)} files, {size / 1024**2:.1f} MB.\n")
+            sys.stdout.write(f"Removed {folder}: {len(files)} files, {gb_text(size)} GB.\n")
             count += 1
     for variable in _MOVED:
         if environ.get(variable):

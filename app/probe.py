@@ -1,6 +1,7 @@
-"""Asks torch what it sees and which attention kernel it runs, and prints that as JSON: a process of its own.
+"""A program that asks torch what it sees and which attention kernel it runs, and prints that as JSON.
 
-`doctor` starts it, in the engine's environment, because a broken driver can crash or hang whoever asks.
+`doctor` starts it as a process of its own, in the engine's environment, since a broken driver can crash or
+hang it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import json
 import sys
 from typing import Any
 
-# A section of FramePack at 640 has 18485 tokens, with 24 heads of 128; a part of that shows the kernel.
+# A section of FramePack at 640 has 18485 tokens, with 24 heads of 128; fewer tokens show the same kernel.
 _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
 
 
 def main() -> None:
-    """Prints one line."""
+    """Print one line."""
     import torch
 
     facts: dict[str, Any] = {
@@ -32,7 +33,7 @@ def main() -> None:
             "devices": torch.cuda.device_count(), "name": properties.name,
             "arch": getattr(properties, "gcnArchName", "").split(":")[0],
             "free_bytes": free, "total_bytes": total,
-            # On ROCm this is MIOpen's version.
+            # On ROCm this is the version of MIOpen.
             "dnn": torch.backends.cudnn.version() or 0,
         }  # fmt: skip
     facts["kernel"] = _kernel(device)
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def _kernel(device: Any) -> str:
-    """The operation that SDPA becomes: its name tells flash, memory-efficient or math."""
+    """Return the operation that SDPA becomes; its name tells flash, memory-efficient or math."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

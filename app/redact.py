@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 import sys
@@ -40,7 +41,7 @@ def without_paths(text: str, outputs: Path | None = None) -> str:
         (_ROOT, "<longtake>"),
         (Path(sys.prefix), "<python>"),
         (Path(sys.base_prefix), "<python>"),
-        (Path.home(), "<home>"),
+        (Path(os.path.expanduser("~")), "<home>"),
     ]
     known = {str(form): name for path, name in folders for form in (path, path.resolve())}
     for path in sorted(known, key=len, reverse=True):  # the innermost first

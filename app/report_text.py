@@ -1,4 +1,4 @@
-"""The text of a problem report: what helps to find a fault, nothing that tells who or where a person is."""
+"""The text of a problem report, which helps to find a fault and reveals nothing about the person."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from app.redact import without_names, without_paths
 from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
 from diffusers_helper.packing import FPS
+from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30
-MAX_VALUE = 1000  # characters of one setting or field: a long prompt is told by its beginning
+MAX_VALUE = 1000  # characters of one setting or field; a long prompt is cut to its beginning
 MAX_DETAIL = 8000
 _PACKAGES = ("torch", "diffusers", "transformers", "gradio", "av", "numpy")
 
 
 def report_text(service: JobService, job_id: str) -> str:
-    """Versions, settings, what happened and the last events of a job, as plain text.
+    """Return versions, settings, what happened and the last events of a job, as plain text.
 
-    Paths keep only what lies inside the outputs folder, the program and Python; the names of the person and
-    of the machine, and what looks like a password or a key, are taken out. The environment is not looked at.
+    Paths keep only the part inside the outputs folder, the program and Python. The names of the person and of
+    the machine, and texts that look like a password or a key, are removed. The environment is not read.
 
     Raises:
-        InputError: if there is no such job.
+        InputError: If there is no such job.
     """
     job = service.job(job_id)
     events = service.events(job_id)
@@ -48,8 +49,8 @@ def report_text(service: JobService, job_id: str) -> str:
 def _versions() -> Iterator[str]:
     yield f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "  " + ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    yield f"  {os.cpu_count()} CPUs, {memory:.1f} GB of RAM"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield f"  {os.cpu_count()} CPUs, {gb_text(memory)} GB of RAM"
 
 
 def _version(package: str) -> str:
@@ -62,7 +63,8 @@ def _version(package: str) -> str:
 def _facts(job: Job) -> Iterator[str]:
     yield f"  state {job.state}, {job.frames} frames ({job.frames / FPS:.2f} s) of video"
     if job.started is not None and job.ended is not None:
-        yield f"  took {job.ended - job.started:.1f} s after {job.started - job.created:.1f} s in the queue"
+        waited, took = job.started - job.created, job.ended - job.started
+        yield f"  took {duration(took)} after {duration(waited)} in the queue"
 
 
 def _settings(job: Job) -> Iterator[str]:

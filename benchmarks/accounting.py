@@ -1,10 +1,11 @@
-"""What counting live tensors costs: CPU time of `generate` with the account, over the same without.
+"""The cost of counting live tensors: CPU time of `generate` with the account, over the time without.
 
     python benchmarks/accounting.py [--model demo] [--seconds 2] [--steps 8] [--repeat 7] [--json]
 
-For machines without a GPU; on one, nothing is counted. The two alternate, after one of each that does not
-count. CPU time is that of the whole process, so that other programs disturb less; those that share a core or
-its caches still do, which the fastest run of each feels least. Exits with 1 if that ratio is above 1.05.
+The benchmark is for machines without a GPU; with one, nothing is counted. Runs of both kinds alternate, after
+one of each that does not count. CPU time is that of the whole process, so that other programs disturb it
+less; programs that share a core or its caches still do, which affects the fastest run of each kind least.
+Exits with 1 if the ratio of the fastest runs is above 1.05.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from unittest.mock import patch
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
@@ -37,7 +38,7 @@ GOAL = 1.05
 
 @contextmanager
 def not_counting() -> Iterator[None]:
-    """Inside, the accounting device lets everything pass unseen."""
+    """Let everything pass the accounting device unseen inside."""
     with (
         patch.object(AccountingDevice, "__enter__", lambda device: device),
         patch.object(AccountingDevice, "__exit__", lambda *_: None),
@@ -46,7 +47,7 @@ def not_counting() -> Iterator[None]:
 
 
 def run(models: Models, request: GenerationRequest, folder: Path) -> dict[str, float]:
-    """CPU and wall seconds of one video, and the peak that was counted."""
+    """Return CPU and wall seconds of one video, and the counted peak."""
     peak = 0
 
     def on_event(event: Event) -> None:
@@ -60,7 +61,7 @@ def run(models: Models, request: GenerationRequest, folder: Path) -> dict[str, f
 
 
 def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
-    """All runs of both, the median of the ratios of neighbours, and the ratio of the fastest."""
+    """Return all runs of both kinds, the median of the ratios of neighbours, and the ratio of the fastest."""
     plain: list[dict[str, float]] = []
     counted: list[dict[str, float]] = []
     for number in range(repeat + 1):
@@ -85,6 +86,7 @@ def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Pa
 
 
 def main() -> int:
+    """Print the figures; return 1 if the cost is above the goal."""
     arguments = read_arguments(__doc__, seconds=2.0, steps=8, repeat=7)
     models = load_whole(arguments.model, device="cpu")
     with tempfile.TemporaryDirectory() as scratch:

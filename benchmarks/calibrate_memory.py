@@ -1,11 +1,11 @@
-"""Measured against estimated working sets: what the factors of `memory/estimates.py` are fitted to.
+"""Measured against estimated working sets, to which the factors of `planning/estimates.py` are fitted.
 
     python benchmarks/calibrate_memory.py                      # random networks over the grid, on the CPU
     python benchmarks/calibrate_memory.py --model demo --save  # a real job; this machine's own factors
 
 The grid counts live tensors with the accounting device, so it needs no GPU and gives the same figures
-everywhere. With --model one job of one section and four steps runs on whatever the engine would use; --save
-writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
+everywhere. With --model, one job of one section and four steps runs on the device that the engine would use;
+--save writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from transformers import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
-from app.machine import calibration_file, this_machine  # noqa: E402
+from app.machine import this_local, this_machine  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
@@ -55,11 +55,9 @@ from diffusers_helper.planning.estimates import Calibration  # noqa: E402
 from diffusers_helper.planning.networks import Network  # noqa: E402
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
-from diffusers_helper.vae.codec import decode_latents, encode_picture  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
-from diffusers_helper.vae.passes import Pieces  # noqa: E402
-from diffusers_helper.vae.plan import Tiles  # noqa: E402
-from diffusers_helper.vae.sections import SectionDecoder  # noqa: E402
+from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
+from diffusers_helper.vae.plan import OWN_CHUNK, Tiles  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}
@@ -80,7 +78,7 @@ class Result:
 
 
 def measure(module: nn.Module, work: Callable[[], Any]) -> int:
-    """The most that lives on the device while `work` runs, besides the module's weights."""
+    """Return the most that lives on the device while `work` runs, without the module's weights."""
     device = AccountingDevice()
     device.adopt(module)
     with torch.inference_mode(), device:
@@ -91,6 +89,7 @@ def measure(module: nn.Module, work: Callable[[], Any]) -> int:
 
 
 def network(module: nn.Module, config: Mapping[str, Any], dtype: torch.dtype) -> Network:
+    """Return a network of random weights as the estimates see it."""
     total = sum(tensor.nbytes for tensor in module.parameters())
     return Network(Weights("", total), config, dtype.itemsize, total)
 
@@ -98,6 +97,7 @@ def network(module: nn.Module, config: Mapping[str, Any], dtype: torch.dtype) ->
 def transformer(
     heads: int, head_dim: int, height: int, width: int, *, dtype: torch.dtype, text: int, vision: int
 ) -> Result:
+    """Measure one forward pass of a transformer with one block of each kind."""
     module = HunyuanVideoFramepackTransformer3DModel(
         num_attention_heads=heads, attention_head_dim=head_dim, rope_axes_dim=_AXES[head_dim], num_layers=1,
         num_single_layers=1, num_refiner_layers=1, text_embed_dim=64, pooled_projection_dim=64,
@@ -121,7 +121,7 @@ def transformer(
 
 
 class _Tokens(dict[str, Tensor]):
-    """Stands in for what a tokenizer gives."""
+    """A stand-in for the result of a tokenizer."""
 
     __getattr__ = dict.__getitem__
 
@@ -130,6 +130,7 @@ class _Tokens(dict[str, Tensor]):
 
 
 def llama(layers: int, width: int, inner: int, tokens: int, dtype: torch.dtype) -> Result:
+    """Measure an encoding by the large text encoder."""
     config = LlamaConfig(
         vocab_size=32, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
         num_attention_heads=4, num_key_value_heads=4 if layers == 3 else 2, max_position_embeddings=512,
@@ -146,6 +147,7 @@ def llama(layers: int, width: int, inner: int, tokens: int, dtype: torch.dtype) 
 
 
 def clip(width: int, inner: int, dtype: torch.dtype) -> Result:
+    """Measure an encoding by the small text encoder."""
     config = CLIPTextConfig(
         vocab_size=32, hidden_size=width, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4
     )
@@ -156,12 +158,13 @@ def clip(width: int, inner: int, dtype: torch.dtype) -> Result:
 
 
 def siglip(width: int, inner: int, side: int, patch: int, dtype: torch.dtype) -> Result:
+    """Measure an encoding by the image encoder."""
     config = SiglipVisionConfig(
         hidden_size=width, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4,
         image_size=side, patch_size=patch,
     )  # fmt: skip
     module = SiglipVisionModel(config).to(dtype).eval()
-    pixels = torch.randn(1, 3, side, side)  # the host's
+    pixels = torch.randn(1, 3, side, side)  # stays on the host
     measured = measure(module, lambda: module(pixels.to(dtype)).last_hidden_state)
     known = network(module, config.to_dict(), dtype)
     estimated = estimates.vision_bytes(known)
@@ -169,6 +172,7 @@ def siglip(width: int, inner: int, side: int, patch: int, dtype: torch.dtype) ->
 
 
 def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch.dtype) -> Iterator[Result]:
+    """Measure a decode in one window of time and the encoding of a picture, both in tiles."""
     channels = (width, 2 * width, 4 * width, 4 * width)
     module = AutoencoderKLHunyuanVideo(
         block_out_channels=channels, layers_per_block=layers, norm_num_groups=8
@@ -176,20 +180,19 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
     tiles, piece = Tiles.of(tile), (min(tile, height), min(tile, side))
     known = network(module, module.config, dtype)
     case = f"{width} x{layers} {side}x{height} tile {tile} {dtype}"
-    shape = (1, 16, 9, height // 8, side // 8)
-    decoded = measure(
-        module, lambda: decode_latents(module, torch.randn(shape), 0, SectionDecoder(), tiles, Pieces())
-    )
+    vae_family = family_of(module)
+    shape = (1, 16, OWN_CHUNK + 2, height // 8, side // 8)
+    decoded = measure(module, lambda: decode_pass(vae_family, torch.randn(shape), tiles, Pieces()))
     estimated = decode_bytes(known, 5, *piece, backend=Backend())
     yield Result("decode", case, estimated, decoded)
-    picture, noise = Image.new("RGB", (side, height)), torch.zeros(1, 16, 1, height // 8, side // 8)
-    encoded = measure(module, lambda: encode_picture(module, picture, noise, tiles, Pieces()))
+    frames = torch.zeros(1, 3, 1, height, side)
+    encoded = measure(module, lambda: encode_pass(vae_family, frames, tiles, Pieces()))
     estimated = encode_bytes(known, 1, *piece, backend=Backend())
     yield Result("vae_encode", case, estimated, encoded)
 
 
 def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch.dtype) -> Iterator[Result]:
-    """A video in one pass, or as a stream where the VAE has one."""
+    """Measure the decode of a video in one pass, or as a stream where the VAE has one."""
     module = nn.Module.to(module, dtype).eval()
     family, known = family_of(module), network(module, cast(Any, module).config, dtype)
     case = f"{type(module).__name__} {latents}x{height}x{width} {dtype}"
@@ -198,7 +201,7 @@ def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch
     decoded = measure(module, lambda: [to_host(part) for part in family.decode(source)])
     estimated = decode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
     yield Result("decode", case, estimated, decoded)
-    # In fp64, so that they are copied as they would be to a GPU.
+    # These are in fp64, so that they are copied, as a transfer to a GPU would copy them.
     frames = torch.randn(1, 3, 4 * latents - 3, height, width, dtype=torch.float64)
     encoded = measure(module, lambda: to_host(family.encode(frames)))
     estimated = encode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
@@ -206,7 +209,7 @@ def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch
 
 
 def videos(*dtypes: torch.dtype) -> Iterator[Result]:
-    """Attention's mask is what is largest in the first."""
+    """Measure videos of several shapes; attention's mask is the largest tensor of the first."""
     for dtype in dtypes:
         for width, latents, side in ((8, 9, 192), (16, 2, 96)):
             channels = (width, 2 * width, 4 * width, 4 * width)
@@ -224,6 +227,7 @@ def videos(*dtypes: torch.dtype) -> Iterator[Result]:
 
 
 def grid() -> Iterator[Result]:
+    """Yield the results of all networks of random weights."""
     for heads, head_dim, height, width in (
         (4, 44, 128, 128), (4, 44, 96, 176), (4, 64, 128, 128), (8, 64, 192, 192), (8, 32, 176, 96),
         (4, 128, 128, 128),
@@ -250,7 +254,7 @@ def grid() -> Iterator[Result]:
 
 
 def calibrate(model: str, prompt: str) -> dict[str, float]:
-    """Measured over estimated working sets of a real job's stages, with a twentieth for other prompts."""
+    """Return measured over estimated working sets of a job's stages, plus a twentieth for other prompts."""
     info = find_model(model, allow_folder=True)
     factors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -270,13 +274,14 @@ def calibrate(model: str, prompt: str) -> dict[str, float]:
 
 
 def main() -> None:
+    """Print a line for each case, of the grid or of a real job."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", metavar="NAME|DIR", help="run a job of this model instead of the grid")
-    parser.add_argument("--prompt", default="the red ball moves right", help="of that job")
+    parser.add_argument("--prompt", default="the red ball moves right", help="prompt of that job")
     parser.add_argument("--save", action="store_true", help="keep the factors for the plans on this machine")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     arguments = parser.parse_args()
     diffusers_logging.set_verbosity_error()
     if arguments.model:
@@ -284,7 +289,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(factors) + "\n")
         if arguments.save:
             machine = this_machine(os.environ)
-            Calibration(factors).write(calibration_file(), machine.arch or machine.kind)
+            Calibration(factors).write(this_local(os.environ).calibration, machine.card)
         return
     for result in grid():
         if arguments.json:

@@ -1,13 +1,13 @@
-"""Whole jobs under caps from generous to impossible: what the plan said against what was measured.
+"""Whole jobs under caps from generous to impossible: planned against measured memory.
 
     python benchmarks/caps.py [--model demo|mid] [--resolution 128] [--seconds 2] [--steps 2] [--json FILE]
 
-On the accounting device, which counts live tensors, or on a GPU. `mid` is a model of random weights, made for
-the occasion in a temporary folder. The caps lie between the one under which everything stays on the device
-and the smallest one that works; with one byte less a job must be refused. Each completed job is
-compared, latents and video bytes, with one that has room for everything at the same VAE tile. Exits with 1
-if a peak passes its cap, a job gives other bytes, a prediction is off by more than a tenth, or a cap that was
-named does not work.
+It runs on the accounting device, which counts live tensors, or on a GPU. `mid` is a model of random weights,
+written to a temporary folder. The caps lie between the one under which everything stays on the device and the
+smallest one that works; with one byte less, a job must be refused. Each completed job is compared, latents
+and video bytes, with one that has room for everything at the same VAE tile. Exits with 1 if a peak exceeds
+its cap, a job gives other bytes, a prediction is off by more than a tenth, or a cap that was named does not
+work.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
-from diffusers_helper.job_memory import JobMemory  # noqa: E402
+from diffusers_helper.job_memory import MemoryPlans  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
 from diffusers_helper.models.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.picture import load_picture  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
-from diffusers_helper.planning.budget import GB, DoesNotFit, JobPlan  # noqa: E402
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.units import GB  # noqa: E402
 
 MB = 1024**2
 TOLERANCE = 0.1
@@ -45,7 +46,7 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Stage:
-    """The highest that one stage took over a job, by plan and in fact."""
+    """The highest planned and measured memory of one stage over a job."""
 
     name: str
     planned: int
@@ -59,11 +60,11 @@ class Stage:
 
 @dataclass
 class Row:
-    """One cap.
+    """The figures of one cap.
 
     Attributes:
-        smallest: the cap that the refusal named; 0 where the job was not refused.
-        same_latents, same_video: as with room for everything at the same tile.
+        smallest: The cap that the refusal named; 0 where the job was not refused.
+        same_latents, same_video: Whether they equal those of a job with room for everything at the same tile.
     """
 
     cap: int
@@ -83,7 +84,7 @@ class Row:
         return self.planned / self.measured
 
     def faults(self) -> Iterator[str]:
-        """What must not be; none of a refusal."""
+        """Return what is wrong with the row; a refusal has no faults."""
         if self.smallest:
             return
         if self.measured > self.cap:
@@ -99,7 +100,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Job:
-    """What a job gave; `peaks` are bytes by stage."""
+    """The result of a job; `peaks` are bytes by stage."""
 
     latents: Tensor
     video: bytes
@@ -112,7 +113,7 @@ class Caps:
     """Jobs of one request under many caps."""
 
     def __init__(self, models: Models, request: GenerationRequest, folder: Path) -> None:
-        """Nothing is run. The jobs' files go to `folder`."""
+        """Prepare without running anything. The jobs' files go to `folder`."""
         self._models, self._request, self._folder = models, request, folder
         picture = load_picture(Path(request.image))
         side = request.resolution or models.info.side
@@ -121,18 +122,25 @@ class Caps:
         self._references: dict[int | None, Job] = {}
 
     def plan(self, cap: int | None = None, tile: int | None = None) -> JobPlan:
-        """Raises DoesNotFit."""
-        return JobMemory(self._under(cap, tile), self._models, *self._shape, Local()).plan
+        """Return the plan under a cap.
+
+        Raises:
+            DoesNotFit: If the cap is too small.
+        """
+        return MemoryPlans(self._under(cap, tile), self._models, *self._shape, Local()).plan
 
     def ladder(self, count: int) -> list[int]:
-        """`count` caps that work, at least 3: twice what everything takes at once with the VAE's usual tile,
-        just that, and on in equal ratios to the smallest."""
+        """Return `count` caps that work, at least 3.
+
+        The first is twice what everything takes at once with the VAE's usual tile, the second just that, and
+        the others follow in equal ratios down to the smallest cap.
+        """
         smallest, most = self.plan().smallest_cap_bytes, self._everything()
         ratio = (smallest / most) ** (1 / (count - 2))
         return [2 * most, *(round(most * ratio**step) for step in range(count - 2)), smallest]
 
     def _everything(self) -> int:
-        """The smallest cap under which everything stays with the usual tile; with more it does, too."""
+        """Return the smallest cap under which everything stays with the usual tile."""
         tile = self.plan().vae_tile_px
         low, high = 0, self.plan(tile=tile).smallest_cap_bytes
         while not self._stays(high, tile):
@@ -143,14 +151,14 @@ class Caps:
         return high
 
     def _stays(self, cap: int, tile: int | None) -> bool:
-        """Whether everything does."""
+        """Return whether everything stays on the device under this cap."""
         try:
             return self.plan(cap, tile).keep_all_resident
         except DoesNotFit:
             return False
 
     def run(self, cap: int) -> Row:
-        """One job, or its refusal. The first has to be the one with room for everything."""
+        """Run one job, or report its refusal. The first job must be the one with room for everything."""
         try:
             plan = self.plan(cap)
         except DoesNotFit as error:
@@ -196,7 +204,7 @@ class Caps:
 
 
 def measure(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
-    """Rows from generous to impossible, and what is wrong with them."""
+    """Return rows from generous to impossible caps, and what is wrong with them."""
     ladder = caps.ladder(count)
     rows = [caps.run(cap) for cap in (*ladder, ladder[-1] - 1, ladder[-1] // 2)]
     faults = [fault for row in rows for fault in row.faults()]
@@ -210,7 +218,7 @@ def measure(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
 
 
 def table(rows: list[Row]) -> str:
-    """In MB; each stage as planned over measured."""
+    """Return a table in MB, with planned over measured memory of each stage."""
     names = [stage.name for stage in rows[0].stages]
     lines = [["cap", "tile", "planned", "measured", "ratio", "blocks", "streamed", "seconds", "same", *names]]
     for row in rows:
@@ -235,14 +243,15 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> int:
+    """Print the table and the faults; return 1 if there are faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="mid", help="mid, or a model's name or folder")
+    parser.add_argument("--model", default="mid", help="mid, or the name or folder of a model")
     parser.add_argument("--resolution", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--count", type=int, default=9, help="caps that work")
+    parser.add_argument("--count", type=int, default=9, help="number of caps that work")
     parser.add_argument("--prompt", default="the red ball moves right")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model

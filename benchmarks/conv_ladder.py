@@ -1,14 +1,15 @@
-"""What the convolution ladder costs where nothing fails: decodes with it and without it, side by side.
+"""The cost of the convolution ladder where nothing fails: decodes with it and without it, side by side.
 
     python benchmarks/conv_ladder.py [--model demo] [--size 128] [--latents 5] [--repeat 15] [--json]
 
-Runs of both alternate, in turns of changing order, after two that do not count. Next to it, and with less
-noise: the time that the ladder adds to one call, times the calls of a decode. Both must give the same bytes.
+Runs of both kinds alternate, in turns of changing order, after two that do not count. A second figure has
+less noise: the time that the ladder adds to one call, times the number of calls of a decode. Both kinds must
+give the same bytes.
 
     python benchmarks/conv_ladder.py --rungs fp32 bf16 fp16
 
-What each rung takes for all convolutions of that decode, and how far its results lie from those in fp64: in
-roundings of the dtype (root mean square; rounding once, at the end, gives 1).
+This measures the time that each rung takes for all convolutions of that decode, and how far its results are
+from those in fp64, in roundings of the dtype (root mean square; a single rounding at the end gives 1).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from cache.conv_routes import ConvCase  # noqa: E402
-from cache.conv_rungs import RUNGS  # noqa: E402
+from cache.conv_rungs import RUNGS, Convolution  # noqa: E402
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback  # noqa: E402
 from diffusers_helper.models.loaders import load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
@@ -42,7 +43,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device) -> float:
-    """Wall time of one run, with all that it has put on the device."""
+    """Return the wall time of one run, until the device has finished it."""
     start = time.perf_counter()
     run()
     if device.type == "cuda":
@@ -51,7 +52,7 @@ def seconds_of(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def side_by_side(vae: Any, latents: Tensor, repeat: int) -> dict[str, Any]:
-    """Seconds of decodes with and without the ladder."""
+    """Return the seconds of decodes with and without the ladder."""
     handler = initialize_miopen_fallback()
     seconds: dict[str, list[float]] = {"plain": [], "ladder": []}
     results: dict[str, Tensor] = {}
@@ -80,7 +81,7 @@ def side_by_side(vae: Any, latents: Tensor, repeat: int) -> dict[str, Any]:
 
 
 def added_to_a_call(device: torch.device) -> float:
-    """Seconds that the ladder adds to a convolution so small that nothing else counts, the least of many."""
+    """Return the least of many measurements of the ladder's seconds in a call, for a tiny convolution."""
     conv, x = nn.Conv3d(1, 1, 1).to(device), torch.zeros(1, 1, 1, 1, 1, device=device)
 
     def thousand() -> None:
@@ -96,7 +97,7 @@ def added_to_a_call(device: torch.device) -> float:
 
 
 def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> list[dict[str, Any]]:
-    """A row per dtype and rung."""
+    """Return a row for each dtype and rung."""
     cases: dict[ConvCase, None] = {}
     with initialize_miopen_fallback(on_first_call=lambda case, _: cases.setdefault(case)).install(vae):
         vae.decode(latents, return_dict=False)
@@ -105,7 +106,7 @@ def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> lis
         rungs = {rung: {"milliseconds": 0.0, "roundings": 0.0} for rung in RUNGS}
         for case in cases:
             call, exact = random_call(case, DTYPES[name], latents.device)
-            # Rounding to nearest is off by up to half a step, evenly: by 1 / sqrt(12) of it in the mean.
+            # Rounding to nearest is off by up to half a step, uniformly: by 1 / sqrt(12) of a step (rms).
             step = torch.finfo(DTYPES[name]).eps * exact.abs().log2().floor().exp2()
             for rung, row in rungs.items():
                 if RUNGS[rung].supports(case) is not None:
@@ -119,18 +120,21 @@ def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> lis
     return rows
 
 
-def random_call(case: ConvCase, dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], Tensor]:
-    """Arguments of a convolution, and its result in fp64 on the CPU."""
+def random_call(
+    case: ConvCase, dtype: torch.dtype, device: torch.device
+) -> tuple[tuple[Tensor, Convolution], Tensor]:
+    """Return an input and a convolution, and their result in fp64 on the CPU."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.shape, generator=generator).to(dtype)
     weight = (torch.randn(case.weight, generator=generator) / math.prod(case.weight[1:]) ** 0.5).to(dtype)
     bias = torch.randn(case.weight[0], generator=generator).to(dtype)
     rest = (case.stride, case.padding, case.dilation, case.groups)
     exact = functional.conv3d(x.double(), weight.double(), bias.double(), *rest)
-    return (x.to(device), weight.to(device), bias.to(device), *rest), exact
+    return (x.to(device), Convolution(weight.to(device), bias.to(device), *rest)), exact
 
 
 def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> int:
+    """Print a line for each row, or all rows as JSON; return the exit status."""
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
@@ -143,9 +147,10 @@ def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> int:
 
 
 def main() -> int:
+    """Print the figures; return 1 if the ladder costs more than the goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="demo")
-    parser.add_argument("--size", type=int, default=128, help="pixels a side")
+    parser.add_argument("--size", type=int, default=128, help="side of the video in pixels")
     parser.add_argument("--latents", type=int, default=5, help="latent frames")
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

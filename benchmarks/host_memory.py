@@ -1,14 +1,15 @@
-"""Main memory that `generate` takes for itself, apart from the page cache that its weights are read through.
+"""Main memory that `generate` takes for itself, apart from the page cache of its weights.
 
     python benchmarks/host_memory.py [--folder DIR] [--scale 1] [--jobs 10] [--cap-gb 1.5] [--json]
 
-Makes checkpoints of random weights in the layout of the published ones (sharded, bf16 and fp16), of two
-sizes, and measures, each in a process of its own: one video by the small and one by the large model, a short
-and a long video by the demo model, and several in a row. Scale 1 writes 4 GB at one time, which are removed.
+It writes checkpoints of random weights in the layout of the published ones (sharded, bf16 and fp16), in two
+sizes. Then it measures, each in a process of its own: one video by the small and one by the large model, a
+short and a long video by the demo model, and several in a row. Scale 1 needs up to 4 GB of disk at a time,
+which are freed.
 
-Private is anonymous memory (RssAnon). Without a GPU it holds the accounting device's tensors too; host is
-what is left of it without those, sample by sample, and what a machine with a GPU would need. Files is
-RssFile: pages of mapped files, which the kernel can drop at any time.
+Private is anonymous memory (RssAnon). Without a GPU it includes the accounting device's tensors; host is the
+rest without those, sample by sample, and thus what a machine with a GPU would need. Files is RssFile: pages
+of mapped files, which the kernel can drop at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from unittest.mock import patch
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
@@ -46,7 +47,7 @@ from diffusers_helper.request import GenerationRequest  # noqa: E402
 GB, MB = 1024**3, 1024**2
 WIDTH, HEADS = 2048, 16
 SHARD_BYTES = 512 * MB
-# Blocks: dual, single, Llama's. The small model has the same blocks, so that its activations are the same.
+# Numbers of blocks: dual, single, Llama's. Blocks of both models have one size, and so have the activations.
 SMALL, LARGE = (1, 1, 3), (5, 10, 8)
 GOAL_BYTES = 3 * GB
 
@@ -66,13 +67,13 @@ class Figures:
 
 
 def resident() -> tuple[int, int]:
-    """Private and mapped bytes of this process that are in memory."""
+    """Return the private and the mapped bytes of this process that are in memory."""
     found = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return tuple(int(found[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))  # type: ignore[return-value]
 
 
 class Watch:
-    """Looks at this process many times a second, in a thread."""
+    """A thread that samples this process's memory many times a second."""
 
     def __init__(self) -> None:
         self.private = self.host = self.files = self.device = 0
@@ -93,7 +94,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
-        """Inside, also all accounting devices that are opened."""
+        """Sample while inside, accounting devices that are opened there included."""
         opened, init = self.devices, AccountingDevice.__init__
 
         def remember(device: AccountingDevice, *arguments: Any) -> None:
@@ -110,7 +111,7 @@ class Watch:
 
 
 def run_jobs(model: str, seconds: float, steps: int, jobs: int, cap_gb: float | None) -> Figures:
-    """Makes videos one after the other with one set of loaded parts, as the engine does."""
+    """Make videos one after the other with one set of loaded parts, as the engine does."""
     began, streamed, after = time.monotonic(), 0, list[int]()
 
     def on_event(event: Event) -> None:
@@ -140,7 +141,7 @@ def run_jobs(model: str, seconds: float, steps: int, jobs: int, cap_gb: float | 
 
 
 def write_model(folder: Path, dual: int, single: int, layers: int) -> int:
-    """A model folder with random weights in sharded files; returns the bytes of its weights."""
+    """Write a model folder with random weights in sharded files; return the bytes of its weights."""
     from diffusers import HunyuanVideoFramepackTransformer3DModel
     from transformers import LlamaConfig, LlamaModel
 
@@ -171,7 +172,7 @@ def write_model(folder: Path, dual: int, single: int, layers: int) -> int:
 
 
 def write_shards(module: torch.nn.Module, folder: Path, stem: str, dtype: torch.dtype) -> int:
-    """Random weights for a module that has none, in files of at most about `SHARD_BYTES`."""
+    """Give a module random weights, in files of at most about `SHARD_BYTES`."""
     from safetensors.torch import save_file
 
     (folder / f"{stem}.safetensors").unlink()
@@ -199,7 +200,7 @@ def write_shards(module: torch.nn.Module, folder: Path, stem: str, dtype: torch.
 
 
 def in_child(*arguments: Any) -> dict[str, Any]:
-    """`run_jobs` in a fresh process."""
+    """Call `run_jobs` in a fresh process."""
     command = [sys.executable, __file__, "--child", json.dumps(arguments)]
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
@@ -208,7 +209,7 @@ def in_child(*arguments: Any) -> dict[str, Any]:
 
 
 def measure(folder: Path, scale: float, jobs: int, cap_gb: float) -> dict[str, Any]:
-    """All runs, by name."""
+    """Return all runs, by name."""
     results: dict[str, Any] = {}
     for name, blocks in {"small": SMALL, "large": LARGE}.items():
         scaled = [max(least, round(count * scale)) for least, count in zip(SMALL, blocks, strict=True)]
@@ -223,6 +224,7 @@ def measure(folder: Path, scale: float, jobs: int, cap_gb: float) -> dict[str, A
 
 
 def say(name: str, found: dict[str, Any]) -> None:
+    """Print the figures of one process."""
     sizes = {key: found[key] / MB for key in ("private", "host", "files", "device", "before", "streamed")}
     weights = f"{found['weights'] / MB:.0f} MB of weights, " if "weights" in found else ""
     row = " ".join(f"{after / MB:.0f}" for after in found["after_jobs"])
@@ -234,13 +236,18 @@ def say(name: str, found: dict[str, Any]) -> None:
 
 
 def main() -> int:
+    """Print the figures of all processes; return 1 if one needs more memory than the goal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--folder", type=Path, help="where there is room; the folder for temporary files if not given"
+        "--folder", type=Path, help="where to write the models (default: the folder for temporary files)"
     )
-    parser.add_argument("--scale", type=float, default=1.0, help="of the large model's number of blocks")
-    parser.add_argument("--jobs", type=int, default=10, help="videos in a row")
-    parser.add_argument("--cap-gb", type=float, default=1.5, help="of the device, for the two large models")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor for the large model's number of blocks"
+    )
+    parser.add_argument("--jobs", type=int, default=10, help="number of videos in a row")
+    parser.add_argument(
+        "--cap-gb", type=float, default=1.5, help="cap of the device for the two written models"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Wall time of `generate` against diffusers' own pipeline on the same work, in one process.
+"""Wall time of `generate` against diffusers' own pipeline for the same work, in one process.
 
     python benchmarks/overhead.py [--model demo] [--seconds 5] [--steps 10] [--repeat 5] [--json]
 
@@ -24,7 +24,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipe
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.models.loaders import Models  # noqa: E402
@@ -38,7 +38,7 @@ SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
 
 
 def diffusers_run(models: Models, request: GenerationRequest, folder: Path) -> int:
-    """Makes the video with diffusers' pipeline; returns its frames."""
+    """Make the video with diffusers' pipeline, and return its frames."""
     parts: dict[str, Any] = {name: models.part(name) for name in PARTS}
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
     pipeline = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler)
@@ -65,12 +65,12 @@ def diffusers_run(models: Models, request: GenerationRequest, folder: Path) -> i
 
 
 def our_run(models: Models, request: GenerationRequest, folder: Path) -> int:
-    """Makes the video with `generate`; returns its frames."""
+    """Make the video with `generate`, and return its frames."""
     return generate(request, models, folder=folder).frames
 
 
 def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
-    """Seconds of each run of both, alternating, the first of each left out."""
+    """Return the seconds of alternating runs of both, without the first of each."""
     runs: dict[str, Callable[[Models, GenerationRequest, Path], int]] = {
         "longtake": our_run, "diffusers": diffusers_run,
     }  # fmt: skip
@@ -97,6 +97,7 @@ def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Pa
 
 
 def line(result: dict[str, Any]) -> str:
+    """Return the figures of one mode as a line of text."""
     ours, theirs = result["median"]["longtake"], result["median"]["diffusers"]
     return (
         f"{result['mode']:>8}: {result['frames']} frames, {result['steps']} steps: longtake {ours:.2f} s, "
@@ -106,6 +107,7 @@ def line(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
+    """Print the figures of each mode; return 1 if diffusers is faster in one of them."""
     arguments = read_arguments(__doc__, seconds=5.0, steps=10, repeat=5)
     models = load_whole(arguments.model)
     results = []

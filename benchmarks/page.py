@@ -1,15 +1,15 @@
-"""What the page costs and how soon it shows what is new. Needs Chromium.
+"""The costs of the page, and the delay until it shows what is new. Needs Chromium.
 
     python benchmarks/page.py [--jobs 0 20 100] [--json]
     python benchmarks/page.py --first-frame [--seconds 7] [--repeat 2] [--json]
 
-The first: load time and memory of the page, and the figures of the web process, after 0, 20 and 100 jobs. The
-jobs are made by an engine without a model, so what is measured is the page alone. One tab stays open all the
-time; for each row further ones are opened, timed and closed again.
+The first command measures load time and memory of the page, and the web process, after 0, 20 and 100 jobs. An
+engine without a model makes the jobs, so that the page alone is measured. One tab stays open all the time;
+for each row further tabs are opened, timed and closed again.
 
-The second: the product as it is started, with the demo model, and one tab that watches whole jobs in both
-modes. Of each section: the time from its event in the job's log until the tab has heard of it, and until a
-decoded frame of the new video is on the screen.
+The second command starts the product with the demo model, and one tab that watches whole jobs in both modes.
+For each section it measures the time from its event in the job's log until the tab has heard of it, and until
+a decoded frame of the new video is on the screen.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from app.jobs.service import JobService  # noqa: E402
-from app.ui.form.actions import MODE_LABELS  # noqa: E402
 from diffusers_helper.events import SectionFinished  # noqa: E402
 from diffusers_helper.packing import MODES, Mode  # noqa: E402
+from diffusers_helper.request import SETTINGS  # noqa: E402
 from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402
 
 LOADS = 5
-EVENTS = 20  # more than a job of one section has
-PATIENCE = 120_000  # milliseconds; only a fault takes as long
-# Milliseconds from the navigation until the form can be used and the state of the jobs stands beside it.
+EVENTS = 20  # more events than a job of one section has
+PATIENCE = 120_000  # in milliseconds; only a fault takes as long
+# Returns the milliseconds from the navigation until the form is usable and the state of the jobs is shown.
 INTERACTIVE = """() => new Promise(done => {
     const ready = () => document.querySelector('#set-prompt textarea, .lt-request textarea')
         && document.querySelector('.lt-status') && document.querySelector('input[type=file]');
@@ -50,9 +50,9 @@ INTERACTIVE = """() => new Promise(done => {
     look();
 })"""
 
-# Notes, in milliseconds since the epoch, when the tab is told of a version of the video, which job and number
-# of frames name, and when the first of its frames is on the screen. A paused video has no further frame to
-# wait for: there it is the second picture that the browser draws after the swap.
+# Notes, in milliseconds since the epoch, when the tab learns of a version of the video, identified by job and
+# number of frames, and when the first of its frames is on the screen. A paused video has no further frame to
+# wait for; in that case the second picture that the browser draws after the swap counts.
 NOTE_FRAMES = """() => {
     const stage = document.querySelector('.lt-stage'), card = document.querySelector('.lt-status');
     window.told = {};
@@ -74,7 +74,7 @@ NOTE_FRAMES = """() => {
 
 @dataclass(frozen=True)
 class Delay:
-    """Of one section, in milliseconds from its event: until the tab is told, and until it shows a frame."""
+    """Milliseconds from a section's event until the tab is told, and until it shows a frame."""
 
     mode: Mode
     section: int
@@ -84,7 +84,7 @@ class Delay:
 
 @dataclass(frozen=True)
 class Row:
-    """Figures after a number of jobs. Times are medians in milliseconds, sizes bytes."""
+    """Figures after a number of jobs. Times are medians in milliseconds, sizes are bytes."""
 
     jobs: int
     load_ms: float
@@ -129,7 +129,7 @@ class Server:
 
 
 def make_job(page: Any, server: Server, number: int) -> None:
-    """One whole job by the page's own button."""
+    """Make one whole job with the page's own button."""
     before = page.locator(".lt-status").get_attribute("data-job")
     page.get_by_label("Prompt", exact=True).fill(f"the red ball moves right, number {number}")
     page.get_by_role("button", name="Start Generation").click()
@@ -144,6 +144,7 @@ def make_job(page: Any, server: Server, number: int) -> None:
 
 
 def measure(browser: Any, page: Any, server: Server, jobs: int) -> Row:
+    """Return the figures of the page and the web process after this number of jobs."""
     times = []
     for _ in range(LOADS):
         tab = browser.new_page()
@@ -170,6 +171,7 @@ def measure(browser: Any, page: Any, server: Server, jobs: int) -> Row:
 
 
 def run(counts: list[int]) -> list[Row]:
+    """Return a row for each number of jobs."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = Server(Path(folder))
@@ -197,9 +199,9 @@ def run(counts: list[int]) -> list[Row]:
 
 
 def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
-    """One job by the page's own button, in the mode that is chosen there, to its end."""
+    """Start one job with the page's own button, in the mode chosen there, and watch it to its end."""
     before = page.locator(".lt-status").get_attribute("data-job") or ""
-    page.get_by_role("radio", name=MODE_LABELS[mode]).check(force=True)
+    page.get_by_role("radio", name=SETTINGS["mode"].choices[mode]).check(force=True)
     page.get_by_role("button", name="Start Generation").click()
     page.wait_for_function(
         """before => {
@@ -215,10 +217,10 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     told, shown = page.evaluate("[window.told, window.shown]")
     delays: list[Delay] = []
     for event in sections:
-        # The worker takes an event's time the moment before it writes it.
+        # The worker takes an event's time just before it writes the event.
         written = 1000 * ((job.started or 0.0) + event.time)
         name = f"{job.id} {event.frames}"
-        if name in shown:  # a version that the next one overtook is never shown
+        if name in shown:  # a version that the next one overtakes is never shown
             delays.append(
                 Delay(mode, event.section, round(told[name] - written), round(shown[name] - written))
             )
@@ -226,6 +228,7 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
 
 
 def first_frames(seconds: float, repeat: int) -> list[Delay]:
+    """Run whole jobs in both modes, and return the delays of their sections."""
     delays: list[Delay] = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         program = PageProgram(Path(folder))
@@ -253,7 +256,7 @@ def first_frames(seconds: float, repeat: int) -> list[Delay]:
 
 
 def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
-    """By mode: count, least, median and most of both delays in milliseconds."""
+    """Return, by mode, count, least, median and most of both delays in milliseconds."""
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:
         some = [delay for delay in delays if delay.mode == mode]
@@ -269,6 +272,7 @@ def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
 
 
 def line(mode: str, facts: dict[str, float]) -> str:
+    """Return the delays of one mode as a line of text."""
     least, middle, most = (facts[f"shown_ms_{name}"] / 1000 for name in ("min", "median", "max"))
     return (
         f"first frame of a new section on screen, {mode}: {least:.2f} / {middle:.2f} / {most:.2f} s "
@@ -278,6 +282,7 @@ def line(mode: str, facts: dict[str, float]) -> str:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of the table of rows."""
     yield "jobs  load ms (slowest)  tab heap MB  nodes  listeners  server MB  threads  files"
     for row in rows:
         yield (
@@ -288,14 +293,17 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def main() -> None:
+    """Print the figures of the page, or those of first frames."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, nargs="+", default=[0, 20, 100])
-    parser.add_argument("--first-frame", action="store_true", help="how soon a new section is on screen")
+    parser.add_argument(
+        "--first-frame", action="store_true", help="measure the delay until a new section is on screen"
+    )
     parser.add_argument("--seconds", type=float, default=7.0, help="length of each video (default: 7)")
-    parser.add_argument("--repeat", type=int, default=2, help="videos per mode (default: 2)")
-    parser.add_argument("--json", action="store_true", help="only JSON")
+    parser.add_argument("--repeat", type=int, default=2, help="number of videos per mode (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print JSON only")
     arguments = parser.parse_args()
     about: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",

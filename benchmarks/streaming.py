@@ -1,14 +1,14 @@
-"""A transformer's step with all weights on the device against steps with blocks that are streamed.
+"""A transformer's step with all weights on the device, against steps with streamed blocks.
 
     python benchmarks/streaming.py [--heads 8] [--double 4] [--single 8] [--latent 32] [--steps 3] [--json]
 
-Random weights in bf16, written to a temporary folder and memory-mapped as a model's are; `--heads 24
---double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks: the
-fastest step by the clock and by the CPU's time, which other programs disturb less; bytes copied against the
-plan's; whether the result is that of the resident step to the bit; and from a trace of what began and ended
-when, how long copying took, during which part of it the network computed, and how long blocks waited for
-their weights. Beside it: a copy of every module just before it runs, as FramePack swaps, and diffusers' group
-offloading.
+The weights are random bf16, written to a temporary folder and memory-mapped as a model's are; `--heads 24
+--double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks it
+reports: the fastest step by the clock and by CPU time, which other programs disturb less; the bytes copied
+against the plan's; whether the result equals that of the resident step to the bit; and, from a trace of
+beginnings and ends, how long copying took, during which part of it the network computed, and how long blocks
+waited for their weights. For comparison it runs a copy of every module just before its use, as FramePack
+swaps, and diffusers' group offloading.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.planning.budget import Budget, Stage, Weights, plan_stage  # noqa: E402
@@ -39,7 +39,7 @@ Times = dict[str, list[float]]
 
 
 def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFramepackTransformer3DModel:
-    """Written block by block of random values, and loaded as the product does."""
+    """Write the network block by block with random values, and load it as the product does."""
     with torch.device("meta"):
         network = HunyuanVideoFramepackTransformer3DModel(
             num_attention_heads=arguments.heads,
@@ -63,7 +63,7 @@ def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFra
 
 
 def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
-    """Latents of side x side, with history and conditions as the pipeline gives them."""
+    """Return latents of side x side, with history and conditions as the pipeline gives them."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -89,7 +89,7 @@ def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
 
 
 def time_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tuple[Times, Tensor]:
-    """Of `steps` runs after one that does not count, and the result."""
+    """Return the times of `steps` runs after one that does not count, and the result."""
     times: Times = {"seconds": [], "cpu_seconds": []}
     result = run()
     for _ in range(steps):
@@ -103,7 +103,7 @@ def time_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tupl
 
 
 class Timeline:
-    """When copies, waits and forward passes began and ended. On a GPU the host's view: when handed over."""
+    """Begin and end of copies, waits and forward passes; on a GPU, the times when the host issued them."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[str, int], float] = {}
@@ -112,14 +112,14 @@ class Timeline:
         self.passes: list[Span] = []
 
     def watch(self, network: nn.Module) -> list[Any]:
-        """Notes the network's forward passes."""
+        """Record the network's forward passes."""
         return [
             network.register_forward_pre_hook(lambda *_: self._begin("pass", 0)),
             network.register_forward_hook(lambda *_: self._end("pass", 0, self.passes)),
         ]
 
     def __call__(self, what: str, index: int) -> None:
-        """The streamer's trace."""
+        """Record an entry of the streamer's trace."""
         if what in ("copy", "wait"):
             self._begin(what, index)
         elif what == "copied":
@@ -134,18 +134,19 @@ class Timeline:
         spans.append((self._begun[what, index], time.perf_counter()))
 
     def hidden(self) -> float:
-        """The part of the copying, 0 to 1, during which the network computed instead of waiting."""
+        """Return the part of the copying, 0 to 1, during which the network computed instead of waiting."""
         copying = total(self.copies)
         computing = shared(self.copies, self.passes) - shared(self.copies, self.waits)
         return computing / copying if copying else 1.0
 
 
 def total(spans: Sequence[Span]) -> float:
+    """Return the seconds of all spans together."""
     return sum(end - begin for begin, end in spans)
 
 
 def shared(some: Sequence[Span], others: Sequence[Span]) -> float:
-    """Seconds that lie in both."""
+    """Return the seconds that lie in both."""
     pairs = ((one, other) for one in some for other in others)
     return sum(max(0.0, min(one[1], other[1]) - max(one[0], other[0])) for one, other in pairs)
 
@@ -159,13 +160,13 @@ def measure_streamed(
     run: Callable[[], Tensor],
     device: torch.device,
 ) -> dict[str, Any]:
-    """The step with about this share of the blocks streamed, as a plan for a cap would have it."""
+    """Measure the step with about this share of blocks streamed, as a plan for a cap would stream them."""
     kept = weights.fixed_bytes + int((1 - share) * sum(weights.block_bytes))
     cap = 2 * weights.total_bytes
     plan = plan_stage(Budget(cap, cap, cap - kept, 0), Stage("sample", weights, 0))
     timeline = Timeline()
     residency = Residency(device, timeline)
-    # Before the streamer's hooks, so that a pass begins when it begins.
+    # These hooks precede the streamer's, so that they see the true beginning of a pass.
     hooks = timeline.watch(network)
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=blocks, streamed=plan.streamed_blocks
@@ -190,10 +191,10 @@ def measure_streamed(
 def measure_others(
     network: Any, run: Callable[[], Tensor], steps: int, device: torch.device, folder: Path
 ) -> dict[str, tuple[Times, Tensor]]:
-    """Times and result of modules that are copied as they run, and of diffusers' group offloading.
+    """Return times and results of modules that are copied before each use, and of group offloading.
 
-    That overlaps copies with computing on a GPU only. Elsewhere it maps each block's weights from files of
-    its own, which it writes to `folder` first, and copies nothing.
+    diffusers' group offloading overlaps copies with computing on a GPU only. Elsewhere it maps each block's
+    weights from files of its own, which it writes to `folder` first, and copies nothing.
     """
     found: dict[str, tuple[Times, Tensor]] = {}
     hosts = {parameter: parameter.data for parameter in network.parameters()}
@@ -225,6 +226,7 @@ def measure_others(
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the figures of the resident step, of streamed steps, and of the other methods."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = make_network(arguments, folder)
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
@@ -250,7 +252,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         row = measure_streamed(network, blocks, weights, share, arguments.steps, run, device)
         row["same_bits"] = torch.equal(row.pop("result"), expected)
         rows.append(row)
-        # Between the others, so that what else the machine does falls on all.
+        # These runs alternate with the others, so that other load on the machine affects all of them.
         for kind, more in resident()[0].items():
             whole[kind] += more
     others = {
@@ -267,6 +269,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
+    """Return the figures as lines of text."""
     lines = [
         f"{result['blocks']} blocks, {result['weights_bytes'] / 2**20:.0f} MiB: "
         f"resident {min(result['resident']['seconds']):.3f} s a step, "
@@ -289,8 +292,9 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
+    """Print the figures; return 1 if a result or a count of bytes is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--heads", type=int, default=8, help="of 128 values each")
+    parser.add_argument("--heads", type=int, default=8, help="number of attention heads, of 128 values each")
     parser.add_argument("--double", type=int, default=4)
     parser.add_argument("--single", type=int, default=8)
     parser.add_argument("--latent", type=int, default=32, help="side of the latents; a multiple of 16")

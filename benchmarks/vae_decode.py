@@ -1,16 +1,17 @@
-"""What decoding costs: time, memory and error of the VAE engine's ways, beside diffusers' own, in one run.
+"""The cost of decoding: time, memory and error of the VAE engine's ways, beside diffusers' own, in one run.
 
     python benchmarks/vae_decode.py [--quick] [--model NAME|DIR] [--kinds KINDS] [--cases NAMES] [--cap-gb GB]
 
-Cases are those that people with Radeons tried: one picture, 2 to 5 and 10 to 17 frames of 320x320 pixels, 33
-frames of 480x720, and sizes that grow until the memory is full. Each is decoded by diffusers' `decode` in one
-pass in fp32, which is the reference, by diffusers with its tiling, and by the engine: as it plans by itself,
-with what this machine's profile says, and with each chunk, tile size and precision. Peaks are of live tensors
-besides the weights; on a GPU, of what the allocator holds for them. Latents are a picture that moves, encoded
-with the same VAE. HunyuanVideo's weights are the bundled model's, or those of --model; Wan's are random, so
+The cases are those that people with Radeons tried: one picture, 2 to 5 and 10 to 17 frames of 320x320 pixels,
+33 frames of 480x720, and sizes that grow until the memory is full. Each is decoded by diffusers' `decode` in
+one pass in fp32, which is the reference; by diffusers with its tiling; and by the engine: as it plans by
+itself, with this machine's profile, and with each chunk, tile size and precision. Peaks count live tensors
+besides the weights; on a GPU, what the allocator holds for them. Latents are a moving picture, encoded with
+the same VAE. HunyuanVideo's weights are the bundled model's, or those of --model; Wan's are random, so that
 its errors tell only whether bits are kept.
 
-Writes vae_decode.json and vae_decode.svg. Targets are wishes of people who have that card; nobody measured.
+It writes vae_decode.json and vae_decode.svg. Targets are wishes of people who own that card; they are not
+measured.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from diffusers.utils import logging as diffusers_logging
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from diffusers_helper.errors import LongtakeError  # noqa: E402
 from diffusers_helper.job_memory import machine_of  # noqa: E402
@@ -44,19 +45,20 @@ from diffusers_helper.memory.device import Device, open_device  # noqa: E402
 from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
 from diffusers_helper.models.loaders import load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
-from diffusers_helper.planning.budget import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.planning.profiles import Profile, profile_for  # noqa: E402
+from diffusers_helper.units import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.vae.engine import VaeEngine  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
+from diffusers_helper.vae.guest import Guest  # noqa: E402
 from diffusers_helper.vae.plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 
-# Frames of latents, and the plan in words.
+# Takes latents; returns frames and the plan in words.
 Decode = Callable[[Tensor], tuple[Tensor, str]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A video to decode; `target` in seconds, for gfx1151, where people named one."""
+    """A video to decode; `target` is in seconds, for gfx1151, where people named one."""
 
     name: str
     frames: int
@@ -97,7 +99,7 @@ class Row:
 
 
 def clip(case: Case) -> Tensor:
-    """A smooth picture with an edge that moves, (1, 3, F, H, W) in -1 to 1."""
+    """Draw a smooth picture with a moving edge, (1, 3, F, H, W) in -1 to 1."""
     y, x = torch.meshgrid(
         torch.linspace(-1, 1, case.height), torch.linspace(-1, 1, case.width), indexing="ij"
     )
@@ -107,7 +109,7 @@ def clip(case: Case) -> Tensor:
 
 
 def psnr(found: Tensor, expected: Tensor) -> float:
-    """In dB over the range of -1 to 1; infinite for the same bits."""
+    """Return the PSNR in dB over the range of -1 to 1; infinite for the same bits."""
     error = (found.float().clamp(-1, 1) - expected.clamp(-1, 1)).square().mean().item()
     return math.inf if error == 0 else 10 * math.log10(4 / error)
 
@@ -120,7 +122,7 @@ class Bench:
         self.weights = sum(tensor.nbytes for tensor in vae.parameters())
 
     def run(self, case: Case) -> Iterator[Row]:
-        """Each way, the reference first."""
+        """Run each way, the reference first."""
         try:
             moments = VaeEngine(self.vae, self.device).encode(clip(case))
         except LongtakeError as error:
@@ -128,7 +130,7 @@ class Bench:
             return
         latents = self.device.put(moments[:, : moments.shape[1] // 2])
         if self.device.has_gpu:
-            # The driver looks for its kernels once; whoever came first would pay for all.
+            # The driver searches for its kernels once; without a warm-up the first way would pay for all.
             self._one(case.title, "warm-up", self._diffusers(tiled=False), latents, None)
         expected: Tensor | None = None
         for way, decode in self.ways(case):
@@ -163,7 +165,7 @@ class Bench:
         return Row(self.kind, case, way, plan, seconds, peak, error), found
 
     def ways(self, case: Case) -> Iterator[tuple[str, Decode]]:
-        """diffusers' two, then the engine's."""
+        """Return diffusers' two ways, then the engine's."""
         yield "diffusers", self._diffusers(tiled=False)
         yield "diffusers tiled", self._diffusers(tiled=True)
         yield "engine", self._engine(VaeSettings())
@@ -175,7 +177,7 @@ class Bench:
             if tile < max(case.height, case.width):
                 yield f"engine tile {tile}", self._engine(VaeSettings(tile_px=tile))
         if case.height <= 320:
-            # CPUs take a minute for what a card does at once in fp16.
+            # In fp16 a CPU takes a minute where a card takes a moment.
             for precision in ("bf16", "fp16") if self.device.has_gpu else ("bf16",):
                 yield f"engine {precision}", self._engine(VaeSettings(precision=precision))
 
@@ -189,19 +191,19 @@ class Bench:
         return decode
 
     def _engine(self, settings: VaeSettings) -> Decode:
-        engine = VaeEngine(self.vae, self.device, settings, self.profile.backend)
+        engine = VaeEngine(Guest(self.vae, self.device, settings, self.profile.backend))
         shrink = family_of(self.vae).shrink
 
         def decode(latents: Tensor) -> tuple[Tensor, str]:
             video = Video(latents.shape[2], latents.shape[3] * shrink, latents.shape[4] * shrink)
-            plan = engine.plans("decode", video)[0].reason
+            plan = engine.owner.plans("decode", video)[0].reason
             return engine.decode(latents), plan
 
         return decode
 
 
 def benches(kinds: list[str], model: str, device: Device) -> Iterator[Bench]:
-    """The VAEs, in fp32 on the device."""
+    """Yield the VAEs, in fp32 on the device."""
     for kind in kinds:
         torch.manual_seed(0)
         if kind == "wan":
@@ -216,7 +218,7 @@ def benches(kinds: list[str], model: str, device: Device) -> Iterator[Bench]:
 
 
 def chart(rows: list[Row], targets: dict[str, float]) -> str:
-    """Seconds as bars, as SVG, with the peak and the PSNR in words."""
+    """Draw the seconds as bars, as SVG, with the peak and the PSNR as text."""
     most = max([row.seconds or 0.0 for row in rows] + list(targets.values()))
     lines: list[str] = []
     y, last = 10, ""
@@ -247,21 +249,27 @@ def _db(row: Row) -> str:
 
 
 def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="two small cases")
-    parser.add_argument("--model", default="demo", metavar="NAME|DIR", help="whose VAE (default: demo)")
+    parser.add_argument("--quick", action="store_true", help="run two small cases only")
+    parser.add_argument(
+        "--model", default="demo", metavar="NAME|DIR", help="model whose VAE decodes (default: demo)"
+    )
     parser.add_argument("--kinds", default="hunyuan,wan", help="hunyuan, wan or both (default)")
     parser.add_argument(
         "--cap-gb", type=float, metavar="GB", help="most memory to use (default: what is free)"
     )
-    parser.add_argument("--cases", metavar="NAMES", help="some of one frame, short, medium, large, stress")
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where the files go")
+    parser.add_argument(
+        "--cases", metavar="NAMES", help="cases to run: some of one frame, short, medium, large, stress"
+    )
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder for the two files")
     return parser.parse_args()
 
 
 def main() -> None:
+    """Print a line for each row, and write the table and the chart."""
     arguments = parse()
     diffusers_logging.set_verbosity_error()
     device = open_device()
@@ -285,7 +293,7 @@ def main() -> None:
     targets = {case.title: case.target for case in cases if case.target}
     facts = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
     facts["device"] = str(device.torch_device)
-    # In words, as JSON has no infinity for the same bits.
+    # The infinity of equal bits is written as a word, since JSON has none.
     table = [{**asdict(row), "psnr_db": None if row.error else _db(row)} for row in rows]
     result = {**facts, "error_rate": failed / len(rows), "targets_not_tried": targets, "rows": table}
     (arguments.out / "vae_decode.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

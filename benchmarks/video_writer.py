@@ -1,9 +1,9 @@
-"""What the video costs: growing by segments against re-encoding everything after each section.
+"""The cost of the video: growing by segments against encoding everything again after each section.
 
     python benchmarks/video_writer.py [--json]
 
-One clip (a textured background that pans, a disc that moves, sensor noise) is written in four ways, each in
-a process of its own so that peak memory is its own: in one shot, which is the limit; growing, in both
+One clip (a textured background that pans, a disc that moves, sensor noise) is written in several ways, each
+in a process of its own so that its peak memory is its own: in one shot, which is the limit; growing, in both
 orders; and anew from the first frame after each section, in both orders. Only the writing is timed, not the
 making of the clip. The sections are those of a real run: 36 frames each and the 33 that face the next.
 """
@@ -27,7 +27,7 @@ import av
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # started as a file, Python looks in benchmarks/ only
+sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.packing import MODES, SectionPlan, plan_sections  # noqa: E402
@@ -38,7 +38,7 @@ _MIB = 1024 * 1024
 
 
 def texture(side: int, seed: int) -> np.ndarray:
-    """A tile with the 1/f spectrum of natural pictures, float32 (side, side, 3) around 128."""
+    """Draw a tile with the 1/f spectrum of natural pictures, float32 (side, side, 3) around 128."""
     rng = np.random.default_rng(seed)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side)))
     frequency[0, 0] = 1
@@ -48,7 +48,7 @@ def texture(side: int, seed: int) -> np.ndarray:
 
 
 def clip(num_frames: int, height: int, width: int) -> Iterator[np.ndarray]:
-    """The frames of the test clip, uint8 (H, W, 3), the same in every run."""
+    """Draw the frames of the test clip, uint8 (H, W, 3), the same in every run."""
     reach = 96
     background = texture(max(height, width) + 2 * reach + 2, seed=0)
     side = min(height, width) // 5 * 2
@@ -71,7 +71,7 @@ def clip(num_frames: int, height: int, width: int) -> Iterator[np.ndarray]:
 
 
 def calls(plan: SectionPlan, method: str) -> Iterator[tuple[slice, slice]]:
-    """Per writing, the places in the clip of the frames given as final and as pending."""
+    """Return, per writing, the places in the clip of the frames given as final and as pending."""
     done, total = 0, plan.total_frames
     if method == "one shot":
         yield slice(0, total), slice(0, 0)
@@ -90,7 +90,7 @@ def calls(plan: SectionPlan, method: str) -> Iterator[tuple[slice, slice]]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs one method in this process. Frames come from the file, so that only the writer's memory counts."""
+    """Run one method in this process. Frames come from the file, so that only the writer's memory counts."""
     plan = plan_sections(1.2 * args.sections, mode=args.mode)
     shape = (args.height, args.width, 3)
     per_frame = args.height * args.width * 3
@@ -130,7 +130,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_all(args: argparse.Namespace) -> dict[str, Any]:
-    """All methods in turn, and how they compare."""
+    """Run all methods in turn, and compare them."""
     runs: dict[str, dict[str, Any]] = {mode: {} for mode in MODES}
     with tempfile.TemporaryDirectory() as folder:
         frames = Path(folder) / "frames.rgb"
@@ -165,9 +165,10 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def growth(per_section: list[float]) -> float | None:
-    """Cost of the later half of the middle sections over that of the earlier half: 1 where it is constant.
+    """Return the cost of the later half of the middle sections over that of the earlier half.
 
-    The first and the last section have another number of frames than the others and are left out.
+    The result is 1 where the cost is constant. The first and the last section have another number of frames
+    than the others and are left out.
     """
     middle = per_section[1:-1]
     half = len(middle) // 2
@@ -175,7 +176,7 @@ def growth(per_section: list[float]) -> float | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures hold for."""
+    """Return the machine and the versions for which the figures hold."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -192,7 +193,7 @@ def machine() -> dict[str, Any]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The result as a table to read."""
+    """Return the result as a table."""
     settings, host = result["settings"], result["machine"]
     lines = [
         f"{settings['sections']} sections of 36 frames, {settings['width']}x{settings['height']}, "
@@ -226,13 +227,16 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Print the figures of all methods, or run the one method that a child process is asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--sections", type=int, default=10, help="sections of 36 frames (%(default)s)")
-    parser.add_argument("--width", type=int, default=640, help="pixels, a multiple of 16 (%(default)s)")
-    parser.add_argument("--height", type=int, default=608, help="pixels, a multiple of 16 (%(default)s)")
+    parser.add_argument(
+        "--sections", type=int, default=10, help="number of sections of 36 frames (%(default)s)"
+    )
+    parser.add_argument("--width", type=int, default=640, help="in pixels, a multiple of 16 (%(default)s)")
+    parser.add_argument("--height", type=int, default=608, help="in pixels, a multiple of 16 (%(default)s)")
     parser.add_argument("--crf", type=int, default=16, help="constant rate factor (%(default)s)")
     for name, kind in (("--method", str), ("--mode", str), ("--frames", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)

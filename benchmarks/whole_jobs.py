@@ -1,4 +1,4 @@
-"""What benchmarks of whole jobs share: their arguments, a loaded model, a picture and a request."""
+"""Helpers for benchmarks of whole jobs: their arguments, a loaded model, a picture and a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diffusers_helper.request import GenerationRequest
 
 
 def write_picture(path: Path, height: int, width: int) -> None:
-    """A red disc on a slope of greys."""
+    """Write a red disc on a gradient of greys."""
     y, x = np.mgrid[0:height, 0:width]
     pixels = np.repeat((60 + 120 * x // width)[..., None], 3, -1)
     pixels[(x - width / 2) ** 2 + (y - height / 2) ** 2 < (height / 6) ** 2] = (220, 30, 30)
@@ -26,13 +26,13 @@ def write_picture(path: Path, height: int, width: int) -> None:
 
 
 def read_arguments(doc: str | None, *, seconds: float, steps: int, repeat: int) -> argparse.Namespace:
-    """The command line's, with these defaults. Torch computes with as many threads as it asks for."""
+    """Read the command line with these defaults, and limit torch to the requested number of threads."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--model", default="demo")
     parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--repeat", type=int, default=repeat)
-    parser.add_argument("--threads", type=int, help="of torch; its own choice if not given")
+    parser.add_argument("--threads", type=int, help="number of torch's threads (default: torch's own choice)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
     if arguments.threads:
@@ -41,7 +41,7 @@ def read_arguments(doc: str | None, *, seconds: float, steps: int, repeat: int) 
 
 
 def load_whole(model: str, device: str | None = None) -> Models:
-    """All parts of a model."""
+    """Load all parts of a model."""
     models = load_models(find_model(model, allow_folder=True), device=device)
     models.load(CancelToken())
     return models
@@ -50,7 +50,7 @@ def load_whole(model: str, device: str | None = None) -> Models:
 def request_of(
     arguments: argparse.Namespace, models: Models, folder: Path, **settings: Any
 ) -> GenerationRequest:
-    """What `read_arguments` gave, of a picture that is written to `folder`."""
+    """Return the request of `read_arguments`, for a picture that is written to `folder`."""
     picture = folder / "picture.png"
     write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
     return GenerationRequest(

@@ -1,1 +1,1 @@
-"""What learns from this machine and remembers: which way of computing a convolution works."""
+"""The part that learns from this machine which way of computing a convolution works, and remembers it."""

@@ -1,45 +1,50 @@
-"""How fast each rung does a case on this device, and whether it does it right."""
+"""Measurements of how fast each rung computes a case on this device, and whether its result is right."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from cache.conv import ErrorKind
 from cache.conv_routes import ConvCase, Route, RouteStore
-from cache.conv_rungs import RUNGS, Rung, output_shape, window_of
+from cache.conv_rungs import RUNGS, Convolution, Rung, output_shape, window_of
 
 MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 9, 0.08
-# After two runs, one that takes this many times as long as the fastest is not timed any further.
+# A rung that takes this many times as long as the fastest is not timed again after its second run.
 HOPELESS = 2.0
 # A rung further down has to be this much faster to be chosen, so that noise does not decide.
 GAIN = 1.1
 # Root mean square of the error over that of the result. Kernels that transform their input (Winograd) or
 # multiply in TF32 are this far off and still of use; a wrong result is off by about 1.
 MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-# What making numbers and comparing results takes: once per case, and as a factor. Fitted to the demo model's
-# VAE on two cores.
+# The time to make numbers and to compare results: seconds per case, and a factor. They were fitted to the
+# demo model's VAE on two cores.
 _OVERHEAD_SECONDS, _CHECKING = 0.02, 1.2
 _WINDOW = 8  # pixels: height and width of the parts that are compared with the CPU's result
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Milliseconds of the rungs that were right, the reasons of those that were not, and the choice."""
+    """The times of one case.
+
+    Attributes:
+        milliseconds: Of the rungs whose result was right.
+        failed: The reasons of the others, by rung.
+    """
 
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     failed: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def rung(self) -> str:
-        """The one to use; empty if none gave the right result."""
+        """Return the rung to use; empty if none gave the right result."""
         if not self.milliseconds:
             return ""
         fastest = min(self.milliseconds.values())
@@ -47,7 +52,7 @@ class Measurement:
 
     @property
     def reason(self) -> str:
-        """Why that one, in words."""
+        """Return the reason for the choice, in words."""
         times = ", ".join(f"{name} {value:.3g} ms" for name, value in self.milliseconds.items())
         errors = "".join(f"; {name}: {text}" for name, text in self.failed.items())
         return f"measured {times or 'nothing'}{errors}"
@@ -59,27 +64,27 @@ def measure(
     routes: RouteStore,
     classify: Callable[[BaseException], ErrorKind | None],
 ) -> Measurement:
-    """Times the rungs for a case and stores the fastest one that is right.
+    """Time the rungs for a case and store the fastest one whose result is right.
 
-    While a rung is tried for the first time the store has a note of it, so that one that ends the process is
-    found out: call `condemn_interrupted` first.
+    While a rung is tried for the first time, the store keeps a note of it, so that a rung that ends the
+    process can be identified: call `condemn_interrupted` first.
 
     Raises:
-        RuntimeError: a rung's own, if it is not recognised.
+        RuntimeError: A rung's own error, if it is unknown.
     """
     inputs, found = _Inputs(case, device), Measurement()
     deadly = routes.get(case).deadly
     seconds: dict[str, list[float]] = {}
     for rung in _candidates(case):
         if rung.name in deadly or (rung.name == "cpu" and seconds):
-            continue  # the CPU is the way out where there is no other, and slow to try
+            continue  # the CPU is the last resort, and slow to try
         with routes.trying(case, rung.name):
             failure = _failure(partial(inputs.run_checked, rung), device, classify)
         if failure is None:
             seconds[rung.name] = []
         else:
             found.failed[rung.name] = failure
-    # In turns, so that what else the machine does meanwhile slows all of them down.
+    # The rungs take turns, so that other work of the machine slows all of them down alike.
     while waiting := _unsettled(seconds):
         for name in waiting:
             start = time.perf_counter()
@@ -94,12 +99,12 @@ def measure(
 
 
 def multiplications(case: ConvCase) -> int:
-    """How much there is to compute, about; borders are left out."""
+    """Return roughly how many multiplications a case takes; borders are left out."""
     return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
 
 
 def rates_of(routes: Mapping[str, Route], like: ConvCase) -> dict[str, float]:
-    """Seconds per multiplication by rung, from what was measured with the card and dtype of `like`."""
+    """Return seconds per multiplication by rung, from measurements with the card and dtype of `like`."""
     seconds: dict[str, float] = {}
     work: dict[str, int] = {}
     for text, route in routes.items():
@@ -112,10 +117,10 @@ def rates_of(routes: Mapping[str, Route], like: ConvCase) -> dict[str, float]:
 
 
 def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
-    """How long `measure` will take, about; MIOpen's own search for kernels comes on top.
+    """Estimate how long `measure` will take, without MIOpen's own search for kernels.
 
     Args:
-        rates: seconds per multiplication by rung.
+        rates: Seconds per multiplication by rung.
     """
     times = [rates[rung.name] * multiplications(case) for rung in _candidates(case) if rung.name in rates]
     runs = 0.0
@@ -126,9 +131,10 @@ def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
 
 
 def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] | None:
-    """Marks as deadly what a process was trying when it died; nothing else may be measuring.
+    """Mark the rung as deadly that a process was trying when it died; nobody else may be measuring.
 
-    Returns: the case and the rung, None if there was no death.
+    Returns:
+        The case and the rung, or None if no process died.
     """
     found = routes.take_interrupted(arch)
     if found is not None:
@@ -138,17 +144,17 @@ def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] |
 
 def _candidates(case: ConvCase) -> list[Rung]:
     rungs = [rung for rung in RUNGS.values() if rung.supports(case) is None]
-    if case.arch == "cpu":  # where the others are the plain call
+    if case.arch == "cpu":  # where the other rungs are the plain call
         rungs = [rung for rung in rungs if rung.name in ("miopen", "taps", "tiles")]
     return rungs
 
 
 class _WrongResult(Exception):
-    """A rung ran and computed something else."""
+    """The error of a rung that ran and computed something else."""
 
 
 class _Inputs:
-    """Random numbers in the shapes of a case, and what parts of the result must be."""
+    """Random numbers in the shapes of a case, and the values that parts of the result must have."""
 
     def __init__(self, case: ConvCase, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -158,16 +164,14 @@ class _Inputs:
             return torch.randn(shape, generator=generator).to(device, dtype)
 
         self.x = random(*case.shape)
-        self.weight = random(*case.weight) / math.sqrt(math.prod(case.weight[1:]))
-        self.bias = random(case.weight[0])
-        self.stride, self.padding, self.dilation, self.groups = (
-            case.stride, case.padding, case.dilation, case.groups,
-        )  # fmt: skip
-        self.shape = output_shape(case.shape, case.weight, case.stride, case.padding, case.dilation)
+        weight = random(*case.weight) / math.sqrt(math.prod(case.weight[1:]))
+        bias = random(case.weight[0])
+        self.conv = Convolution(weight, bias, case.stride, case.padding, case.dilation, case.groups)
+        self.shape = output_shape(case.shape, case.weight, case)
         self.expected = [(box, self._on_cpu(box)) for box in self._boxes()]
 
     def _boxes(self) -> list[tuple[int, int, int, int]]:
-        """Two corners and the middle: what lies at an edge, and what does not."""
+        """Return two corners and the middle: parts with and without an edge."""
         sides = [(side, min(_WINDOW, side)) for side in self.shape[3:]]
         return [
             (*(int((side - size) * place) for side, size in sides), *(size for _, size in sides))
@@ -175,27 +179,32 @@ class _Inputs:
         ]  # pyright: ignore[reportReturnType]
 
     def _on_cpu(self, box: tuple[int, int, int, int]) -> Tensor:
-        part = window_of(self.x, self.weight, self.stride, self.padding, self.dilation, box)
-        host = (tensor.to("cpu", torch.float32) for tensor in (part, self.weight, self.bias))
-        in_time = (self.padding[0], 0, 0)
-        part, weight, bias = host
-        return functional.conv3d(part, weight, bias, self.stride, in_time, self.dilation, self.groups)
+        conv, bias = self.conv, cast(Tensor, self.conv.bias)
+        on_cpu = replace(
+            conv,
+            weight=conv.weight.to("cpu", torch.float32),
+            bias=bias.to("cpu", torch.float32),
+            padding=(conv.padding[0], 0, 0),
+        )
+        return on_cpu(window_of(self.x, conv, box).to("cpu", torch.float32))
 
     def run(self, rung: Rung) -> Tensor:
-        """The result, complete."""
-        result = rung.run(
-            self.x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
+        """Compute the result and wait until it is complete."""
+        result = rung.run(self.x, self.conv)
         if result.is_cuda:
             torch.cuda.synchronize(result.device)
         return result
 
     def run_checked(self, rung: Rung) -> None:
-        """A first call, in which a rung may also search and compile."""
+        """Make a first call, in which a rung may also search and compile, and check its result."""
         self.check(self.run(rung))
 
     def check(self, result: Tensor) -> None:
-        """Raises _WrongResult if it is not the convolution."""
+        """Compare a result with the expected values.
+
+        Raises:
+            _WrongResult: If it is not the convolution.
+        """
         if tuple(result.shape) != self.shape:
             raise _WrongResult(f"wrong shape {tuple(result.shape)}; expected {self.shape}")
         if not bool(result.isfinite().all()):
@@ -212,7 +221,7 @@ def _failure(
     device: torch.device,
     classify: Callable[[BaseException], ErrorKind | None],
 ) -> str | None:
-    """Why a rung cannot be used, None if it can."""
+    """Return why a rung cannot be used, or None if it can."""
     try:
         attempt()
     except _WrongResult as error:
@@ -229,7 +238,7 @@ def _failure(
 
 
 def _unsettled(seconds: dict[str, list[float]]) -> list[str]:
-    """The rungs that are worth another run."""
+    """Return the rungs that are worth another run."""
     fastest = min((min(times) for times in seconds.values() if times), default=0.0)
     return [
         name

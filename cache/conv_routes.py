@@ -1,7 +1,7 @@
-"""Which rung a convolution takes on this card, and why: kept on disk as JSON that people can read.
+"""The rung that each convolution takes on this card, and the reason, kept on disk as readable JSON.
 
-One file per GPU architecture in a folder that the caller names. Nothing here needs torch, and nothing here is
-fatal: without a folder, or with one that cannot be written, what is learned lasts as long as the process.
+The folder that the caller names holds one file per GPU architecture. This module needs no torch, and no fault
+of a file is fatal: without a folder that can be written, what is learned lasts as long as the process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ConvCase:
-    """Everything the choice of a rung may depend on.
+    """A convolution on a card: everything the choice of a rung may depend on.
 
     Attributes:
         arch: `gfx1100`, `sm_90`, `cpu`.
-        rocm, torch: versions; rocm is `none` elsewhere.
+        rocm: Its version; `none` elsewhere.
+        torch: Its version.
         dtype: torch's name for it, `bfloat16`.
         shape: (B, C, T, H, W) of the input.
         weight: (O, C / groups, kT, kH, kW).
@@ -57,7 +58,7 @@ class ConvCase:
     groups: int
 
     def __str__(self) -> str:
-        """One line that `from_text` reads back; the key in the file."""
+        """Return one line that `from_text` can read; it is the key in the file."""
         sizes = (self.shape, self.weight, self.stride, self.padding, self.dilation)
         names = ("x", "w", "stride", "pad", "dilation")
         shapes = " ".join(
@@ -67,10 +68,10 @@ class ConvCase:
 
     @classmethod
     def from_text(cls, text: str) -> ConvCase:
-        """The case that `str` gave.
+        """Return the case that `str` turned into this text.
 
         Raises:
-            ValueError: for any other text.
+            ValueError: If the text names no convolution.
         """
         match = _CASE.fullmatch(text)
         if match is None:
@@ -94,15 +95,15 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is known of one case.
+    """The knowledge about one case.
 
     Attributes:
-        rung: the one to use first; empty if none has been chosen.
-        reason: why that one.
-        when: of the last change, UTC.
-        failed: rungs that gave a recognised error, with its text.
-        deadly: rungs that ended the process, with what is known of it. Never tried again.
-        measured: milliseconds by rung, of those that were timed.
+        rung: The one to use first; empty if none has been chosen.
+        reason: Why that one was chosen.
+        when: The time of the last change, UTC.
+        failed: Rungs that raised a recognised error, with its text.
+        deadly: Rungs that ended the process, with what is known about it; they are never tried again.
+        measured: Milliseconds of the rungs that were timed.
     """
 
     rung: str = ""
@@ -114,16 +115,17 @@ class Route:
 
 
 def shorten(text: str) -> str:
-    """A reason fit for one line of the file."""
+    """Return a reason that fits one line of the file."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
 
 
 class RouteStore:
-    """All that is known, by case. Safe to share between threads, and its folder between processes.
+    """The routes of all cases. Threads may share the store, and processes its folder.
 
     Args:
-        folder: where the files lie; made when there is something to write. None keeps everything in memory.
+        folder: Where the files lie; it is made when there is something to write. None keeps everything in
+            memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -133,17 +135,17 @@ class RouteStore:
         self._is_writable = folder is not None
 
     def get(self, case: ConvCase) -> Route:
-        """What is known; an empty route if nothing is."""
+        """Return the route of a case; an empty one if nothing is known."""
         with self._lock:
             return self._table(case.arch).get(str(case), Route())
 
     def routes(self, arch: str) -> dict[str, Route]:
-        """All routes of an architecture, by the text of their case."""
+        """Return all routes of an architecture, by the text of their case."""
         with self._lock:
             return dict(self._table(arch))
 
     def choose(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Makes a rung that has worked the first to use."""
+        """Make a rung that has worked the first one to use."""
 
         def change(route: Route) -> Route:
             failed = {name: text for name, text in route.failed.items() if name != rung}
@@ -152,11 +154,11 @@ class RouteStore:
         self._change(case, change)
 
     def add_failure(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Records a recognised error: the rung is passed over until it is measured anew."""
+        """Record a recognised error; the rung is passed over until it is measured again."""
         self._change(case, lambda route: replace(route, failed={**route.failed, rung: shorten(reason)}))
 
     def add_deadly(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Records that a rung ended the process."""
+        """Record that a rung ended the process."""
 
         def change(route: Route) -> Route:
             left = replace(route, rung="", reason="") if route.rung == rung else route
@@ -166,7 +168,7 @@ class RouteStore:
 
     @contextlib.contextmanager
     def trying(self, case: ConvCase, rung: str) -> Generator[None]:
-        """Leaves a note on disk while a rung is tried, for `take_interrupted`. One at a time in a folder."""
+        """Keep a note on disk while a rung is tried, for `take_interrupted`; one at a time in a folder."""
         note = self._note(case.arch)
         if note is None:
             yield
@@ -179,7 +181,7 @@ class RouteStore:
             note.unlink(missing_ok=True)
 
     def take_interrupted(self, arch: str) -> tuple[ConvCase, str] | None:
-        """What was being tried when a process died, once; nothing else may be trying."""
+        """Return, once, what was being tried when a process died; nobody else may be trying a rung."""
         note = self._note(arch)
         if note is None or not note.is_file():
             return None
@@ -193,7 +195,7 @@ class RouteStore:
     def add_measured(
         self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str
     ) -> None:
-        """Records what timing the rungs gave; replaces what was measured and had failed before."""
+        """Record the times of the rungs, in place of earlier times and failures."""
         self._change(
             case,
             lambda route: replace(
@@ -232,7 +234,7 @@ class RouteStore:
         return None if file is None else file.with_name(f".{file.stem}.trying")
 
     def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
-        """Applies a change to what is on disk now, which another process may have written since."""
+        """Apply a change to what is on disk now, which another process may have written meanwhile."""
         key, file = str(case), self._file(case.arch)
         with self._lock:
             if file is None or not self._is_writable:
@@ -260,21 +262,21 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     table[key] = replace(change(table.pop(key, Route())), when=now)
     if len(table) > MAX_ROUTES:
-        # The newest, and before them what must never be tried again.
+        # The newest routes are kept, and before them those with a rung that must never be tried again.
         oldest = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))
         for name in oldest[: len(table) - MAX_ROUTES]:
             del table[name]
 
 
 class _Damaged(Exception):
-    """The file holds something else than `_write` writes."""
+    """The error of a file whose content `_write` did not write."""
 
 
 def _read(file: Path) -> dict[str, Route]:
-    """The routes in a file; none if there is no file, or one that cannot be opened.
+    """Return the routes in a file; none if there is no file, or if it cannot be opened.
 
     Raises:
-        _Damaged: if its content makes no sense.
+        _Damaged: If its content is not what `_write` writes.
     """
     try:
         return _parsed(json.loads(file.read_text(encoding="utf-8")))
@@ -288,7 +290,7 @@ def _read(file: Path) -> dict[str, Route]:
 
 
 def _read_locked(file: Path) -> dict[str, Route]:
-    """As `_read`, with the lock held, so that a damaged file can be set aside."""
+    """Return the routes in a file, with the lock held, and set a damaged file aside."""
     try:
         return _read(file)
     except _Damaged as error:
@@ -299,7 +301,7 @@ def _read_locked(file: Path) -> dict[str, Route]:
 
 
 def _parsed(content: Any) -> dict[str, Route]:
-    """Raises one of several built-in errors for anything but what `_write` writes."""
+    """Return the routes of a file's content; raise a built-in error if `_write` did not write it."""
     if content["version"] != VERSION:
         raise ValueError(f"its version is {content['version']}; expected {VERSION}")
     table: dict[str, Route] = {}
@@ -337,7 +339,7 @@ def _write(file: Path, table: dict[str, Route]) -> None:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """No other process changes the file meanwhile. The lock is a file of its own, as `file` is replaced."""
+    """Keep other processes from changing the file; the lock is a file of its own, as `file` is replaced."""
     with file.with_name(f".{file.name}.lock").open("ab") as stream:
         if fcntl is not None:
             fcntl.flock(stream, fcntl.LOCK_EX)

@@ -1,16 +1,16 @@
-"""Five ways to compute the same 3D convolution, all called as `torch.nn.functional.conv3d` is.
+"""Five ways to compute the same 3D convolution.
 
-They differ in which kernels they ask for and in how much memory they need, not in the sum: results are equal
-up to the rounding of the dtype. None of them decides when it is used; `conv.ConvLadder` does.
+They differ in which kernels they ask for and in how much memory they need, not in the sum: the results are
+equal up to the rounding of the dtype. None of them decides when it is used; `conv.ConvLadder` does.
 
-Shapes: x (B, C, T, H, W), weight (O, C / groups, kT, kH, kW), bias (O) or None.
+An input x has the shape (B, C, T, H, W).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -19,45 +19,55 @@ from torch.nn import functional
 
 from cache.conv_routes import ConvCase, Triple
 
-# What `taps` and `tiles` unfold at a time. Kernels may unfold it once more.
+# The most bytes that `taps` and `tiles` unfold at a time. Kernels may unfold them once more.
 STEP_BYTES = 128 * 1024**2
 _HALVES = (torch.float16, torch.bfloat16)
 
-RunRung = Callable[[Tensor, Tensor, Tensor | None, Triple, Triple, Triple, int], Tensor]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Convolution:
+    """A 3D convolution with its weights, as `torch.nn.functional.conv3d` takes them.
+
+    Attributes:
+        weight: (O, C / groups, kT, kH, kW).
+        bias: (O), or None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: Triple
+    padding: Triple
+    dilation: Triple
+    groups: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the result of the plain call."""
+        return functional.conv3d(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+    def empty_result(self, x: Tensor) -> Tensor:
+        """Return memory for the result, on the device of `x`."""
+        return x.new_empty(output_shape(x.shape, self.weight.shape, self))
 
 
-def miopen(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    groups: int,
-) -> Tensor:
-    """The plain call: MIOpen on ROCm, whatever the framework chooses elsewhere."""
-    return functional.conv3d(x, weight, bias, stride, padding, dilation, groups)
+def miopen(x: Tensor, conv: Convolution) -> Tensor:
+    """Make the plain call: MIOpen computes it on ROCm, and the framework chooses elsewhere."""
+    return conv(x)
 
 
-def taps(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    groups: int,
-) -> Tensor:
-    """The sum over the kernel's steps in time, as 2D convolutions.
+def taps(x: Tensor, conv: Convolution) -> Tensor:
+    """Compute the sum over the kernel's steps in time as 2D convolutions.
 
     The frames that meet in one output frame are put side by side as channels, so that one 2D convolution adds
-    up all taps in the kernel's own accumulator (fp32 for half precision) and rounds once. Works through the
-    output frames in steps of equal size.
+    up all taps in the kernel's own accumulator (fp32 for half precision) and rounds once. The output frames
+    are computed in steps of equal size.
     """
     batch, channels = x.shape[:2]
-    out_channels, group_channels, taps_in_time, *kernel = weight.shape
-    result = x.new_empty(output_shape(x.shape, weight.shape, stride, padding, dilation))
-    flat = weight.transpose(1, 2).reshape(out_channels, taps_in_time * group_channels, *kernel)
+    out_channels, group_channels, taps_in_time, *kernel = conv.weight.shape
+    stride, padding, dilation, groups = conv.stride, conv.padding, conv.dilation, conv.groups
+    result = conv.empty_result(x)
+    flat = conv.weight.transpose(1, 2).reshape(out_channels, taps_in_time * group_channels, *kernel)
     if padding[0]:
         x = functional.pad(x, (0, 0, 0, 0, padding[0], padding[0]))
     frame_bytes = batch * channels * taps_in_time * x.shape[3] * x.shape[4] * x.element_size()
@@ -74,103 +84,70 @@ def taps(
             for tap in range(taps_in_time)
         ]
         frames = torch.stack(views, dim=3).reshape(batch * size, channels * taps_in_time, *x.shape[3:])
-        done = functional.conv2d(frames, flat, bias, stride[1:], padding[1:], dilation[1:], groups)
+        done = functional.conv2d(frames, flat, conv.bias, stride[1:], padding[1:], dilation[1:], groups)
         by_frame = cast(Tensor, done.unflatten(0, (batch, size)))
         result[:, :, begin : begin + size] = by_frame.transpose(1, 2)
     return result
 
 
-def native(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    groups: int,
-) -> Tensor:
-    """The framework's own kernel, with MIOpen (cuDNN) off.
+def native(x: Tensor, conv: Convolution) -> Tensor:
+    """Make the plain call with MIOpen (cuDNN) off, which leaves the framework's own kernel.
 
     On a GPU it unfolds the input, which takes as many times the input's memory as the kernel has weights per
     channel. On a CPU it is the plain call.
     """
     with torch.backends.cudnn.flags(enabled=False):
-        return functional.conv3d(x, weight, bias, stride, padding, dilation, groups)
+        return conv(x)
 
 
-def tiles(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    groups: int,
-) -> Tensor:
-    """The framework's own kernel on one part of the picture after the other, each with the border it sees.
+def tiles(x: Tensor, conv: Convolution) -> Tensor:
+    """Compute one part of the picture after the other with the framework's own kernel.
 
-    All parts have one size, so that a kernel is chosen once; at the far edges they overlap instead of being
-    smaller.
+    Each part comes with the border that it sees. All parts have one size, so that a kernel is chosen once; at
+    the far edges they overlap instead of being smaller.
     """
-    result = x.new_empty(output_shape(x.shape, weight.shape, stride, padding, dilation))
-    height, width = _tile_size(result.shape, weight.shape, x.element_size())
+    result = conv.empty_result(x)
+    height, width = _tile_size(result.shape, conv.weight.shape, x.element_size())
+    in_time = replace(conv, padding=(conv.padding[0], 0, 0))
     for top in _starts(result.shape[3], height):
         for left in _starts(result.shape[4], width):
-            box = (top, left, height, width)
-            part = window_of(x, weight, stride, padding, dilation, box)
-            done = native(part, weight, bias, stride, (padding[0], 0, 0), dilation, groups)
+            done = native(window_of(x, conv, (top, left, height, width)), in_time)
             result[:, :, :, top : top + height, left : left + width] = done
     return result
 
 
-def cpu(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    groups: int,
-) -> Tensor:
-    """The convolution on the CPU, in fp32 where the dtype is half; the result on the device of `x`."""
-    # Before the long work: without room for the result on the device it would be in vain.
-    result = x.new_empty(output_shape(x.shape, weight.shape, stride, padding, dilation))
+def cpu(x: Tensor, conv: Convolution) -> Tensor:
+    """Compute on the CPU, in fp32 where the dtype is half, and return the result on the device of `x`."""
+    # This comes before the long work, which would be in vain without room for the result on the device.
+    result = conv.empty_result(x)
     dtype = torch.float32 if x.dtype in _HALVES else x.dtype
-    host_x, host_weight = x.to("cpu", dtype), weight.to("cpu", dtype)
-    host_bias = None if bias is None else bias.to("cpu", dtype)
-    done = functional.conv3d(host_x, host_weight, host_bias, stride, padding, dilation, groups)
-    return result.copy_(done)
+    bias = None if conv.bias is None else conv.bias.to("cpu", dtype)
+    return result.copy_(replace(conv, weight=conv.weight.to("cpu", dtype), bias=bias)(x.to("cpu", dtype)))
 
 
 def output_shape(
-    shape: tuple[int, ...], weight: tuple[int, ...], stride: Triple, padding: Triple, dilation: Triple
+    shape: tuple[int, ...], weight: tuple[int, ...], how: Convolution | ConvCase
 ) -> tuple[int, ...]:
-    """(B, O, T, H, W) of the result."""
+    """Return the shape (B, O, T, H, W) of the result, from the shapes of the input and of the weight."""
     sides = (
-        (shape[2 + i] + 2 * padding[i] - dilation[i] * (weight[2 + i] - 1) - 1) // stride[i] + 1
+        (shape[2 + i] + 2 * how.padding[i] - how.dilation[i] * (weight[2 + i] - 1) - 1) // how.stride[i] + 1
         for i in range(3)
     )
     return shape[0], weight[0], *sides
 
 
-def window_of(
-    x: Tensor,
-    weight: Tensor,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    box: tuple[int, int, int, int],
-) -> Tensor:
-    """What a part of the result sees of `x`, with zeros where it looks over the edge of the picture.
+def window_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> Tensor:
+    """Return what a part of the result sees of `x`, with zeros beyond the edge of the picture.
 
     Args:
-        box: top, left, height and width of the part, in pixels of the result.
+        box: Top, left, height and width of the part, in pixels of the result.
     """
     spans: list[slice] = []
     missing: list[int] = []
     for i in (1, 2):
-        begin = box[i - 1] * stride[i] - padding[i]
-        end = begin + (box[i + 1] - 1) * stride[i] + dilation[i] * (weight.shape[2 + i] - 1) + 1
+        begin = box[i - 1] * conv.stride[i] - conv.padding[i]
+        reach = conv.dilation[i] * (conv.weight.shape[2 + i] - 1)
+        end = begin + (box[i + 1] - 1) * conv.stride[i] + reach + 1
         side = x.shape[2 + i]
         span = slice(min(max(begin, 0), side), min(max(end, 0), side))
         spans.append(span)
@@ -182,22 +159,25 @@ def window_of(
 
 
 def _even_size(count: int, limit: int) -> int:
-    """The size of the fewest equal steps of at most `limit` that cover `count`."""
+    """Return the size of the fewest equal steps of at most `limit` that cover `count`."""
     return math.ceil(count / math.ceil(count / limit)) if count else 0
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """Where steps of `size` begin that cover `count`; the last is moved back to end with it."""
+    """Return where steps of `size` that cover `count` begin; the last is moved back to end with it."""
     return [min(begin, count - size) for begin in range(0, count, size)] if size else []
 
 
 def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int) -> tuple[int, int]:
-    """Height and width of a part of the result: at most half of the picture, within `STEP_BYTES` unfolded."""
+    """Return height and width of a part of the result.
+
+    A part is at most half of the picture, and takes at most `STEP_BYTES` when it is unfolded.
+    """
     frames, height, width = result[2:]
     pixel_bytes = math.prod(weight[1:]) * frames * item_bytes
     rows = columns = 1
     while True:
-        # Squares see the least border twice.
+        # Squares compute the least border twice.
         if height / rows >= width / columns:
             rows *= 2
         else:
@@ -219,16 +199,20 @@ def _needs_floats(case: ConvCase) -> str | None:
 
 
 def _needs_two_pixels(case: ConvCase) -> str | None:
-    height, width = output_shape(case.shape, case.weight, case.stride, case.padding, case.dilation)[3:]
+    height, width = output_shape(case.shape, case.weight, case)[3:]
     return None if height * width > 1 else "a single pixel cannot be cut into tiles"
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One way to compute, and `supports`: the reason why it cannot do a case, None if it can."""
+    """One way to compute a convolution.
+
+    Attributes:
+        supports: Returns the reason why the rung cannot compute a case, or None if it can.
+    """
 
     name: str
-    run: RunRung
+    run: Callable[[Tensor, Convolution], Tensor]
     supports: Callable[[ConvCase], str | None] = _can_do_all
 
 
@@ -242,5 +226,5 @@ RUNGS: dict[str, Rung] = {
         Rung("cpu", cpu),
     )
 }
-# Work in steps, and so need little more than the result: what is left to try when memory was too small.
+# These work in steps and need little more than the result, so they are tried when memory was too small.
 SMALLER_RUNGS = ("taps", "tiles", "cpu")

@@ -1,3 +1,3 @@
-"""FramePack video generation as a library. Importing it does nothing; take what you need from its modules."""
+"""FramePack video generation as a library. Importing it has no effect; its modules hold the functions."""
 
 __version__ = "0.1.0"

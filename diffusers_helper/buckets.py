@@ -1,9 +1,9 @@
-"""Picture shapes the model was made for. Integers only."""
+"""The picture shapes that the model was made for, as integers."""
 
 from __future__ import annotations
 
 REFERENCE_SIDE = 640
-# FramePack's shapes at side 640, height first.
+# FramePack's shapes at side 640, height first
 REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
     (416, 960), (448, 864), (480, 832), (512, 768), (544, 704), (576, 672), (608, 640),
     (640, 608), (672, 576), (704, 544), (768, 512), (832, 480), (864, 448), (960, 416),
@@ -11,9 +11,10 @@ REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
 
 
 def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, int], ...]:
-    """The reference shapes scaled to `side` pixels, each edge rounded to the nearest `multiple`, none twice.
+    """Return the reference shapes scaled to `side` pixels, with edges rounded to multiples of `multiple`.
 
-    Returns: (height, width) pairs in the reference order.
+    Returns:
+        Different (height, width) pairs in the reference order.
     """
     if multiple < 1 or side < multiple:
         raise ValueError(f"side {side} with multiple {multiple}; expected side >= multiple >= 1.")
@@ -28,7 +29,7 @@ def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, 
 def nearest_bucket(
     height: int, width: int, side: int = REFERENCE_SIDE, multiple: int = 32
 ) -> tuple[int, int]:
-    """The shape whose aspect is nearest: least |h bw - w bh|, the later one on a tie, as FramePack."""
+    """Return the shape with the nearest aspect: the least |h bw - w bh|; the later on a tie."""
     if height < 1 or width < 1:
         raise ValueError(f"picture of {width}x{height}; expected at least one pixel each way.")
     candidates = buckets(side, multiple)

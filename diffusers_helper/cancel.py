@@ -1,4 +1,4 @@
-"""A way to ask a running job to end. Each job gets a token of its own, so no cancel can reach another job."""
+"""The token that asks a running job to end. Each job has its own, so that no cancel reaches another job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from diffusers_helper.errors import GenerationCancelled
 
 
 class CancelToken:
-    """Set from any thread, looked at between steps, tiles and layers."""
+    """A flag that any thread may set, and that a job checks between steps, tiles and layers."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -21,6 +21,6 @@ class CancelToken:
         return self._event.is_set()
 
     def check(self) -> None:
-        """Raises GenerationCancelled once the token is set."""
+        """Raise GenerationCancelled once the token is set."""
         if self._event.is_set():
             raise GenerationCancelled

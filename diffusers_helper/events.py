@@ -1,4 +1,4 @@
-"""What a running job tells the world: one stream of plain data that page, CLI, API and store all read.
+"""The events of a running job: one stream of plain data that page, command line, API and store all read.
 
 Events cross the engine's pipe and the disk as JSON objects, never as pickles.
 """
@@ -9,15 +9,55 @@ import re
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
-Stage = Literal[
-    "load", "text", "image", "vae_encode", "vision", "sample", "decode", "write"
-]  # in the order of a first section; the last three repeat per section
-FailureCode = Literal["bad_input", "error", "engine_died"]
+from diffusers_helper.errors import FailureCode
+
+# In the order of a first section; the last three are repeated for each section.
+Stage = Literal["load", "text", "vae_encode", "vision", "sample", "decode", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """The words for a stage, and the time that it is taken to need.
+
+    Attributes:
+        running: What the job does in this stage, as in "while encoding the prompt".
+        network: The stage's name in plans and records of memory; "" where no network computes.
+        weight: Its time in denoising steps, per step or per decoded frame, as long as none was measured.
+    """
+
+    running: str
+    network: str = ""
+    weight: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """Return the same words for the beginning of a line."""
+        return self.running[0].upper() + self.running[1:]
+
+
+# Plans and records of memory name the second text encoder too, which is part of the stage "text" in events.
+STAGES: dict[str, StageFacts] = {
+    "load": StageFacts("loading the model"),
+    "text": StageFacts("encoding the prompt", "Prompt (Llama)"),
+    "text_2": StageFacts("encoding the prompt", "Prompt (CLIP)"),
+    "vae_encode": StageFacts("encoding the picture", "Picture (VAE)"),
+    "vision": StageFacts("looking at the picture", "Picture (SigLIP)"),
+    "sample": StageFacts("denoising", "Denoising", weight=1.0),
+    "decode": StageFacts("decoding", "Decoding", weight=0.05),
+    "write": StageFacts("writing the video"),
+}
+# Version 0.1 announced a stage without work before this one.
+_FORMER_STAGES = {"image": "vae_encode"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Common part. `job` is the job's id, `time` seconds since the job started to run."""
+    """The common part of all events.
+
+    Attributes:
+        job: The job's id.
+        time: Seconds since the job started to run.
+    """
 
     is_final: ClassVar[bool] = False
     job: str
@@ -26,7 +66,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStarted(Event):
-    """The engine has taken the job. `frames` is the length that will come out."""
+    """The start of a job's work. `frames` is the length that the video will have."""
 
     sections: int
     frames: int
@@ -36,7 +76,7 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageStarted(Event):
-    """A new kind of work begins. `section` counts from 1 in order of making, None before the first."""
+    """The start of a stage. `section` counts from 1 in order of making; None before the first."""
 
     stage: Stage
     section: int | None = None
@@ -44,7 +84,7 @@ class StageStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
-    """One denoising step is finished. `preview`: absolute path of a small picture of the section so far."""
+    """The end of a denoising step. `preview`: absolute path of a small picture of the section so far."""
 
     section: int
     step: int
@@ -54,7 +94,7 @@ class StepDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceDone(Event):
-    """The VAE has finished one of the pieces of a stage's work; told where there are several."""
+    """The end of one of several pieces of the VAE's work in a stage."""
 
     stage: Stage
     section: int | None
@@ -64,10 +104,12 @@ class PieceDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionFinished(Event):
-    """A section can be watched. `video`: absolute path of the playable video so far, of `frames` frames.
+    """The end of a section, which can be watched from now on.
 
-    `added_in_front` frames were put before what the version before showed (0 in forward mode).
-    `thumbnail`: absolute path of a small picture from the middle of the section.
+    Attributes:
+        video: Absolute path of the playable video so far, which has `frames` frames.
+        added_in_front: Frames that stand before those of the previous version; 0 in forward mode.
+        thumbnail: Absolute path of a small picture from the middle of the section.
     """
 
     section: int
@@ -80,18 +122,23 @@ class SectionFinished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warned(Event):
-    """Something a person should know; the job goes on."""
+    """A sentence that a person should know; the job goes on."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(Event):
-    """The whole video is there. `seconds` is wall time.
+    """The end of a job whose video is complete.
 
-    `peak_host_bytes` is the most main memory the engine has held since it was started, 0 where not measured.
-    The most that tensors took on the device at a time, and the cap that this stayed under; what was copied by
-    streaming; how often a smaller plan was tried; the side of the VAE's tiles, None where it used none.
+    Attributes:
+        seconds: Wall time.
+        peak_host_bytes: The most main memory that the engine has held since it was started; 0 if unknown.
+        peak_device_bytes: The most that tensors took on the device at one time.
+        cap_bytes: The cap that this stayed under.
+        bytes_streamed: Bytes that were copied by streaming.
+        retries: How often a smaller plan was tried.
+        vae_tile_px: The side of the VAE's tiles; None where it used none.
     """
 
     is_final: ClassVar[bool] = True
@@ -108,7 +155,7 @@ class Finished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancelled(Event):
-    """Ended by a person. `video` is what there is so far, None if no section was finished."""
+    """The end of a job by a person. `video` is what there is so far; None if no section was finished."""
 
     is_final: ClassVar[bool] = True
     video: str | None
@@ -118,19 +165,23 @@ class Cancelled(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed(Event):
-    """The job cannot go on. `message` and `remedy` are for a person, `detail` is technical."""
+    """The end of a job that cannot go on. `message` and `remedy` are for a person, `detail` is technical.
+
+    As in `errors`, settings are named in back quotes. `setting` is the one at fault, or empty.
+    """
 
     is_final: ClassVar[bool] = True
     message: str
     remedy: str
     detail: str = ""
     code: FailureCode = "error"
+    setting: str = ""
     video: str | None = None
     frames: int = 0
 
 
 def event_name(kind: type[Event]) -> str:
-    """The name an event goes by in JSON: `SectionFinished` is `section_finished`."""
+    """Return the name of a kind of event in JSON: `SectionFinished` is `section_finished`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
@@ -143,16 +194,16 @@ _KINDS: dict[str, type[Event]] = {
 
 
 def to_dict(event: Event) -> dict[str, Any]:
-    """A JSON object with `event`, `job` and `time` first."""
+    """Return an event as a JSON object with `event`, `job` and `time` first."""
     data = asdict(event)
     return {"event": event_name(type(event)), "job": data.pop("job"), "time": data.pop("time"), **data}
 
 
 def from_dict(data: dict[str, Any]) -> Event:
-    """The event that `to_dict` wrote. Fields that this version does not know are left out.
+    """Return the event that `to_dict` wrote, without the fields that this version does not know.
 
     Raises:
-        ValueError: if the object is no known event, or lacks one of its fields.
+        ValueError: If the object is not a known event, or lacks one of its fields.
     """
     name = data.get("event")
     kind = _KINDS.get(name) if isinstance(name, str) else None
@@ -161,5 +212,7 @@ def from_dict(data: dict[str, Any]) -> Event:
     missing = [field.name for field in fields(kind) if field.default is MISSING and field.name not in data]
     if missing:
         raise ValueError(f"{name} lacks {', '.join(missing)}.")
-    known = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in data.items() if name in known})
+    known = {field.name: data[field.name] for field in fields(kind) if field.name in data}
+    if known.get("stage") in _FORMER_STAGES:
+        known["stage"] = _FORMER_STAGES[known["stage"]]
+    return kind(**known)

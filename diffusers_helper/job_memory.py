@@ -1,26 +1,29 @@
-"""One job's memory: its plan, the store that carries it out, and what happens when it was too large."""
+"""The memory of one job: its plans, the store that executes them, and smaller plans after a shortage."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
+from torch import nn
 
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.events import STAGES
 from diffusers_helper.files import write_atomic
-from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
+from diffusers_helper.memory.retry import retry
 from diffusers_helper.memory.shortage import (
     OutOfDeviceMemory,
     Shortage,
@@ -29,42 +32,24 @@ from diffusers_helper.memory.shortage import (
 )
 from diffusers_helper.memory.store import Store
 from diffusers_helper.models.loaders import Models
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import demands_for, learned_levels
-from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_for
+from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.vae.passes import DTYPES, NotFinite
-from diffusers_helper.vae.plan import Tiles
+from diffusers_helper.vae.engine import Part
+from diffusers_helper.vae.passes import DTYPES
+from diffusers_helper.vae.plan import OWN_CHUNK, Task, Tiles, VaePlan, Video
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_WORDS = {
-    "text": "encoding the prompt",
-    "text_2": "encoding the prompt",
-    "vae_encode": "encoding the picture",
-    "vision": "looking at the picture",
-    "sample": "sampling",
-    "decode": "decoding",
-}
-
-
-class _Parts:
-    """A model's parts as the profile wants them on the device."""
-
-    def __init__(self, models: Models, profile: Profile) -> None:
-        self._models, self.profile = models, profile
-        self.part, self.blocks = models.part, models.blocks
-
-    def compute_dtype(self, name: str) -> torch.dtype | None:
-        if name == "vae" and self.profile.vae_dtype.value in DTYPES:
-            return DTYPES[self.profile.vae_dtype.value]
-        return self._models.compute_dtype(name)
+_VAE_STAGES: dict[Task, str] = {"encode": "vae_encode", "decode": "decode"}
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """What the kernel says of the machine, set right by what torch computes on."""
+    """Return the kernel's facts about the machine, corrected by the device that torch computes on."""
     seen = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
@@ -72,19 +57,16 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     if torch.version.hip is None:
         return Machine("cuda", "", properties.name, device.total_bytes)
     arch = properties.gcnArchName.split(":")[0]
-    # Of an APU torch may show only what the firmware set aside.
+    # For an APU, torch may show only the memory that the firmware set aside.
     total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
     return Machine("rocm", arch, properties.name, total, seen.is_apu)
 
 
-class JobMemory:
-    """Where the networks of one job compute, and what is done when the device's memory runs out.
-
-    Enter it around the job: on leaving, nothing is left on the device.
+class MemoryPlans:
+    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved.
 
     Attributes:
-        store: the owner of what is on the device; there while entered.
-        warn: told what a person should know; the job's report sets it.
+        device: The device that will compute.
     """
 
     def __init__(
@@ -94,180 +76,258 @@ class JobMemory:
         height: int,
         width: int,
         local: Local,
+        *,
+        overflowed: bool = False,
     ) -> None:
-        """Plans. Nothing is loaded, and the device is asked for no more than what it is.
+        """Make the first plan, with what earlier jobs have learned.
 
         Args:
-            height, width: of the video in pixels.
+            request: The settings of the video.
+            models: The request's model, which need not be loaded.
+            height: The video's height in pixels.
+            width: The video's width in pixels.
+            local: The settings of this machine.
+            overflowed: Whether the VAE is known to overflow in this job.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
-            InputError: for a value in the environment that cannot be used.
-            LongtakeError: if a local model's files cannot be read.
+            DoesNotFit: If no plan keeps within the cap.
+            InputError: For a value in the environment that cannot be used.
+            LongtakeError: If a local model's files cannot be read.
         """
-        self._device = open_device(torch_device=models.device)
-        machine = machine_of(self._device, local.environ)
-        profile = profile_for(machine, local.environ)
-        profile = profile.with_kernel(seen_kernel(local.kernels, machine.card))
-        calibration = None
-        if local.calibration is not None:
-            calibration = Calibration.read(local.calibration, machine.card)
+        self.device = open_device(torch_device=models.device)
+        machine = machine_of(self.device, local.environ)
+        profile = profile_in_force(machine, local)
+        calibration = Calibration.read(local.calibration, machine.card)
+
+        def needs(profile: Profile) -> tuple[tuple[Demand, ...], LearnedLevels]:
+            return (
+                demands_for(request, models.info, profile, height, width, calibration),
+                learned_levels(local.learned, request, models.info, profile, height, width),
+            )
+
+        self._profile, self._needs = profile, needs
+        self.demands, self._learned = needs(profile)
         budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
-
-        def demands(profile: Profile) -> tuple[Demand, ...]:
-            return demands_for(request, models.info, profile, height, width, calibration)
-
-        def learned(profile: Profile) -> LearnedLevels:
-            return learned_levels(local.learned, request, models.info, profile, height, width)
-
-        self._demands_for, self._demands = demands, demands(profile)
-        self._parts, self._overflow = _Parts(models, profile), Path(os.devnull)
-        self._learned_for, self._learned = learned, learned(profile)
-        self._ladder = Ladder(budget, self._demands, self._learned.read())
-        self._stage = ""
-        self.warn: Callable[[str], None] = _log.warning
+        self._ladder = Ladder(budget, self.demands, self._learned.read())
+        if overflowed:
+            self.use_fp32()
 
     @property
     def plan(self) -> JobPlan:
-        """The one in force."""
+        """Return the plan in force."""
         return self._ladder.plan
 
+    @property
+    def retries(self) -> int:
+        """Return how often a smaller plan was made."""
+        return self._ladder.retries
+
+    @property
+    def vae_dtype(self) -> torch.dtype | None:
+        """Return the type that the VAE computes in; None for the type of its weights."""
+        return DTYPES.get(self._profile.vae_dtype.value)
+
+    def use_fp32(self) -> None:
+        """Plan for a VAE that computes in fp32 from now on.
+
+        Raises:
+            DoesNotFit: If it does not fit in fp32.
+        """
+        before = self._profile
+        fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
+        self._profile = replace(before, vae_dtype=fp32)
+        self.demands, self._learned = self._needs(self._profile)
+        self._ladder.renew(self.demands)
+
+    def step_down(self, stage: str) -> str | None:
+        """Make a smaller plan after a stage ran out of memory, and remember it for later jobs.
+
+        Returns:
+            The change in words for a person, or None if no smaller plan is left.
+        """
+        change = self._ladder.step_down(stage)
+        if change is not None:
+            self._learned.write(self._ladder.level)
+        return change
+
+
+class _Source:
+    """A model's parts, in the types that the plans require on the device."""
+
+    def __init__(self, models: Models, plans: MemoryPlans) -> None:
+        self._models, self._plans = models, plans
+        self.part, self.blocks = models.part, models.blocks
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        wanted = self._plans.vae_dtype if name == "vae" else None
+        return wanted or self._models.compute_dtype(name)
+
+
+class JobMemory:
+    """The networks of one job on the device, and the answer when the device's memory runs out.
+
+    It is the `vae.engine.Owner` of the model's VAE. Enter it around the job: on leaving, the device is empty,
+    and the job's folder has the record of the stages.
+
+    Attributes:
+        store: The owner of everything on the device.
+        cleanup_frequency: 0, as the store, not the VAE engine, returns the allocator's memory.
+    """
+
+    cleanup_frequency = 0
+
+    def __init__(
+        self,
+        plans: MemoryPlans,
+        models: Models,
+        folder: JobFolder,
+        *,
+        cancel: CancelToken | None = None,
+        on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
+        warn: Callable[[str], None] = _log.warning,
+    ) -> None:
+        """Prepare the device; nothing is loaded.
+
+        Args:
+            plans: The plans of the job.
+            models: The job's model.
+            folder: The folder for the record of the stages, and for the note that the VAE has overflowed.
+            cancel: The token that ends a stage between two blocks of its network.
+            on_stage: Called with each stage as it begins, and with the section's number.
+            warn: Called with each sentence that a person should know.
+        """
+        self._plans, self._models, self._folder = plans, models, folder
+        self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
+        self._stage = ""
+        self.store = Store(plans.device, _Source(models, plans), plans.plan)
+
     def __enter__(self) -> Self:
-        tile, wanted = self.plan.vae_tile_px, self._demands[0].vae_tile_px
+        tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px
         if tile != wanted:
-            self.warn(
+            self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, as there is not "
                 "enough memory for larger ones; the pixels differ slightly."
             )
-        self.store = Store(self._device, self._parts, self.plan)
         self.store.flush(WORKER_START)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
+            self.save()
         self.store.clear()
         if trace is not None:
             # The frames that the exception keeps hold tensors.
             traceback.clear_frames(trace)
             self.store.flush(EXCEPTION_CLEANUP)
-        self.store.device.limit(None)
+        self.device.limit(None)
 
-    @contextmanager
-    def on_device(self, stage: str, section: int | None = None) -> Iterator[Any]:
-        """The network of a stage ("text", "text_2", "vae_encode", "vision", "sample" or "decode")."""
+    def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
+        """Do a stage's work with its network on the device, again with a smaller plan if memory runs out.
+
+        Args:
+            stage: "text", "text_2", "vision" or "sample".
+            work: A function of the network.
+            section: The number of the section, None before the first.
+
+        Raises:
+            OutOfDeviceMemory: If no smaller plan is left.
+        """
+
+        def attempt() -> _T:
+            with self._on_device(stage, section) as network, cancellable(network, self._cancel):
+                return work(network)
+
+        return retry(attempt, self._cure_for)
+
+    def _cure_for(self, error: Exception) -> Callable[[], None] | None:
+        return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
+
+    def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
         self._stage = stage
-        plan = self.plan.stage(stage)
-        with self.store.on_device(
+        self._on_stage(stage, section)
+        plan = self._plans.plan.stage(stage)
+        return self.store.on_device(
             plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
-        ) as network:
-            yield network
-
-    def note_overflow(self, file: Path, is_known: bool) -> None:
-        """Where it is noted that the VAE's numbers have overflowed, and whether they have in an earlier run.
-
-        Raises:
-            DoesNotFit: if they have, and the VAE does not fit in fp32.
-        """
-        self._overflow = file
-        if is_known:
-            self._use_fp32()
-
-    @property
-    def tiles(self) -> Tiles:
-        """The VAE's, by the plan in force."""
-        return Tiles.of(self.plan.vae_tile_px or 0)
-
-    def attempt(self, work: Callable[[], _T]) -> _T:
-        """Does it, and does it again with a smaller plan when the device's memory runs out.
-
-        Where the VAE's type has overflowed, it computes in fp32 from then on, in later runs of the job too.
-
-        Raises:
-            OutOfDeviceMemory: if no smaller plan is left.
-            DoesNotFit: if the VAE does not fit in fp32.
-            NotFinite: if fp32 does not help.
-        """
-        while True:
-            try:
-                return work()
-            except Exception as error:
-                overflowed = isinstance(error, NotFinite) and not self._is_wide
-                if not (is_out_of_memory(error) or overflowed):
-                    raise
-                shortage = None if overflowed else read_shortage(str(error))
-                traceback.clear_frames(error.__traceback__)
-            # Out here the exception is gone, and with it the tensors of its frames.
-            self.store.clear()
-            self.store.flush(EXCEPTION_CLEANUP)
-            if shortage is None:
-                self._widen()
-            else:
-                self._shrink(shortage)
-
-    @property
-    def _is_wide(self) -> bool:
-        dtype = self._parts.compute_dtype("vae") or self._parts.part("vae").dtype
-        return dtype == torch.float32
-
-    def _use_fp32(self) -> None:
-        """For the VAE, from here on."""
-        before = self._parts.profile
-        fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
-        self._parts.profile = replace(before, vae_dtype=fp32)
-        self._demands = self._demands_for(self._parts.profile)
-        self._learned = self._learned_for(self._parts.profile)
-        self._ladder.renew(self._demands)
-        write_atomic(self._overflow, b"")
-
-    def _widen(self) -> None:
-        tile = self.plan.vae_tile_px
-        self._use_fp32()
-        self.store.follow(self.plan)
-        smaller = self.plan.vae_tile_px
-        tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
-        self.warn(f"The VAE's numbers overflowed; it works in fp32 from here on{tiles}.")
-
-    def _shrink(self, shortage: Shortage) -> None:
-        _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
-        change = self._ladder.step_down(self._stage)
-        if change is None:
-            raise OutOfDeviceMemory(shortage)
-        self._learned.write(self._ladder.level)
-        self.store.follow(self.plan)
-        self.warn(
-            f"The device's memory ran out while {_WORDS[self._stage]}; {change}. "
-            f"Trying again ({self._ladder.retries} of at most {MAX_STEPS})."
         )
 
+    @property
+    def vae(self) -> nn.Module:
+        """Return the model's VAE."""
+        return self._models.part("vae")
+
+    @property
+    def device(self) -> Device:
+        """Return the device that computes."""
+        return self.store.device
+
+    def plan_vae(self, task: Task, video: Video) -> VaePlan:
+        """Return the job's plan for a task of the VAE: in tiles, and in its own windows of time."""
+        tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
+        working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
+        return VaePlan(task, "windows", OWN_CHUNK, tiles, working_bytes, False, "By the job's plan.")
+
+    def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
+        """Yield the VAE on the device, in the type of the job's plan."""
+        return self._on_device(_VAE_STAGES[task], part.number if part else None)
+
+    def use_fp32(self) -> None:
+        """Let the VAE compute in fp32 from now on, also in later runs of the job.
+
+        Raises:
+            DoesNotFit: If it does not fit in fp32.
+        """
+        self._empty()
+        tile = self._plans.plan.vae_tile_px
+        self._plans.use_fp32()
+        write_atomic(self._folder.overflow, b"")
+        self.store.follow(self._plans.plan)
+        smaller = self._plans.plan.vae_tile_px
+        tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
+        self._warn(f"The VAE's numbers overflowed; it works in fp32 from here on{tiles}.")
+
+    def step_down(self, shortage: Shortage) -> None:
+        """Continue with a smaller plan after the current stage ran out of memory.
+
+        Raises:
+            OutOfDeviceMemory: If no smaller plan is left.
+        """
+        self._empty()
+        _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
+        change = self._plans.step_down(self._stage)
+        if change is None:
+            raise OutOfDeviceMemory(shortage)
+        self.store.follow(self._plans.plan)
+        self._warn(
+            f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
+            f"Trying again ({self._plans.retries} of at most {MAX_STEPS})."
+        )
+
+    def _empty(self) -> None:
+        self.store.clear()
+        self.store.flush(EXCEPTION_CLEANUP)
+
     def usage(self) -> dict[str, int | None]:
-        """The figures of the Finished event."""
+        """Return the figures of the Finished event."""
+        plan = self._plans.plan
         return {
             "peak_device_bytes": self.store.peak_bytes,
-            "cap_bytes": self.plan.budget.cap_bytes,
+            "cap_bytes": plan.budget.cap_bytes,
             "bytes_streamed": self.store.bytes_streamed,
-            "retries": self._ladder.retries,
-            "vae_tile_px": self.plan.vae_tile_px,
+            "retries": self._plans.retries,
+            "vae_tile_px": plan.vae_tile_px,
         }
 
-    @contextmanager
-    def kept_in(self, file: Path) -> Iterator[None]:
-        """On leaving, also by an exception, the stages so far are in the file."""
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # on a full disk the job's own end is what has to be told
-                self.save(file)
-
-    def save(self, file: Path) -> None:
-        """The stages so far, planned and measured, as JSON."""
-        budget = self.plan.budget
+    def save(self) -> None:
+        """Write the record of the stages so far, planned and measured, as JSON."""
+        plan = self._plans.plan
         record = {
             **self.usage(),
-            "preserved_bytes": budget.preserved_in_force,
-            "reserve_bytes": budget.reserve_bytes,
-            "plan_peak_bytes": self.plan.peak_bytes,
-            "keep_all_resident": self.plan.keep_all_resident,
+            "preserved_bytes": plan.budget.preserved_in_force,
+            "reserve_bytes": plan.budget.reserve_bytes,
+            "plan_peak_bytes": plan.peak_bytes,
+            "keep_all_resident": plan.keep_all_resident,
             "stages": [asdict(stage) for stage in self.store.records],
         }
-        write_atomic(file, json.dumps(record, indent=1).encode() + b"\n")
+        write_atomic(self._folder.memory, json.dumps(record, indent=1).encode() + b"\n")

@@ -1,9 +1,9 @@
-"""Puts the ladder of `cache.conv` under the Conv3d modules of a model, and knows the errors it is for.
+"""The installer of the ladder of `cache.conv` under a model's Conv3d modules, and the errors it recognises.
 
 Symptom: on Radeon cards MIOpen at times finds no algorithm for a 3D convolution, runs out of workspace, or
-fails inside; the job dies in the VAE. What helps: the same sum computed in another way. Modules are changed
-one by one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first as ever,
-and only the way out of an error is added. See MIOPEN_FALLBACK_README.md.
+fails inside, and the job dies in the VAE. Remedy: the same sum, computed in another way. Modules are changed
+one by one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first, and the
+ladder is used after an error only. See MIOPEN_FALLBACK_README.md.
 """
 
 from __future__ import annotations
@@ -14,57 +14,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore, Triple
 from cache.conv_rungs import RUNGS
+from diffusers_helper.foreign_errors import Trouble, trouble_of
 
 _log = logging.getLogger(__name__)
 
 AUTO, OFF = "auto", "off"
 CHOICES = (AUTO, *RUNGS, OFF)
 
-# Looked for in this order in the lower-case text of an error. Most were reported by people with Radeon cards;
-# the others are what the same fault is called by cuDNN, oneDNN and the CPU's allocator.
-_TEXTS: tuple[tuple[ErrorKind, tuple[str, ...]], ...] = (
-    (
-        ErrorKind.MEMORY,
-        (
-            "out of memory", "hiperroroutofmemory", "miopenstatusallocfailed", "cudnn_status_alloc_failed",
-            "blockallocator::alloc failed", "memory critical error by agent",
-            "hsa_status_error_out_of_resources", "can't allocate memory",
-        ),
-    ),
-    (
-        ErrorKind.DEVICE,
-        (
-            "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
-            "unspecified launch failure", "hiperrorlaunchtimeout", "launch timed out",
-            "memory access fault by gpu", "hsa exception", "hsa_status_error",
-        ),
-    ),
-    (
-        ErrorKind.DRIVER,
-        (
-            "miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed",
-            "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
-            "cudnn_status_", "unable to find an engine", "could not create a primitive",
-        ),
-    ),
-)  # fmt: skip
+_KINDS: dict[Trouble, ErrorKind] = {
+    "device_memory": ErrorKind.MEMORY, "host_memory": ErrorKind.MEMORY, "device": ErrorKind.DEVICE,
+    "driver": ErrorKind.DRIVER,
+}  # fmt: skip
 
 
 def classify(error: BaseException) -> ErrorKind | None:
-    """The kind of a fault of driver, memory or device; None for everything else, our mistakes included."""
-    if not isinstance(error, RuntimeError):
-        return None
-    if isinstance(error, torch.OutOfMemoryError):
-        return ErrorKind.MEMORY
-    text = str(error).lower()
-    return next((kind for kind, signs in _TEXTS if any(sign in text for sign in signs)), None)
+    """Return the kind of a fault of driver, memory or device; None for all else, our mistakes included."""
+    trouble = trouble_of(error) if isinstance(error, RuntimeError) else None
+    return None if trouble is None else _KINDS.get(trouble)
 
 
 def initialize_miopen_fallback(
@@ -74,12 +46,13 @@ def initialize_miopen_fallback(
     on_first_call: Hook | None = None,
     after_first_call: Hook | None = None,
 ) -> MIOpenFallbackHandler:
-    """A handler for all models of a process, ready to be installed into them.
+    """Return a handler for all models of a process, ready to be installed into them.
 
     Args:
-        folder: where learned routes are kept; None forgets them with the process.
-        rung: `auto`, the one rung to use for looking for faults, or `off`. For anything else `auto` is used.
-        on_first_call, after_first_call: see `cache.conv.ConvLadder`.
+        folder: Where learned routes are kept; None forgets them with the process.
+        rung: `auto`, or the only rung to use for debugging, or `off`. Any other value means `auto`.
+        on_first_call: See `cache.conv.ConvLadder`.
+        after_first_call: See `cache.conv.ConvLadder`.
     """
     if rung not in CHOICES:
         _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
@@ -99,12 +72,12 @@ def initialize_miopen_fallback(
 
 
 class MIOpenFallbackHandler:
-    """Installs a ladder into modules, takes it out again, and tells what it did.
+    """A ladder that can be installed into modules and removed again, and reports what it did.
 
-    Used with `with`, it is taken out of all modules at the end.
+    Used with `with`, it is removed from all modules at the end.
 
     Attributes:
-        ladder: what computes the convolutions; None if the fallback is switched off.
+        ladder: The ladder that computes the convolutions; None if the fallback is switched off.
     """
 
     def __init__(self, ladder: ConvLadder | None) -> None:
@@ -113,16 +86,16 @@ class MIOpenFallbackHandler:
 
     @property
     def cpu_attempts(self) -> int:
-        """Convolutions that were begun on the CPU as the last way out."""
+        """Return the number of convolutions that were begun on the CPU as the last resort."""
         return 0 if self.ladder is None else self.ladder.attempts["cpu"]
 
     @property
     def cpu_successes(self) -> int:
-        """Those of them that gave a result."""
+        """Return the number of those that gave a result."""
         return 0 if self.ladder is None else self.ladder.successes["cpu"]
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
-        """Gives every Conv3d in `modules` the ladder; those that have it already are left as they are.
+        """Give the ladder to every Conv3d in `modules` that does not have it yet.
 
         A subclass that computes its convolution in a way of its own is left alone.
         """
@@ -143,12 +116,12 @@ class MIOpenFallbackHandler:
         self._installed.add(conv)
 
     def mark_deadly(self, case: str, rung: str, reason: str) -> None:
-        """Records that a rung ended a process; see `cache.conv.ConvLadder.mark_deadly`."""
+        """Record that a rung ended a process; see `cache.conv.ConvLadder.mark_deadly`."""
         if self.ladder is not None:
             self.ladder.mark_deadly(case, rung, reason)
 
     def remove(self) -> None:
-        """Every module is again as it was before."""
+        """Restore every module as it was before."""
         for conv in list(self._installed):
             forward = vars(conv).get("_conv_forward")
             if isinstance(forward, _LadderForward) and forward.ladder is self.ladder:
@@ -167,7 +140,7 @@ class MIOpenFallbackHandler:
         self.remove()
 
     def statistics(self) -> str:
-        """What happened since the process started, in lines; empty if the first rung did everything."""
+        """Return in lines what happened since the process started; "" if the first rung did everything."""
         ladder = self.ladder
         if ladder is None or not (ladder.left or self.cpu_attempts):
             return ""
@@ -184,15 +157,15 @@ class MIOpenFallbackHandler:
         return "\n".join([*lines, "=" * 35])
 
     def print_stats(self) -> None:
-        """Logs the statistics if there are any."""
+        """Log the statistics if there are any."""
         if text := self.statistics():
             _log.warning("%s", text)
 
 
 class _LadderForward:
-    """What stands in the place of one module's `_conv_forward`.
+    """The replacement of one module's `_conv_forward`.
 
-    It holds no tensor and not the module, so a copy of the module may share it.
+    It holds neither a tensor nor the module, so a copy of the module may share it.
     """
 
     def __init__(self, conv: nn.Conv3d, ladder: ConvLadder, before: Any) -> None:
@@ -217,7 +190,7 @@ def _triple(values: tuple[int, ...]) -> Triple:
 
 
 def _paddings(conv: nn.Conv3d) -> tuple[list[int] | None, Triple]:
-    """What is padded before the convolution, and the zeros that it adds itself on both sides."""
+    """Return what is padded before the convolution, and the zeros that it adds itself on both sides."""
     both_ends = list(conv._reversed_padding_repeated_twice)
     if conv.padding_mode != "zeros":
         return both_ends, (0, 0, 0)

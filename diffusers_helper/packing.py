@@ -1,8 +1,8 @@
 """Section arithmetic of FramePack, for both modes, as pure integers.
 
-A video is made in *sections* of `window` latent frames. *Inverted* (anti-drifting) makes the last section
-first and works back to the picture; *forward* (F1) starts at the picture. n latent frames decode to 4n - 3
-frames. Formulas: FramePack's paper, figure 2, and its published demos.
+A video is made in *sections* of `window` latent frames. *Inverted* (anti-drifting) order makes the last
+section first and works back to the picture; *forward* order (F1) starts at the picture. n latent frames
+decode to 4n - 3 frames. The formulas come from FramePack's paper, figure 2, and its published demos.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ FPS = 30
 WINDOW = 9
 MIN_SECONDS = 1.0
 MAX_SECONDS = 120.0
-# Latent frames of history that a section sees at full, half and quarter resolution.
+# Latent frames of history that a section sees at full, half and quarter resolution
 HISTORY_1X, HISTORY_2X, HISTORY_4X = 1, 2, 16
 HISTORY = HISTORY_1X + HISTORY_2X + HISTORY_4X
 
 
 def frames_of(num_latent_frames: int) -> int:
-    """Frames that `num_latent_frames` decode to: the first gives one, each further one four."""
+    """Return how many frames the latent frames decode to: one for the first, four for each further one."""
     if num_latent_frames < 1:
         raise ValueError(f"num_latent_frames is {num_latent_frames}; expected at least 1.")
     return 4 * num_latent_frames - 3
 
 
 def count_sections(seconds: float, window: int = WINDOW) -> int:
-    """Sections for a wished length: max(1, round(30 s / 4W)), halves to even as FramePack rounds them."""
+    """Return the sections for a wished length: max(1, round(30 s / 4W)), halves to even as in FramePack."""
     if not math.isfinite(seconds) or seconds < MIN_SECONDS:
         raise ValueError(f"seconds is {seconds}; expected a number of at least {MIN_SECONDS:g}.")
     if window < 1:
@@ -41,10 +41,10 @@ def count_sections(seconds: float, window: int = WINDOW) -> int:
 
 
 def paddings(num_sections: int) -> tuple[int, ...]:
-    """Distance, in windows, of each inverted section from the picture, in order of making.
+    """Return the distance from the picture, in windows, of each inverted section, in order of making.
 
-    Up to four sections it counts down to 0. Longer videos use 3, 2, 2, …, 1, 0, which FramePack's authors
-    found to look better than the full ramp.
+    Up to four sections the distances count down to 0. Longer videos use 3, 2, 2, …, 1, 0, which FramePack's
+    authors found to look better than the full ramp.
     """
     if num_sections < 1:
         raise ValueError(f"num_sections is {num_sections}; expected at least 1.")
@@ -65,12 +65,15 @@ class FrameIndices:
 
     @property
     def clean(self) -> tuple[int, ...]:
-        """Positions of the clean latents: the picture, then the nearest latent frame of history."""
+        """Return the positions of the clean latents: the picture, then the nearest history frame."""
         return self.start + self.history_1x
 
 
 def frame_indices(mode: Mode, window: int = WINDOW, padding: int = 0) -> FrameIndices:
-    """Positions for one section; `padding` (in windows) moves an inverted section away from the picture."""
+    """Return the positions for one section.
+
+    `padding`, in windows, moves an inverted section away from the picture.
+    """
     if mode == "inverted":
         layout = {"start": 1, "blank": padding * window, "noisy": window}
         layout |= {"history_1x": HISTORY_1X, "history_2x": HISTORY_2X, "history_4x": HISTORY_4X}
@@ -91,17 +94,17 @@ class Section:
     """One section, in order of making.
 
     Attributes:
-        number: counts from 1 in order of making.
-        padding: distance from the picture in windows (inverted), 0 in forward mode.
-        is_last: nothing is made after it.
-        indices: temporal positions of the packed sequence.
-        decode_latents: latent frames to decode, taken from the side of the history where this section lies.
-        decoded_frames: frames that this decode gives.
-        overlap_frames: how many of them are blended with frames decoded before (0 for the first section).
-        final_frames: frames that cannot change any more after this section and were not final before it.
-        pending_frames: frames that face the next section and will still be blended with it.
-        total_frames: length of the video so far, pending frames included.
-        video_position: place of this section in the video, counting from 0.
+        number: Its place in order of making, from 1.
+        padding: The distance from the picture in windows (inverted), or 0 in forward mode.
+        is_last: Whether no section is made after it.
+        indices: Temporal positions of the packed sequence.
+        decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
+        decoded_frames: Frames that this decode gives.
+        overlap_frames: How many of them are blended with earlier frames (0 for the first section).
+        final_frames: Frames that cannot change after this section and were not final before it.
+        pending_frames: Frames next to the following section, with which they will still be blended.
+        total_frames: Length of the video so far, pending frames included.
+        video_position: Place of this section in the video, from 0.
     """
 
     number: int
@@ -119,7 +122,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """All sections of one video; iterates in order of making."""
+    """All sections of one video, iterated in order of making."""
 
     mode: Mode
     window: int
@@ -136,12 +139,12 @@ class SectionPlan:
 
     @property
     def total_frames(self) -> int:
-        """Frames of the finished video: 4 W N + 1."""
+        """Return the frames of the finished video: 4 W N + 1."""
         return 4 * self.window * len(self) + 1
 
     @property
     def seconds(self) -> float:
-        """Real length of the finished video."""
+        """Return the actual length of the finished video."""
         return self.total_frames / FPS
 
 
@@ -174,10 +177,10 @@ def _total_frames(mode: Mode, window: int, number: int, count: int) -> int:
 
 
 def plan_sections(seconds: float, window: int = WINDOW, mode: Mode = "inverted") -> SectionPlan:
-    """The sections that make a video of about `seconds`.
+    """Return the sections that make a video of about `seconds`.
 
     Raises:
-        ValueError: for a length below one second or not finite, a window below 1, or an unknown mode.
+        ValueError: If the length is below one second or not finite, the window below 1, or the mode unknown.
     """
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.")

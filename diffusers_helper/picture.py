@@ -1,69 +1,98 @@
-"""The start picture: read with bounds, turned upright, made plain 8-bit RGB, and cut to the model's shape."""
+"""The start picture: read within bounds, turned upright, made 8-bit RGB, and cut to the model's shape."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import stat
 import struct
 import warnings
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageCms, ImageOps
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import PictureError
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
 MIN_SIDE = 16
 MAX_ASPECT = 8
-# Of a larger picture a smaller copy is kept. It is still larger than any video, and as PNG below MAX_BYTES.
+# A smaller copy of a larger picture is kept. It is still larger than any video, and as PNG below MAX_BYTES.
 KEPT_PIXELS = 16_000_000
-# Decoders that are in wide use. Others that Pillow brings are rare, and each is one more way to be attacked.
+# A progressive JPEG has about ten. Each costs a pass over the whole picture, and hardly any bytes.
+MAX_SCANS = 64
+# These decoders are in wide use. Pillow's others are rarely needed, and each adds to the risk of an attack.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 
 _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
 
 
 def load_picture(source: Path | bytes) -> Image.Image:
-    """Reads a picture file, or the content of one.
+    """Read a picture file, or the content of one.
 
-    Of an animation or a file with several pages the first picture is taken. Transparent parts become white, a
-    colour profile that comes with the file is applied, and what is larger than 16 megapixels is scaled down
-    to that.
+    An animation or a file with several pages gives its first picture. Transparent parts become white, a
+    colour profile in the file is applied, and a picture of more than 16 megapixels is scaled down to that.
 
     Args:
         source: PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF of at most 64 MiB and 64 megapixels.
 
-    Returns: RGB, 8 bits a channel, upright.
+    Returns:
+        The picture as RGB, 8 bits a channel, upright.
 
     Raises:
-        InputError: for anything that is no such picture, is damaged, has a side below 16 pixels or one side
+        PictureError: For anything that is no such picture, is damaged, has a side below 16 pixels or one side
             more than 8 times the other. Size and shape are judged by the header, before anything is decoded.
     """
-    name = "The picture" if isinstance(source, bytes) else f"The picture {source.name}"
-    content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
-    if not content:
-        raise InputError(f"{name} is empty; expected a picture file.", "Choose another file.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what Pillow can read in spite of a fault is read
-        # Pillow warns from 90 megapixels on and refuses from 180 on; both are too many here.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image = _open(content, name)
-        _check_size(image, name)
+    with _opened(source) as (image, name):
         try:
             return _as_rgb(image)
-        except (InputError, MemoryError):
+        except (PictureError, MemoryError):
             raise
         except Exception as error:
             # Decoders meet damage with many kinds of errors: OSError, SyntaxError, EOFError, zlib.error, ...
-            raise InputError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
+            raise PictureError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
+
+
+def size_of(source: Path | bytes) -> tuple[int, int]:
+    """Return width and height of a picture as its header has them.
+
+    Raises:
+        PictureError: As `load_picture` does by the header.
+    """
+    with _opened(source) as (image, _):
+        return image.size
+
+
+def plain_png(image: Image.Image) -> bytes:
+    """Return a picture as the PNG file that a job keeps."""
+    content = io.BytesIO()
+    image.save(content, "PNG", compress_level=1)
+    return content.getvalue()
+
+
+@contextlib.contextmanager
+def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
+    """Yield a picture whose header was read and judged, and its name in sentences."""
+    name = "The picture" if isinstance(source, bytes) else f"The picture {source.name}"
+    content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
+    if not content:
+        raise PictureError(f"{name} is empty; expected a picture file.", "Choose another file.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # accepts what Pillow can read in spite of a fault
+        # Pillow warns above 90 megapixels and refuses above 180; both are too many here.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image = _open(content, name)
+        _check_size(image, name)
+        _check_scans(content, image, name)
+        yield image, name
 
 
 def fit_picture(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Scales a picture until it covers height x width pixels (Lanczos), and cuts off the rest evenly."""
+    """Scale a picture until it covers height x width pixels (Lanczos), and crop the rest evenly."""
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
 
 
@@ -72,14 +101,14 @@ def _read(path: Path, name: str) -> bytes:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no file"
-            raise InputError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
+            raise PictureError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
         with path.open("rb") as file:
             return _limited(status.st_size, name, file.read(MAX_BYTES + 1))
-    except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
-        if isinstance(error, InputError):
+    except (OSError, ValueError) as error:  # ValueError stands for a name that no file system accepts
+        if isinstance(error, PictureError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
+        raise PictureError(
             f"{name} cannot be read ({reason}); expected a picture file.", "Check the path."
         ) from error
 
@@ -87,7 +116,7 @@ def _read(path: Path, name: str) -> bytes:
 def _limited(size: int, name: str, content: bytes) -> bytes:
     size = max(size, len(content))
     if size > MAX_BYTES:
-        raise InputError(
+        raise PictureError(
             f"{name} has {size / 2**20:.1f} MiB; expected at most {MAX_BYTES // 2**20} MiB.",
             "Save it smaller, as JPEG for example.",
         )
@@ -98,13 +127,13 @@ def _open(content: bytes, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(content), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InputError(
+        raise PictureError(
             f"{name} has far more than {MAX_PIXELS // 10**6} million pixels; expected at most that many.",
             "Save it smaller.",
         ) from error
     except Exception as error:
-        # A damaged header too is met with many kinds of errors.
-        raise InputError(
+        # Decoders raise many kinds of errors for a damaged header too.
+        raise PictureError(
             f"{name} is not a picture that can be read; expected PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF.",
             _CONVERT,
         ) from error
@@ -114,31 +143,40 @@ def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
     found = f"{name} has {width}x{height} pixels"
     if width * height > MAX_PIXELS:
-        raise InputError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
+        raise PictureError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
     if min(width, height) < MIN_SIDE:
-        raise InputError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
+        raise PictureError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
     if max(width, height) > MAX_ASPECT * min(width, height):
-        raise InputError(
+        raise PictureError(
             f"{found}; expected one side at most {MAX_ASPECT} times the other.", "Cut it to another shape."
         )
 
 
+def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
+    if image.format not in ("JPEG", "MPO"):
+        return
+    scans = content.count(b"\xff\xda")  # the marker of one; nothing else in the coded data looks like it
+    if scans > MAX_SCANS:
+        raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     image.load()
-    orientation = _orientation(image)  # after loading, in which Pillow turns a TIFF by itself
+    orientation = _orientation(image)  # after loading, as Pillow then turns a TIFF by itself
     image = _without_profile(_to_8_bits(image))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
-    image = image.convert("RGB")
+    if image.mode != "RGB":
+        image = image.convert("RGB")
     if image.width * image.height > KEPT_PIXELS:
         scale = math.sqrt(KEPT_PIXELS / (image.width * image.height))
         size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
         image = image.resize(size, Image.Resampling.LANCZOS)
     if orientation in _TURNS:
         image = image.transpose(_TURNS[orientation])
-    # A new image without what else the file says of itself.
+    # A new image leaves out the file's other metadata.
     plain = Image.new("RGB", image.size)
     plain.paste(image)
     return plain
@@ -153,7 +191,7 @@ _TURNS = {
 
 
 def _orientation(image: Image.Image) -> int:
-    """How the camera was held, 1 to 8 as EXIF counts; 1, upright, where the file does not say it readably."""
+    """Return the orientation, 1 to 8 as EXIF counts; 1, upright, where the file has none that is valid."""
     try:
         value = image.getexif().get(_EXIF_ORIENTATION, 1)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, struct.error):
@@ -162,24 +200,29 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Grey values of 16 bits scaled to 8, where Pillow alone would clip them."""
+    """Scale grey values of 16 bits to 8, where Pillow alone would clip them."""
     if image.mode == "F":
-        raise InputError("The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT)
+        raise PictureError(
+            "The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT
+        )
     if image.mode == "I" or image.mode.startswith("I;16"):
-        values = np.asarray(image).astype(np.int64).clip(0, 65535)
-        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        values = np.asarray(image)
+        scaled = np.empty(values.shape, np.uint8)
+        for row in range(len(values)):  # row by row: whole, the numbers between would take gigabytes
+            scaled[row] = (values[row].astype(np.int64).clip(0, 65535) + 128) // 257
+        return Image.fromarray(scaled)
     return image
 
 
 def _without_profile(image: Image.Image) -> Image.Image:
-    """The colours in sRGB, where the file has a profile that says what they mean."""
+    """Return the colours in sRGB, where the file has a profile that defines them."""
     profile = image.info.get("icc_profile")
     if not profile or image.mode not in ("RGB", "CMYK"):
         return image
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        cms: Any = ImageCms  # Pillow does not give its profiles a type
+        cms: Any = ImageCms  # Pillow's profiles have no type
         converted = cms.profileToProfile(image, source, cms.createProfile("sRGB"), outputMode="RGB")
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-        return image  # a profile that cannot be used says nothing
+        return image  # an unusable profile is ignored
     return image if converted is None else converted

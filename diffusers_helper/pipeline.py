@@ -1,56 +1,42 @@
-"""From a picture and a prompt to a video: FramePack's loop.
+"""FramePack's loop, from a picture and a prompt to a video.
 
 Zhang and Agrawala 2025, "Packing Input Frame Context in Next-Frame Prediction Models for Video Generation"
-(arXiv 2504.12626). The picture and the prompt are encoded once. Then the video is made in sections, in an
-order that `packing` plans: each section is sampled with the picture and the history, packed the more the
-farther it is away, and decoded together with its neighbour.
+(arXiv 2504.12626). The prompt and the picture are encoded once. Then the video is made in sections, in an
+order that `packing` plans. For each section, noise is denoised given the picture and the clean history, which
+is packed more densely the farther away it is. The section's latents are decoded together with their
+neighbour's, and the frames that both have are blended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
-from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
-from diffusers_helper.events import Event, Stage
-from diffusers_helper.files import write_atomic
+from diffusers_helper.errors import GenerationCancelled, LongtakeError
+from diffusers_helper.events import Event
 from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
-from diffusers_helper.framepack.guidance import Condition, GuidedDenoiser
+from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
 from diffusers_helper.framepack.history import History
-from diffusers_helper.framepack.prompts import check_prompt
-from diffusers_helper.job_memory import JobMemory
+from diffusers_helper.job import Job, open_job
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.models.loaders import Models
-from diffusers_helper.output.checkpoints import Checkpoints, origin_of
 from diffusers_helper.output.frames import FrameBlender, write_thumbnail
-from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.previews import LatentColours, Preview
-from diffusers_helper.output.report import Report
-from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.packing import WINDOW, Section, plan_sections
-from diffusers_helper.picture import fit_picture, load_picture
+from diffusers_helper.packing import WINDOW, Section
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import StepInfo, flow_sigmas, sample_euler, sample_unipc, shift_of
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling import StepInfo, flow_sigmas, sampler, shift_of
+from diffusers_helper.sampling.seeds import noise_for
 from diffusers_helper.vae.codec import decode_latents, encode_picture
-from diffusers_helper.vae.passes import Pieces
-from diffusers_helper.vae.sections import SectionDecoder
-
-_SAMPLERS = {"unipc": sample_unipc, "euler": sample_euler}
-# Latents: channels, pixels per side.
-_CHANNELS, _SHRINK = 16, 8
+from diffusers_helper.vae.engine import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +44,8 @@ class Result:
     """A finished video.
 
     Attributes:
-        video: the file.
-        frames: its length.
+        video: The file.
+        frames: Its number of frames.
         latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), fp32 on the CPU.
     """
 
@@ -78,226 +64,140 @@ def generate(
     folder: Path | None = None,
     local: Local | None = None,
 ) -> Result:
-    """Makes one video.
+    """Make one video.
 
-    The same request with the same model gives the same bytes, on the CPU.
+    On the CPU, the same request with the same model gives the same bytes.
 
     Args:
-        on_event: told what happens, from JobStarted to Finished or Cancelled; called in this thread.
-        cancel: ends the job between two blocks of a network.
-        resume_from: the folder of a job that did not come to its end; its finished sections are taken over.
-        folder: where the job's files go; `resume_from`, or a new one in `outputs/`, if None.
-        local: settings of this machine; None for none.
+        request: The settings of the video.
+        models: The request's model, loaded or not.
+        on_event: Called in this thread with each event, from JobStarted to Finished or Cancelled.
+        cancel: The token that ends the job between two blocks of a network.
+        resume_from: The folder of an unfinished job, whose finished sections are reused.
+        folder: The folder for the job's files; if None, `resume_from`, or a new one in `outputs/`.
+        local: The settings of this machine; None for none.
 
     Raises:
-        InputError: for a picture, prompt, mode, cap or folder that cannot be used; then nothing was loaded.
-        GenerationCancelled: after the Cancelled event; the video so far is in the folder.
-        LongtakeError: if a part of the model cannot be loaded, the device's memory does not suffice, or
+        InputError: For a picture, prompt, mode, cap or folder that cannot be used; then nothing was loaded.
+        GenerationCancelled: After the Cancelled event; the video so far is in the folder.
+        LongtakeError: If a part of the model cannot be loaded, the device's memory does not suffice, or
             `resume_from` is of another request.
     """
-    job = _Job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local())
-    memory = job.memory
+    job = open_job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local())
     try:
-        with torch.inference_mode(), memory, memory.kept_in(job.folder.memory):
-            job.load()
-            condition, history = memory.attempt(job.encode)
-            for section in job.plan:
-                latents = memory.attempt(partial(job.latents, section, condition, history))
+        with torch.inference_mode(), job.memory:
+            checkpoints = job.load()
+            encodings = checkpoints.encodings(otherwise=partial(encode, job))
+            condition, start = condition_of(request, encodings), encodings["start"]
+            preview = Preview(job.folder.preview, LatentColours(job.picture, start))
+            history, blender = History(request.mode, start), FrameBlender(request.mode)
+            for section in job.sections:
+                context = history.context(section)
+                latents = checkpoints.section(
+                    section.number, otherwise=partial(denoise, job, section, condition, context, preview)
+                )
                 history.add(latents, section)
-                memory.attempt(partial(job.show, section, history))
-        return Result(job.report.finished(memory.usage()), job.video.frames, history.latents)
+                if section.number < job.video.sections:
+                    continue  # an earlier run has written this section and the one that meets it
+                frames = decode(job, section, history)
+                final, pending = blender.add(frames, section)
+                write(job, section, frames, final, pending)
+                del frames, final, pending  # frees them before the next section is sampled
+        return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
     except GenerationCancelled:
         job.report.cancelled()
         raise
 
 
-class _Job:
-    """One run of `generate`: the work of each stage, and what the stages share."""
+# The stages. Each has its network on the device, and begins again with a smaller plan if memory runs out.
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        models: Models,
-        on_event: Callable[[Event], None],
-        cancel: CancelToken,
-        resume_from: Path | None,
-        folder: Path | None,
-        local: Local,
-    ) -> None:
-        """Checks everything that can be checked without a model, and says that the job has started."""
-        self.request, self.models, self.cancel = request, models, cancel
-        self.picture = load_picture(Path(request.image).expanduser())
-        models.info.check_mode(request.mode)
-        check_prompt(request, models.info)
-        side = request.resolution or models.info.side
-        self.height, self.width = nearest_bucket(
-            self.picture.height, self.picture.width, side, models.info.multiple
+
+def encode(job: Job) -> dict[str, Tensor]:
+    """Return the encodings of the prompts and the picture, by name, on the host."""
+    request, part = job.request, job.models.part
+    prompts = [request.prompt, request.negative][: _count_prompts(request)]
+    tokenizer, tokenizer_2, extractor = part("tokenizer"), part("tokenizer_2"), part("feature_extractor")
+
+    def states(llama: Any) -> dict[str, Tensor]:
+        return {f"states_{n}": to_host(encode_states(llama, tokenizer, p)) for n, p in enumerate(prompts)}
+
+    def pooled(clip: Any) -> dict[str, Tensor]:
+        return {f"pooled_{n}": to_host(encode_pooled(clip, tokenizer_2, p)) for n, p in enumerate(prompts)}
+
+    def vision(siglip: Any) -> Tensor:
+        return to_host(encode_vision(siglip, extractor, job.picture))
+
+    texts = job.memory.run("text", states) | job.memory.run("text_2", pooled)
+    noise = noise_for(request.seed, "start_latent", 0, job.latents_shape(1))
+    start = encode_picture(job.vae, job.picture, noise, job.pieces("vae_encode"), job.cancel)
+    return texts | {"start": start, "vision": job.memory.run("vision", vision)}
+
+
+def condition_of(request: GenerationRequest, encodings: dict[str, Tensor]) -> Condition:
+    """Return the condition of all sections, made of the result of `encode`."""
+    numbers = range(_count_prompts(request))
+    positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in numbers)
+    return Condition(
+        positive, negative[0] if negative else None, encodings["vision"],
+        request.guidance, request.cfg, request.cfg_rescale,
+    )  # fmt: skip
+
+
+def _count_prompts(request: GenerationRequest) -> int:
+    return 2 if request.cfg > 1 else 1
+
+
+def denoise(job: Job, section: Section, condition: Condition, context: Context, preview: Preview) -> Tensor:
+    """Sample a section's clean latents from noise, and return them (1, 16, W, h, w) on the host.
+
+    Args:
+        job: The job.
+        section: The section to make.
+        condition: The prompt and the picture.
+        context: The clean latents that the section sees.
+        preview: The preview of each step's prediction.
+
+    Raises:
+        LongtakeError: If the transformer overflows.
+    """
+    request = job.request
+    noise = noise_for(request.seed, "noise", section.number, job.latents_shape(WINDOW))
+    num_tokens = WINDOW * (noise.shape[-2] // 2) * (noise.shape[-1] // 2)
+    sigmas = flow_sigmas(request.steps, shift_of(num_tokens))
+
+    def on_step(info: StepInfo) -> None:
+        job.cancel.check()
+        picture = preview.show(info.x0, section.number, info.step)
+        job.report.step(section, info.step, info.steps, picture)
+
+    def sample(transformer: Any) -> Tensor:
+        denoiser = GuidedDenoiser(transformer, condition, context)
+        noisy = noise.to(job.models.device)
+        return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=on_step))
+
+    latents = job.memory.run("sample", sample, section.number)
+    if not bool(latents.isfinite().all()):
+        raise LongtakeError(
+            f"Section {section.number}: latents are not finite numbers; the transformer overflowed.",
+            "Try another prompt, picture or guidance; if it stays, the model's files may be damaged.",
+            code="not_finite",
         )
-        self.plan = plan_sections(request.seconds, mode=request.mode)
-        self.resume_from = resume_from and resume_from.absolute()
-        self.saved: dict[int, Tensor] = {}
-        self.memory = JobMemory(request, models, self.height, self.width, local)
-        self.folder = _open_folder(request, self.picture, resume_from, folder)
-        earlier = resume_from is not None and JobFolder(resume_from).overflow.exists()
-        self.memory.note_overflow(self.folder.overflow, earlier)
-        self.video = GrowingVideo(
-            self.folder.path, width=self.width, height=self.height, mode=request.mode, crf=request.crf
-        )
-        self.decoder, self.blender = SectionDecoder(), FrameBlender(request.mode)
-        self.report = Report(self.folder.job, self.plan, self.video, on_event)
-        self.memory.warn = self.report.warned
-        self.report.started(self.width, self.height)
-        if self.video.doubt:
-            self.report.warned(self.video.doubt)
-        if unknown := models.info.unknown_words(request.prompt):
-            self.report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
-
-    def shape(self, num_latent_frames: int) -> tuple[int, ...]:
-        """Of so many latent frames."""
-        return 1, _CHANNELS, num_latent_frames, self.height // _SHRINK, self.width // _SHRINK
-
-    @contextmanager
-    def on_device(self, stage: str, section: Section | None = None) -> Iterator[Any]:
-        """The network of a stage of the memory's plan, which a cancel ends between its blocks."""
-        number = section.number if section else None
-        with self.memory.on_device(stage, number) as network, cancellable(network, self.cancel):
-            yield network
-
-    def load(self) -> None:
-        """The parts of the model that are not loaded yet, and the sections of an earlier run."""
-        if not self.models.is_loaded:
-            self.report.stage("load")
-            self.models.load(self.cancel)
-        size, sections = f"{self.width}x{self.height}", str(len(self.plan))
-        origin = origin_of(
-            self.request, self.picture, size=size, sections=sections, weights=self.models.fingerprint
-        )
-        self.checkpoints = Checkpoints(self.folder, origin)
-        if self.resume_from is not None:
-            saved = self.checkpoints.load(JobFolder(self.resume_from).sections, self.shape(WINDOW))
-            self.saved = saved.sections
-            for doubt in saved.doubts:
-                self.report.warned(doubt)
-
-    def encode(self) -> tuple[Condition, History]:
-        """Prompt and picture as the transformer takes them, and the history that begins with the picture.
-
-        A job that goes on takes them from its folder.
-        """
-        request, picture = self.request, fit_picture(self.picture, self.height, self.width)
-        found: dict[str, Tensor] = {}
-        if self.resume_from is not None:
-            found = self.checkpoints.load_encodings(JobFolder(self.resume_from))
-        is_kept = bool(found) and self.resume_from == self.folder.path
-        found = found or self._encode_text() | self._encode_picture(picture)
-        # Kernels may round otherwise for numbers that lie otherwise in memory, as in a file or a slice.
-        found = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in found.items()}
-        if not is_kept:
-            self.checkpoints.save_encodings(found)
-        self.preview = Preview(self.folder.preview, LatentColours(picture, found["start"]))
-        positive, *negative = (
-            TextCondition(found[f"states_{n}"], found[f"pooled_{n}"]) for n in range(self._num_prompts)
-        )
-        condition = Condition(
-            positive, next(iter(negative), None), found["vision"],
-            request.guidance, request.cfg, request.cfg_rescale,
-        )  # fmt: skip
-        return condition, History(request.mode, found["start"])
-
-    @property
-    def _num_prompts(self) -> int:
-        return 2 if self.request.cfg > 1 else 1
-
-    def _encode_text(self) -> dict[str, Tensor]:
-        request, models = self.request, self.models
-        self.report.stage("text")
-        prompts = [request.prompt, request.negative][: self._num_prompts]
-        with self.on_device("text") as encoder:
-            states = [to_host(encode_states(encoder, models.part("tokenizer"), text)) for text in prompts]
-        with self.on_device("text_2") as encoder:
-            pooled = [to_host(encode_pooled(encoder, models.part("tokenizer_2"), text)) for text in prompts]
-        found = {f"states_{n}": tensor for n, tensor in enumerate(states)}
-        return found | {f"pooled_{n}": tensor for n, tensor in enumerate(pooled)}
-
-    def _encode_picture(self, picture: Image.Image) -> dict[str, Tensor]:
-        self.report.stage("image")
-        self.report.stage("vae_encode")
-        noise = noise_for(self.request.seed, "start_latent", 0, self.shape(1))
-        with self.on_device("vae_encode") as vae:
-            start = encode_picture(vae, picture, noise, self.memory.tiles, self._pieces("vae_encode"))
-        self.report.stage("vision")
-        with self.on_device("vision") as encoder:
-            vision = to_host(encode_vision(encoder, self.models.part("feature_extractor"), picture))
-        return {"start": start, "vision": vision}
-
-    def latents(self, section: Section, condition: Condition, history: History) -> Tensor:
-        """A section's latents (1, 16, W, h, w), fp32 on the CPU: sampled, or taken from an earlier run."""
-        if section.number in self.saved:
-            window = self.saved[section.number]
-        else:
-            self.report.stage("sample", section)
-            window = self._sample(section, condition, history)
-        if section.number not in self.saved or self.resume_from != self.folder.path:
-            self.checkpoints.save(section.number, window)
-        return window
-
-    def _sample(self, section: Section, condition: Condition, history: History) -> Tensor:
-        def on_step(info: StepInfo) -> None:
-            self.cancel.check()
-            picture = self.preview.show(info.x0, section.number, info.step)
-            self.report.step(section, info.step, info.steps, picture)
-
-        noise = noise_for(self.request.seed, "noise", section.number, self.shape(WINDOW))
-        num_tokens = WINDOW * (noise.shape[-2] // 2) * (noise.shape[-1] // 2)
-        sigmas = flow_sigmas(self.request.steps, shift_of(num_tokens))
-        with self.on_device("sample", section) as transformer:
-            denoise = GuidedDenoiser(transformer, condition, history.context(section))
-            sample = _SAMPLERS[self.request.sampler]
-            window = to_host(sample(denoise, noise.to(self.models.device), sigmas, on_step=on_step))
-        if not bool(window.isfinite().all()):
-            raise LongtakeError(
-                f"Section {section.number}: latents are not finite numbers; the transformer overflowed.",
-                "Try another prompt, picture or guidance; if it stays, the model's files may be damaged.",
-            )
-        return window
-
-    def _pieces(self, stage: Stage, section: Section | None = None) -> Pieces:
-        """Tells of each piece that the VAE has done, where there are several."""
-        return Pieces(partial(self.report.piece, stage, section), self.cancel)
-
-    def show(self, section: Section, history: History) -> None:
-        """Decodes a section and puts its frames into the video, unless a run before has done so."""
-        shown = self.video.sections
-        if section.number < shown:
-            return
-        self.report.stage("decode", section)
-        with self.on_device("decode", section) as vae:
-            latents, begin = history.to_decode(section)
-            pieces = self._pieces("decode", section)
-            frames = decode_latents(vae, latents, begin, self.decoder, self.memory.tiles, pieces)
-        thumbnail = write_thumbnail(self.folder.thumbs, section, frames, self.request.mode)
-        # Of the last section that is in the video already, only the frames that face the next are needed.
-        final, pending = self.blender.add(frames, section)
-        if section.number > shown:
-            self.report.stage("write", section)
-            self.video.add_section(final, pending)
-        self.memory.save(self.folder.memory)
-        self.report.section(section, thumbnail)
+    return latents
 
 
-def _open_folder(
-    request: GenerationRequest, picture: Image.Image, resume_from: Path | None, folder: Path | None
-) -> JobFolder:
-    """The job's folder, with the picture and the request in it."""
-    path = folder or resume_from
-    opened = JobFolder.create(Path("outputs")) if path is None else JobFolder(path.absolute())
-    if opened.segments.exists() and (resume_from is None or resume_from.absolute() != opened.path):
-        raise InputError(
-            f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
-        )
-    opened.path.mkdir(parents=True, exist_ok=True)
-    if not opened.input.exists():
-        picture.save(opened.input)
-    if not opened.request.exists():
-        write_atomic(opened.request, request.to_json().encode())
-    return opened
+def decode(job: Job, section: Section, history: History) -> Tensor:
+    """Return the frames (T, H, W, 3), about -1 to 1, of a section and of its neighbour made before it."""
+    latents, begin = history.to_decode(section)
+    part = Part(section.number, begin)
+    return decode_latents(job.vae, latents, part, job.pieces("decode", section), job.cancel)
+
+
+def write(job: Job, section: Section, frames: Tensor, final: np.ndarray, pending: np.ndarray) -> None:
+    """Append a section's final frames to the video, show its pending ones after them, and report both."""
+    thumbnail = write_thumbnail(job.folder.thumbs, section, frames, job.request.mode)
+    # For the last section that an earlier run has written, only the frames that face the next are needed.
+    if section.number > job.video.sections:
+        job.report.stage("write", section)
+        job.video.add_section(final, pending)
+    job.memory.save()
+    job.report.section(section, thumbnail)

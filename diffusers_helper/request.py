@@ -1,199 +1,320 @@
-"""Everything a person can set for one video: one frozen, checked object, the same as JSON."""
+"""The settings that a person can make for one video, as one frozen, checked object with a JSON form.
+
+A field's type, default, range and words are written once, here. The page's form, the command line, the
+endpoint and the table in docs/api.md are made from them.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cache
+from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin, get_type_hints
 
-from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, MODES, Mode
+from diffusers_helper.errors import InputError, PictureError, short_repr
+from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, Mode
 
-Sampler = Literal["unipc", "euler"]
-SAMPLERS: tuple[Sampler, ...] = ("unipc", "euler")
+# A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
+SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
+_ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
-# Generous for people, small enough that no text field can fill a disk; each model's own limit in tokens
+# This is enough for people, and too little for a text field to fill a disk. Each model's own limit in tokens
 # is checked where its tokenizer is known.
 MAX_PROMPT_CHARACTERS = 4000
 MAX_SEED = 2**63 - 1
 
+Section = Literal["What to make", "Look", "Size and output", "Memory"]
+
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Bounds of a number that a person can set; pages and CLIs take their sliders from here."""
+class SettingInfo:
+    """The facts about one setting that every surface needs.
 
-    low: float
-    high: float
-    step: float
+    Attributes:
+        label: Its name for people, with the unit in brackets.
+        help: Its effect; other settings are named in back quotes.
+        section: The group of settings that it belongs to.
+        low, high, step: The bounds of a number, and the distance between the values that a slider offers.
+        multiple: The number of which a whole number has to be a multiple.
+        choices: The possible values, each with its words for people.
+        unit: What a number counts, or the kind of a text.
+        otherwise: The value in effect where nothing is set, in words.
+        on_page: Whether the page has a control for it.
+        name, kind, is_optional, default: Facts that follow from the field.
+    """
+
     label: str
+    help: str
+    section: Section
+    low: float = 0
+    high: float = 0
+    step: float = 1
+    multiple: int = 1
+    choices: Mapping[str, str] = field(default_factory=dict[str, str])
+    unit: str = ""
+    otherwise: str = ""
+    on_page: bool = True
+    name: str = ""
+    kind: type = str
+    is_optional: bool = False
+    default: Any = None
+
+    @property
+    def is_number(self) -> bool:
+        """Return whether its values are numbers."""
+        return self.kind is not str
+
+    @property
+    def short_label(self) -> str:
+        """Return the label without the part in brackets."""
+        return self.label.partition(" (")[0]
+
+    @property
+    def expected(self) -> str:
+        """Return the possible values, as they follow after "expected"."""
+        if self.choices:
+            return " or ".join(self.choices)
+        if not self.is_number:
+            return "text"
+        kind = "a whole number" if self.kind is int else "a number"
+        multiple = f", a multiple of {self.multiple}" if self.multiple > 1 else ""
+        return f"{kind} from {_bound(self.low)} to {_bound(self.high)}{multiple}"
+
+    @property
+    def default_words(self) -> str:
+        """Return the default in its shortest form, or the value in effect where nothing is set."""
+        return self.otherwise or (f"{self.default:.15g}" if self.is_number else self.default or "")
+
+    def shown(self, value: Any) -> str:
+        """Return a value of the setting for people."""
+        if self.is_number:
+            return f"{value if self.kind is int else f'{value:g}'} {self.unit}".rstrip()
+        return self.choices.get(value, value) or "none"
+
+    @property
+    def takes(self) -> str:
+        """Return a clause about the possible values; empty for text."""
+        if self.choices:
+            # A terminal may lack the middle dot.
+            values = (f"{value} ({words.replace(' ·', ',')})" for value, words in self.choices.items())
+            return f"It takes {' or '.join(values)}"
+        return f"It takes {self.expected}" if self.is_number else ""
+
+    def check(self, value: object) -> Any:
+        """Return the value in the form that the request keeps.
+
+        Raises:
+            InputError: If it cannot be used.
+        """
+        if value is None and self.is_optional:
+            return None
+        if self.choices:
+            if not isinstance(value, str) or value not in self.choices:
+                raise self.refusal(value, f"Choose one of them as `{self.name}`.")
+            return value
+        return self._number(value) if self.is_number else self._text(value)
+
+    def refusal(self, value: object, remedy: str) -> InputError:
+        """Return the error that says which values can be used."""
+        return InputError(setting=self.name, value=value, expected=self.expected, remedy=remedy)
+
+    def _number(self, value: object) -> float | int:
+        refusal = self.refusal(value, f"Set `{self.name}` to a value in that range.")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise refusal
+        # NaN lies in no range. The comparison comes before the conversion: a huge integer fits no float.
+        if not self.low <= value <= self.high:
+            raise refusal
+        if self.kind is int and (value != int(value) or int(value) % self.multiple):
+            raise refusal
+        return self.kind(value)
+
+    def _text(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise self.refusal(value, f"Give `{self.name}` as text.")
+        if len(value) > MAX_PROMPT_CHARACTERS:
+            raise InputError(
+                setting=self.name,
+                found=f"has {len(value)} characters",
+                expected=f"at most {MAX_PROMPT_CHARACTERS}",
+                remedy="Shorten it.",
+            )
+        if "\0" in value:
+            raise InputError(
+                setting=self.name,
+                found="contains a NUL character",
+                expected="plain text",
+                remedy="Type it again.",
+            )
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                setting=self.name,
+                found=f"is not valid Unicode (character {error.start + 1})",
+                expected="plain text",
+                remedy="Type it again, or rename the file if it is a file's name.",
+            ) from error
+        return value
 
 
-RANGES: dict[str, Range] = {
-    "seconds": Range(MIN_SECONDS, MAX_SECONDS, 0.1, "Total Video Length (Seconds)"),
-    "seed": Range(0, MAX_SEED, 1, "Seed"),
-    "steps": Range(1, 100, 1, "Steps"),
-    "guidance": Range(1.0, 32.0, 0.01, "Distilled CFG Scale"),
-    "cfg": Range(1.0, 32.0, 0.01, "CFG Scale"),
-    "cfg_rescale": Range(0.0, 1.0, 0.01, "CFG Re-Scale"),
-    "crf": Range(0, 51, 1, "MP4 Compression"),
-    "preserved_gb": Range(0.0, 128.0, 0.1, "GPU Inference Preserved Memory (GB)"),
-    "vram_cap_gb": Range(0.001, 1024.0, 0.1, "VRAM Cap (GB)"),
-    "vae_tile": Range(64, 1024, 32, "VAE Tile (Pixels)"),
-}
-MIN_RESOLUTION, MAX_RESOLUTION = 64, 1280
-_WHOLE = {"seed", "steps", "crf", "vae_tile"}
-_MAY_BE_NONE = {"preserved_gb", "vram_cap_gb", "vae_tile"}
+@cache
+def settings_of(request: type) -> dict[str, SettingInfo]:
+    """Return the settings of a class like `GenerationRequest`, in the order of its fields."""
+    hints, found = get_type_hints(request, include_extras=True), dict[str, SettingInfo]()
+    for one in fields(request):
+        kind, info = get_args(hints[one.name])
+        kinds = [part for part in get_args(kind) or (kind,) if part is not type(None)]
+        found[one.name] = replace(
+            info,
+            name=one.name,
+            kind=str if get_origin(kind) is Literal else kinds[0],
+            is_optional=type(None) in get_args(kind),
+            default=None if one.default is MISSING else one.default,
+        )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
-    """One video to make.
+    """One video to make. The same request gives the same bytes."""
 
-    Attributes:
-        image: path of the start picture.
-        prompt: what should happen.
-        negative: what should not; used only where `cfg` is above 1.
-        seconds: wished length; the real one follows from whole sections (`packing.plan_sections`).
-        seed: source of all randomness; the same request gives the same bytes.
-        steps: denoising steps per section.
-        mode: order of the sections, "inverted" or "forward".
-        resolution: side in pixels that the picture shapes are scaled to; None for the model's own.
-        guidance: distilled guidance, embedded in the model.
-        cfg: real classifier-free guidance; 1 runs the model once a step, more runs it twice.
-        cfg_rescale: 0 to 1, pulls the guided prediction's spread back to the unguided one's.
-        crf: x264's constant rate factor, lower is better.
-        sampler: "unipc" as FramePack, or "euler" as diffusers.
-        model: name in the model registry, or a folder (command line only).
-        preserved_gb: GPU memory (1024^3 bytes) that weights must leave free; None for the machine's default.
-        vram_cap_gb: most GPU memory (1024^3 bytes) that the job may take; None for the machine's default.
-        vae_tile: side in pixels of the pieces that the VAE works in, a multiple of 32; None for the largest
-            that fits, up to the machine's default. Other pieces give slightly other pixels.
-    """
-
-    image: str
-    prompt: str = ""
-    negative: str = ""
-    seconds: float = 5.0
-    seed: int = 31337
-    steps: int = 25
-    mode: Mode = "inverted"
-    resolution: int | None = None
-    guidance: float = 10.0
-    cfg: float = 1.0
-    cfg_rescale: float = 0.0
-    crf: int = 16
-    sampler: Sampler = "unipc"
-    model: str = "demo"
-    preserved_gb: float | None = None
-    vram_cap_gb: float | None = None
-    vae_tile: int | None = None
+    # fmt: off
+    image: Annotated[str, SettingInfo(
+        "Picture", "The picture that the video starts from.", "What to make", unit="file",
+    )]
+    prompt: Annotated[str, SettingInfo("Prompt", "What should happen.", "What to make", unit="text")] = ""
+    negative: Annotated[str, SettingInfo(
+        "Negative Prompt", "What should not happen. It is used only where `cfg` is above 1.", "Look",
+        unit="text",
+    )] = ""
+    seconds: Annotated[float, SettingInfo(
+        "Total Video Length (Seconds)", "The length of the video. It is rounded to whole sections of 1.2 s.",
+        "What to make", low=MIN_SECONDS, high=MAX_SECONDS, step=0.1, unit="seconds",
+    )] = 5.0
+    seed: Annotated[int, SettingInfo(
+        "Seed", "The source of all randomness. The same seed and settings give the same video.", "Look",
+        high=MAX_SEED,
+    )] = 31337
+    steps: Annotated[int, SettingInfo(
+        "Steps",
+        "The denoising steps of each section. The time grows with them; the model's own number suits it.",
+        "Look", low=1, high=100,
+    )] = 25
+    mode: Annotated[Mode, SettingInfo(
+        "Order", "Which end is made first.", "What to make", choices=_ORDERS, otherwise="the model's own",
+    )] = "inverted"
+    resolution: Annotated[int | None, SettingInfo(
+        "Resolution",
+        "The side of a square of the same area, in pixels. The model's own suits it best; time and memory "
+        "grow with the area.",
+        "Size and output", low=64, high=1280, step=16, unit="pixels", otherwise="the model's own",
+    )] = None
+    guidance: Annotated[float, SettingInfo(
+        "Distilled CFG Scale",
+        "The scale says how closely to follow the prompt. It costs no time, and is best left alone.",
+        "Look", low=1, high=32, step=0.01,
+    )] = 10.0
+    cfg: Annotated[float, SettingInfo(
+        "CFG Scale",
+        "Classifier-free guidance. Above 1 the negative prompt counts, and each step takes twice as long.",
+        "Look", low=1, high=32, step=0.01,
+    )] = 1.0
+    cfg_rescale: Annotated[float, SettingInfo(
+        "CFG Re-Scale", "Rescaling keeps a strong `cfg` from burning the colours, and costs no time.",
+        "Look", low=0, high=1, step=0.01,
+    )] = 0.0
+    crf: Annotated[int, SettingInfo(
+        "MP4 Compression", "A lower value gives a better and larger file. A value below 1 is written as 1.",
+        "Size and output", low=0, high=51,
+    )] = 16
+    sampler: Annotated[str, SettingInfo(
+        "Sampler", "The solver that turns noise into the video.", "Look", choices=SAMPLERS, on_page=False,
+    )] = "unipc"
+    model: Annotated[str, SettingInfo(
+        "Model", "The model sets steps, guidance and size.", "What to make", unit="name|dir",
+    )] = "demo"
+    preserved_gb: Annotated[float | None, SettingInfo(
+        "GPU Inference Preserved Memory (GB) (larger means slower)",
+        "The GPU memory that weights leave free, in GB of 1024^3 bytes. The rest of them is streamed.",
+        "Memory", low=0, high=128, step=0.1, unit="GB", otherwise="by the card's size",
+    )] = None
+    vram_cap_gb: Annotated[float | None, SettingInfo(
+        "VRAM Cap (GB)",
+        "The most GPU memory that a video may take, in GB of 1024^3 bytes. What does not fit is refused at "
+        "the start.",
+        "Memory", low=0.001, high=1024, step=0.1, unit="GB", otherwise="by the card's size",
+    )] = None
+    vae_tile: Annotated[int | None, SettingInfo(
+        "VAE Tile (Pixels)",
+        "The side of the pieces in which pictures are encoded and decoded. Other pieces give slightly other "
+        "pixels.",
+        "Memory", low=64, high=1024, step=32, multiple=32, unit="pixels", otherwise="what fits",
+        on_page=False,
+    )] = None
+    # fmt: on
 
     def __post_init__(self) -> None:
-        _check_text("image", self.image)
+        """Check every setting.
+
+        Raises:
+            InputError: For a value that cannot be used.
+        """
+        for name, setting in settings_of(type(self)).items():
+            object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
-            raise _no_picture()
-        for name in ("prompt", "negative"):
-            _check_text(name, getattr(self, name))
-        _check_choice("mode", self.mode, MODES)
-        _check_choice("sampler", self.sampler, SAMPLERS)
-        _check_text("model", self.model)
-        for name, bounds in RANGES.items():
-            value = getattr(self, name)
-            if value is not None or name not in _MAY_BE_NONE:
-                object.__setattr__(self, name, _number(name, value, bounds.low, bounds.high))
-        if self.vae_tile is not None and self.vae_tile % RANGES["vae_tile"].step:
-            raise InputError(
-                f"vae_tile is {self.vae_tile}; expected a multiple of {RANGES['vae_tile'].step:g}.",
-                "Set vae_tile to a multiple of it, or leave it out.",
-            )
-        if self.resolution is not None:
-            value = _number("resolution", self.resolution, MIN_RESOLUTION, MAX_RESOLUTION)
-            object.__setattr__(self, "resolution", value)
+            raise no_picture()
 
     def to_json(self) -> str:
+        """Return the settings as a JSON object."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> GenerationRequest:
-        """A checked request from plain data.
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Return a checked request from plain data.
 
         Raises:
-            InputError: for an unknown setting, or a value that cannot be used.
+            InputError: For an unknown setting, or a value that cannot be used.
         """
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(data) - known)
+        known = sorted(field.name for field in fields(cls))
+        unknown = sorted(set(data) - set(known))
         if unknown:
             raise InputError(
-                f"{short_repr(unknown[0])} is not a setting; expected one of {', '.join(sorted(known))}.",
+                f"{short_repr(unknown[0])} is not a setting; expected one of {', '.join(known)}.",
                 "Leave it out.",
             )
         if "image" not in data:
-            raise _no_picture()
+            raise no_picture()
         return cls(**data)
 
     @classmethod
-    def from_json(cls, text: str) -> GenerationRequest:
-        """A checked request from what `to_json` wrote.
+    def from_json(cls, text: str) -> Self:
+        """Return a checked request from the text that `to_json` wrote.
 
         Raises:
-            InputError: for anything else.
+            InputError: For any other text.
         """
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise InputError(f"The request is not JSON ({error}).", "Write it anew.") from error
+            raise InputError(f"The request is not JSON ({error}).", "Write it again.") from error
         if not isinstance(data, dict):
             raise InputError(
-                f"The request is {short_repr(data)}; expected a JSON object of settings.", "Write it anew."
+                f"The request is {short_repr(data)}; expected a JSON object of settings.", "Write it again."
             )
         return cls.from_dict(cast(dict[str, Any], data))
 
 
-def _no_picture() -> InputError:
-    return InputError("There is no picture; a video needs one to start from.", "Choose a picture.")
+SETTINGS = settings_of(GenerationRequest)
 
 
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise InputError(f"{name} is {short_repr(value)}; expected text.", f"Give {name} as text.")
-    if len(value) > MAX_PROMPT_CHARACTERS:
-        raise InputError(
-            f"{name} has {len(value)} characters; expected at most {MAX_PROMPT_CHARACTERS}.",
-            "Shorten it.",
-        )
-    if "\0" in value:
-        raise InputError(f"{name} contains a NUL character; expected plain text.", "Type it anew.")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{name} is not valid Unicode (character {error.start + 1}); expected plain text.",
-            "Type it anew, or rename the file if it is a file's name.",
-        ) from error
+def no_picture() -> PictureError:
+    """Return the error for a request without a picture."""
+    return PictureError("There is no picture; a video needs one to start from.", "Choose a picture.")
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(
-            f"{name} is {short_repr(value)}; expected {' or '.join(choices)}.",
-            f"Choose one of them as {name}.",
-        )
-
-
-def _number(name: str, value: object, low: float, high: float) -> float | int:
-    whole = name in _WHOLE or name == "resolution"
-    kind = "a whole number" if whole else "a number"
-    expected = (
-        f"expected {kind} from {low:g} to {high:g}"
-        if name != "seed"
-        else f"expected {kind} from 0 to 2^63 - 1"
-    )
-    refusal = InputError(
-        f"{name} is {short_repr(value)}; {expected}.", f"Set {name} to a value in that range."
-    )
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise refusal
-    # NaN lies in no range. Compared before it is converted: a huge whole number fits no float.
-    if not low <= value <= high or (whole and value != int(value)):
-        raise refusal
-    return int(value) if whole else float(value)
+def _bound(value: float) -> str:
+    """Return a bound in its shortest form, such as 0.001 or 2^63 - 1."""
+    power = int(value + 1).bit_length() - 1
+    return f"2^{power} - 1" if power >= 53 else f"{value:g}"

@@ -1,4 +1,4 @@
-"""Makes one video after the other and keeps the model loaded between them."""
+"""The runner of jobs, one after the other, with the model loaded between them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Runner:
-    """The models of the last job, ready for the next one of the same model."""
+    """A runner that keeps the models of the last job for the next one."""
 
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        """`local`: settings of this machine."""
+        """Keep the settings of this machine, and the fallback for its convolutions."""
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
@@ -38,34 +38,36 @@ class Runner:
         folder: Path,
         on_event: Callable[[Event], None],
         cancel: CancelToken,
-        *,
-        resume: bool = False,
     ) -> None:
-        """Makes the video in `folder`. Whatever happens ends in one final event; nothing is raised.
+        """Make the video in `folder`. Every outcome is reported as one final event; nothing is raised.
 
-        With `resume` it goes on with what an earlier run has left there.
-
-        The request comes from `submit`, which has decided whether its model may be a folder.
+        Args:
+            request: A request from `submit`, which has decided whether its model may be a folder.
+            folder: The folder for the job's files. What an earlier run has left there is not made again.
+            on_event: Called in this thread with each event.
+            cancel: The token that ends the job.
         """
         said = _Said(on_event)
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
-            source = folder if resume else None
             generate(
                 request, models, on_event=said, cancel=cancel,
-                folder=folder, resume_from=source, local=self._local,
+                folder=folder, resume_from=folder, local=self._local,
             )  # fmt: skip
         except GenerationCancelled:
             if not said.the_end:
                 elapsed = time.monotonic() - started
                 said(Cancelled(job=folder.name, time=elapsed, video=said.video, frames=said.frames))
-        except Exception as error:  # noqa: BLE001 - the end of the road for any error: it becomes the Failed event
-            _log.error("job %s failed", folder.name, exc_info=not isinstance(error, LongtakeError))
+        except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
+            end = failed_event(
+                error, folder.name, time.monotonic() - started, said.video, said.frames, folder
+            )
+            expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full")
+            _log.error("job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
-                self._drop()  # what an error left in memory or on the device must not reach the next job
-            elapsed = time.monotonic() - started
-            said(failed_event(error, folder.name, elapsed, said.video, said.frames))
+                self._drop()  # the next job must not find what an error left in memory or on the device
+            said(end)
         self._convolutions.print_stats()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
@@ -81,7 +83,7 @@ class Runner:
 
 
 class _Said:
-    """Passes events on and remembers what a last word has to repeat."""
+    """A forwarder of events that remembers what the final one has to repeat."""
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
         self._on_event = on_event

@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# What webui.sh and test.sh share: find a Python, choose the torch build, make .venv and install into it.
+# The functions that webui.sh and test.sh share: find a Python, choose torch's build, make .venv, install.
 # Sourcing this file only defines names.
 
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 venv=$root/.venv
-# Stands in .venv while packages are being written: a set-up that finds it was interrupted and starts over.
+# This file lies in .venv while packages are written. A set-up that finds it was interrupted and starts over.
 unfinished=$venv/.longtake-unfinished
 kfd=/dev/kfd
 
-# The one place that names the torch wheel index, and the builds that torch 2.13 has there.
+# This is the only place that names the torch wheel index, and the builds of torch 2.13 there.
 torch_indexes=https://download.pytorch.org/whl
 declare -A torch_folder=([rocm]=rocm7.2 [cuda]=cu130 [cpu]=cpu)
-# Gigabytes that a set-up needs while it runs: downloads, unpacked packages, and some air.
+# Gigabytes that a set-up needs while it runs: downloads, unpacked packages, and a margin.
 declare -A needed_gb=([rocm]=20 [cuda]=12 [cpu]=3)
 
 say() { printf '%s\n' "$*"; }
@@ -30,7 +30,7 @@ new_enough() {
     ((major > 3 || (major == 3 && minor >= 11)))
 }
 
-# Prints the interpreter to build .venv with: $PYTHON, or the newest one that can make virtual environments.
+# Prints the interpreter for .venv: $PYTHON, or the newest one that can make virtual environments.
 find_python() {
     local candidate version old="" bare="" candidates=(python3.14 python3.13 python3.12 python3.11 python3)
     if [[ -n ${PYTHON:-} ]]; then
@@ -60,7 +60,7 @@ find_python() {
         "(on Debian and Ubuntu: apt install python3 python3-venv) and start again."
 }
 
-# Prints rocm, cuda or cpu: what this machine can run.
+# Prints rocm, cuda or cpu, whichever this machine can run.
 find_hardware() {
     if [[ -e $kfd || $(rocminfo 2>/dev/null) == *gfx* ]]; then
         echo rocm
@@ -71,7 +71,7 @@ find_hardware() {
     fi
 }
 
-# Sets hardware, and torch_index and torch_version as the environment or else the hardware asks for them.
+# Sets hardware, torch_index and torch_version, the last two from the environment or else from the hardware.
 choose_torch() {
     hardware=$(find_hardware)
     default_version=$(sed -n 's/^torch==//p' "$root/constraints.txt")
@@ -80,8 +80,8 @@ choose_torch() {
     torch_index=${torch_index%/}
 }
 
-# Succeeds when the index answers within a few seconds. A refusal (401, 407) or a certificate that only
-# pip's own configuration knows is an answer: pip is then the better judge.
+# Succeeds when the index answers within a few seconds. A refusal (401, 407) or a certificate that only pip's
+# configuration knows counts as an answer, since pip can judge it better.
 index_answers() {
     timeout 8 "$1" -I - "$2/torch/" <<'PROBE'
 import ssl, sys, urllib.error, urllib.request
@@ -94,7 +94,7 @@ except urllib.error.URLError as error:
     sys.exit(not isinstance(error.reason, (ssl.SSLError, IsADirectoryError)))
 except OSError:
     sys.exit(1)
-except Exception:  # an address that only pip understands, such as one with a password in it
+except Exception:  # only pip understands some addresses, such as those with a password
     sys.exit(0)
 PROBE
 }
@@ -111,7 +111,7 @@ check_space() {
     fi
 }
 
-# attempt WHAT COMMAND...: runs a step of the set-up. What it complains about is shown only when it fails.
+# attempt WHAT COMMAND...: runs a step of the set-up. Its messages are shown only when it fails.
 attempt() {
     local what=$1 complaints
     shift
@@ -122,7 +122,7 @@ attempt() {
                 "make room and start again."
             ;;
     esac
-    rm -f "$unfinished" # pip gave up in an orderly way, so the next start goes on from here
+    rm -f "$unfinished" # pip ended in an orderly way, so that the next start can continue from here
     case $complaints in
         *"Failed to establish a new connection"* | *NameResolutionError* | *"timed out"* | *"Max retries exceeded"*)
             fail "The package index could not be reached while $what: check the network and start again."
@@ -146,12 +146,12 @@ install_torch() {
             "index, whose build may not suit this machine (remove .venv to try again later)."
     fi
     say "Installing torch $torch_version from $from ..."
-    # Without what it depends on: that follows from requirements.txt, in the versions of constraints.txt.
+    # Its dependencies follow from requirements.txt, in the versions of constraints.txt.
     attempt "installing torch $torch_version" pip_install --no-deps "${source[@]}" "torch==$torch_version"
     printf '%s\n' "${source[@]/--index-url/--extra-index-url}" >"$venv/torch-source"
 }
 
-# Prints the versions to hold to, with torch at the very build that is installed.
+# Prints the pinned versions, with torch at the build that is installed.
 write_constraints() {
     sed '/^torch==/d' "$root/constraints.txt"
     "$venv/bin/python" -I -c 'from importlib.metadata import version; print("torch==" + version("torch"))'
@@ -179,7 +179,7 @@ install_test_requirements() {
         pip_install --quiet -c "$venv/constraints.txt" "${packages[@]}"
 }
 
-# What a layer of .venv is made from. A layer whose stamp holds these very words is complete.
+# Prints what a layer of .venv is made from. A layer is complete when its stamp contains the same text.
 recipe_of() {
     case $1 in
         torch) say "$hardware $default_version $torch_index $torch_version" ;;
@@ -190,7 +190,7 @@ recipe_of() {
 
 is_complete() { [[ -e $venv/.longtake-$1 && $(recipe_of "$1") == "$(<"$venv/.longtake-$1")" ]]; }
 
-# A torch that was once asked for by TORCH_INDEX_URL or TORCH_VERSION stays until another is asked for.
+# A torch that TORCH_INDEX_URL or TORCH_VERSION once selected stays until another one is selected.
 keep_chosen_torch() {
     local made_for made_default made_index made_version
     [[ -e $venv/.longtake-torch ]] || return 0
@@ -223,7 +223,7 @@ make_venv() {
     attempt "making .venv" "$python" -m venv "$venv"
 }
 
-# Succeeds when packages can be added to the .venv that is there.
+# Succeeds when packages can be added to the existing .venv.
 can_go_on() {
     local version
     [[ ! -e $unfinished ]] || return
@@ -233,8 +233,8 @@ can_go_on() {
     "$venv/bin/python" -I -c 'import pip' 2>/dev/null
 }
 
-# set_up LAYER...: brings .venv to where the layers (torch, requirements, test_requirements) are complete.
-# Does nothing when they already are.
+# set_up LAYER...: completes these layers of .venv (torch, requirements, test_requirements), and does nothing
+# if they are complete.
 set_up() {
     local layer
     choose_torch

@@ -3,35 +3,69 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from tests.support.jobs import PATIENCE
 from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
 
 if TYPE_CHECKING:
     from diffusers_helper.models.loaders import Models
 
-# Before torch is imported, and inherited by the engines that tests start: on networks this small a second
-# thread gains nothing, and on busy cores the threads' waiting for each other makes them many times slower.
+# This is set before torch is imported, and inherited by the engines that tests start: on networks this small
+# a second thread gains nothing, and on busy cores threads that wait for each other are many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Each run uses the same examples, and no example fails because of its duration.
+settings.register_profile(
+    "longtake",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("longtake")
+
 
 def pytest_configure() -> None:
-    """Programs that tests start inherit ignored signals, as from `nohup` or a shell's `&`; they test them."""
+    """Restore signals that this process ignores, as under `nohup`: programs that tests start inherit them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hide from tests, and from what they start, what Longtake has learned on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for name in [name for name in os.environ if name.startswith("LONGTAKE_")]:
+            if not name.startswith("LONGTAKE_TEST_"):
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Seed the random numbers, so that no test depends on those that tests before it drew."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a complete tiny model, made once. Read-only by agreement."""
-    from tests.support.tiny_model import write_tiny_model  # torch: only for the tests that ask for a model
+    """Return a folder with a complete tiny model, made once. Tests only read it."""
+    # Only the tests with a model need torch, which this imports.
+    from tests.support.tiny_model import write_tiny_model
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     write_tiny_model(folder)
@@ -40,7 +74,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model with more blocks, made once. Read-only by agreement."""
+    """Return the tiny model with more blocks, made once. Tests only read it."""
     from tests.support.deep_model import write_deep_model
 
     return write_deep_model(tiny_model, tmp_path_factory.mktemp("models") / "deep")
@@ -55,7 +89,7 @@ def deep_models(deep_model: Path) -> Models:
 
 @pytest.fixture(scope="session")
 def small_scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A picture of 64 by 64 pixels."""
+    """Return a picture of 64 by 64 pixels."""
     from tests.support.making import write_scene
 
     return write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 64, 64)
@@ -63,10 +97,10 @@ def small_scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    # Not for the whole session: while it lives, its event loop counts as running in the tests' thread.
+    # One browser for each module, not for the session: while it lives, its event loop counts as running here.
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
         yield browser
         browser.close()
 
@@ -85,9 +119,9 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 @pytest.fixture
 def page(browser: Any, stand: Stand) -> Iterator[Any]:
-    """A fresh tab that has the page open; fails if the page asked anybody else for anything."""
+    """Open the page in a fresh tab; fail if the page sends a request to any other host."""
     context = browser.new_context()
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE * 1000)
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
     page = context.new_page()

@@ -1,6 +1,7 @@
 """The small text and picture encoders: random Llama and SigLIP features, and a trained CLIP text model.
 
-CLIP's pooled output goes straight into the transformer's modulations, so it is taught to tell what is asked.
+CLIP's pooled output goes straight into the transformer's modulations, so that it is trained to tell what the
+prompt asks for.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ TOKEN_IDS = {
     "eos_token_id": SPECIAL.index(END),
 }
 CLIP_SEED, LLAMA_SEED, VISION_SEED = 21, 22, 23
-# Words after the head that a prompt of the demo can have: five, and the end token.
+# A prompt of the demo has at most five words after the head, and the end token.
 TEXT_TOKENS = 8
 
 
 def build_llama() -> LlamaModel:
-    """A frozen random Llama; its hidden state -3 is the output of the first of three layers."""
+    """Return a frozen random Llama; its hidden state -3 is the output of the first of three layers."""
     torch.manual_seed(LLAMA_SEED)
     model = LlamaModel(
         LlamaConfig(
@@ -57,7 +58,7 @@ def build_llama() -> LlamaModel:
 
 
 def build_clip() -> CLIPTextModel:
-    """The CLIP text model, untrained."""
+    """Return the untrained CLIP text model."""
     torch.manual_seed(CLIP_SEED)
     return CLIPTextModel(
         CLIPTextConfig(
@@ -69,7 +70,7 @@ def build_clip() -> CLIPTextModel:
 
 
 def build_vision() -> SiglipVisionModel:
-    """A frozen random SigLIP on 32-pixel pictures: four tokens."""
+    """Return a frozen random SigLIP for 32-pixel pictures, with four tokens."""
     torch.manual_seed(VISION_SEED)
     config = SiglipVisionConfig(
         hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=2, num_attention_heads=4,
@@ -79,7 +80,7 @@ def build_vision() -> SiglipVisionModel:
 
 
 def random_words(rng: np.random.Generator) -> tuple[str, list[int]]:
-    """A prompt in free word order and what it asks: indices of motion, colour, shape, speed (last = none)."""
+    """Return a prompt in free word order and its indices of motion, colour, shape, speed (last = none)."""
     motion = int(rng.integers(len(MOTIONS)))
     name = MOTIONS[motion]
     speed = int(rng.integers(len(SPEEDS)))
@@ -96,7 +97,7 @@ def random_words(rng: np.random.Generator) -> tuple[str, list[int]]:
 
 
 def train_clip(folder: Path, steps: int = 700) -> float:
-    """Teach CLIP's pooled output to tell motion, colour, shape and speed; returns the share told right."""
+    """Train CLIP's pooled output to tell motion, colour, shape and speed; return the share told right."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer_2")
     model = build_clip()
     rng = np.random.default_rng(CLIP_SEED)
@@ -138,7 +139,7 @@ def make_encoders(folder: Path) -> None:
 
 @dataclass
 class TextFeatures:
-    """Text features of one prompt: ``tokens`` (8, 64), ``mask`` (8) and ``pooled`` (64)."""
+    """The text features of one prompt: ``tokens`` (8, 64), ``mask`` (8) and ``pooled`` (64)."""
 
     tokens: torch.Tensor
     mask: torch.Tensor
@@ -146,7 +147,7 @@ class TextFeatures:
 
 
 class Encoders:
-    """The encoders as the pipeline uses them, with a memory of prompts already seen."""
+    """The encoders as the pipeline uses them, with a cache of prompts."""
 
     def __init__(self, folder: Path) -> None:
         self.llama_tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
@@ -158,7 +159,7 @@ class Encoders:
 
     @torch.no_grad()
     def text(self, prompt: str) -> TextFeatures:
-        """Features of a prompt."""
+        """Return the features of a prompt."""
         if prompt not in self._seen:
             filled = DEFAULT_PROMPT_TEMPLATE["template"].format(prompt)
             ids = self.llama_tokenizer(filled, return_tensors="pt").input_ids
@@ -174,6 +175,6 @@ class Encoders:
 
     @torch.no_grad()
     def picture(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Features (B, 4, 64) of pictures (B, 3, H, W) in -1..1."""
+        """Return the features (B, 4, 64) of pictures (B, 3, H, W) in -1..1."""
         small = F.interpolate(pictures, (VISION_SIDE, VISION_SIDE), mode="bicubic", antialias=True)
         return self.vision(small.clamp(-1, 1)).last_hidden_state

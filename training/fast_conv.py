@@ -1,8 +1,8 @@
-"""Training-time arithmetic for the VAE's causal convolutions on single images.
+"""Faster arithmetic, for training, of the VAE's causal convolutions on single images.
 
-For one frame all three temporal taps see the same picture, so the 3-D convolution is a 2-D one with the sum
-of the taps: twice as fast on CPUs. Clips keep the plain Conv3d. The weights are untouched, so the model that
-is saved is the plain diffusers class.
+For one frame all three temporal taps see the same picture, so that the 3-D convolution is a 2-D one with the
+sum of the taps, which is twice as fast on CPUs. Clips keep the plain Conv3d. The weights stay as they are, so
+that the saved model is the plain diffusers class.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 
 def image_conv(x: torch.Tensor, conv: nn.Conv3d) -> torch.Tensor:
-    """The causal convolution ``conv`` on one frame ``x`` (B, C, 1, H, W); replicate padding."""
+    """Return the causal convolution ``conv`` of one frame ``x`` (B, C, 1, H, W), with replicate padding."""
     flat = x.squeeze(2)
     pad = conv.kernel_size[1] // 2
     if pad:

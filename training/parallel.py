@@ -1,4 +1,4 @@
-"""A few processes that share their gradients: on CPUs faster than one process of many threads."""
+"""A few processes that share their gradients, which is faster on CPUs than one process of many threads."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mean_gradients(params: list[torch.nn.Parameter], world: int) -> None:
 
 
 def agree(value: float, world: int) -> float:
-    """The first process's value, in every process."""
+    """Return the first process's value, in every process."""
     if world == 1:
         return value
     shared = torch.tensor([value], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Draws the scenes of ``training.scenes`` as pixels, anti-aliased and at sub-pixel places."""
+"""The drawing of the scenes of ``training.scenes`` as pixels, anti-aliased and at sub-pixel places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIAMOND_WIDTH = 0.62
 
 
 def pixel_grid(height: int, width: int, box: tuple[int, int, int, int] | None = None):
-    """Scene coordinates of the pixel centres, two tensors (h, w); ``box`` is top, left, h, w of a crop."""
+    """Return coordinates of pixel centres, two tensors (h, w); ``box`` is top, left, h, w of a crop."""
     side = math.sqrt(height * width)
     top, left, rows, columns = box or (0, 0, height, width)
     y = (torch.arange(top, top + rows) + 0.5 - height / 2) / side
@@ -27,7 +27,7 @@ def pixel_grid(height: int, width: int, box: tuple[int, int, int, int] | None = 
 
 
 def spectrum_noise(rng: np.random.Generator, size: int, slope: float) -> np.ndarray:
-    """Band-limited noise (size, size) with amplitude falling as frequency to the power ``-slope``."""
+    """Return band-limited noise (size, size) with amplitude falling as frequency to the power ``-slope``."""
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]) * size
     amplitude = 1.0 / np.maximum(frequency, 2.5) ** slope
     amplitude *= frequency < size / 7
@@ -37,7 +37,7 @@ def spectrum_noise(rng: np.random.Generator, size: int, slope: float) -> np.ndar
 
 
 def noise_canvas(rng: np.random.Generator) -> np.ndarray:
-    """A cloudy or rough coloured texture (size, size, 3) in 0..1."""
+    """Return a cloudy or rough coloured texture (size, size, 3) in 0..1."""
     layers = [spectrum_noise(rng, CANVAS_PIXELS, float(rng.uniform(1.1, 2.2))) for _ in range(3)]
     mix = rng.normal(0, 0.10, (3, 3)) * rng.uniform(0.2, 1.2) + rng.uniform(0.04, 0.16) * np.array(
         [[1], [0], [0]]
@@ -46,7 +46,7 @@ def noise_canvas(rng: np.random.Generator) -> np.ndarray:
 
 
 def leaves_canvas(rng: np.random.Generator) -> np.ndarray:
-    """Overlapping soft-shaded patches of all sizes (size, size, 3): the statistics of photographs."""
+    """Return overlapping soft-shaded patches (size, size, 3) with the statistics of photographs."""
     size = CANVAS_PIXELS
     axis = (np.arange(size) + 0.5) / size * 2 * CANVAS_HALF - CANVAS_HALF
     y, x = np.meshgrid(axis, axis, indexing="ij")
@@ -71,7 +71,7 @@ def leaves_canvas(rng: np.random.Generator) -> np.ndarray:
 
 
 def make_canvases(seed: int, count: int) -> torch.Tensor:
-    """Bitmaps for backgrounds, bytes (2 * count, 3, size, size): first the noises, then the leaves."""
+    """Return bitmaps for backgrounds, bytes (2 * count, 3, size, size): first the noises, then the leaves."""
     rng = np.random.default_rng(seed)
     images = [noise_canvas(rng) for _ in range(count)] + [leaves_canvas(rng) for _ in range(count)]
     return torch.from_numpy((np.stack(images) * 255).astype(np.uint8)).permute(0, 3, 1, 2).contiguous()
@@ -79,19 +79,19 @@ def make_canvases(seed: int, count: int) -> torch.Tensor:
 
 @lru_cache(maxsize=4)
 def canvases(seed: int, count: int) -> torch.Tensor:
-    """The bitmaps of a seed, made once per process."""
+    """Return the bitmaps of a seed, made once per process."""
     return make_canvases(seed, count)
 
 
 class Renderer:
-    """Draws scenes; ``bitmaps`` (2n, 3, size, size) are the textures its backgrounds may use."""
+    """A renderer of scenes; ``bitmaps`` (2n, 3, size, size) are the textures of its backgrounds."""
 
     def __init__(self, bitmaps: torch.Tensor) -> None:
         self.bitmaps = bitmaps
         self.count = bitmaps.shape[0] // 2
 
     def background(self, background: Background, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Colours (3, ...) of a background at scene coordinates ``x`` and ``y`` (...)."""
+        """Return colours (3, ...) of a background at scene coordinates ``x`` and ``y`` (...)."""
         if background.kind in ("noise", "leaves"):
             return self._bitmap(background, x, y)
         first, second = (torch.tensor(c).view(3, *[1] * x.ndim) for c in background.rgb)
@@ -140,7 +140,7 @@ class Renderer:
         box: tuple[int, int, int, int] | None = None,
         target: int = 0,
     ) -> torch.Tensor:
-        """Pixels (3, T, h, w) in -1..1 of a scene at the given frames; ``target`` is the thing that moves."""
+        """Return pixels (3, T, h, w) in -1..1 of a scene at these frames; the thing ``target`` moves."""
         grid_x, grid_y = pixel_grid(*size, box)
         pixel = 1 / math.sqrt(size[0] * size[1])
         views = [camera(motion, frame) for frame in frames]
@@ -166,12 +166,12 @@ class Renderer:
         return image.clamp_(0, 1).mul_(2).sub_(1)
 
     def case(self, case: Case, frames: range | list[float], size: tuple[int, int]) -> torch.Tensor:
-        """Pixels (3, T, h, w) in -1..1 of a case."""
+        """Return pixels (3, T, h, w) in -1..1 of a case."""
         return self.clip(case.scene, case.motion, frames, size)
 
 
 def signed_distance(thing: Thing, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Distance (h, w) to the edge of a thing, negative inside."""
+    """Return the distance (h, w) to the edge of a thing, negative inside."""
     u, v = x - thing.x, y - thing.y
     if thing.angle:
         c, s = math.cos(thing.angle), math.sin(thing.angle)

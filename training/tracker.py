@@ -1,4 +1,4 @@
-"""Tells what moved in a video of a known picture, by comparing it with every motion that could have been.
+"""The tracker, which tells what moved in a video by comparing it with every motion that is possible.
 
 The picture was drawn by code, so each possible motion of each thing and of the camera can be drawn too, at
 several strengths. The nearest one is what was seen.
@@ -30,13 +30,13 @@ from training.scenes import (
 )
 
 AMOUNTS = (0.25, 0.4, 0.55, 0.75, 1.0, 1.3, 1.67, 2.1)
-# A motion counts as seen from this share of its named strength, up to this many times.
+# A motion counts as seen between this share and this multiple of its named strength.
 LEAST, MOST = 0.45, 2.2
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen: motion, strength (1 is normal speed), which thing, and the error of the match."""
+    """The motion seen in a video: name, strength (1 is normal speed), thing, and error of the match."""
 
     motion: str
     amount: float
@@ -45,7 +45,7 @@ class Seen:
 
 
 def expected_amount(motion: Motion) -> float:
-    """The strength of a motion relative to the same motion at normal speed."""
+    """Return the strength of a motion relative to the same motion at normal speed."""
     if motion.name == STILL:
         return 0.0
     table = MOVE_DISTANCE if motion.name in DIRECTIONS else PAN
@@ -56,7 +56,7 @@ def expected_amount(motion: Motion) -> float:
 
 
 def possible(scene: Scene, amounts: tuple[float, ...]) -> Iterator[tuple[str, float, int]]:
-    """Every motion that could be seen: its name, strength, and which thing moves."""
+    """Yield every motion that could be seen: its name, its strength, and the thing that moves."""
     yield STILL, 0.0, 0
     for amount in amounts:
         for name in CAMERA_MOTIONS:
@@ -74,7 +74,7 @@ def observe(
     amounts: tuple[float, ...] = AMOUNTS,
     side: int = 64,
 ) -> Seen:
-    """The motion nearest to a video (3, T, H, W) in -1..1, judged on its middle and last frame."""
+    """Return the motion nearest to a video (3, T, H, W) in -1..1, judged on its middle and last frame."""
     height, width = video.shape[-2:]
     scale = side / math.sqrt(height * width)
     size = (round(height * scale), round(width * scale))
@@ -92,7 +92,7 @@ def observe(
 
 
 def agrees(case: Case, seen: Seen) -> bool:
-    """Whether what was seen is what the prompt named, at about the named strength."""
+    """Return whether the seen motion is the one that the prompt named, at about the named strength."""
     if seen.motion != case.motion.name:
         return False
     if case.motion.name == STILL:

@@ -1,8 +1,8 @@
 """The words of the demo model and the two tokenizers made of them.
 
-A tokenizer keeps the words it knows and drops all others, so that an unknown word carries no content at all.
-The Llama one gives exactly 95 tokens for the head of HunyuanVideo's prompt template, because the pipeline
-cuts off 95.
+A tokenizer keeps the words that it knows and drops all others, so that an unknown word carries no content.
+The Llama tokenizer gives exactly 95 tokens for the head of HunyuanVideo's prompt template, because the
+pipeline cuts off 95.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PAD, BEGIN, END, UNKNOWN = SPECIAL[0], SPECIAL[1], SPECIAL[4], SPECIAL[5]
 
 
 def vocabulary() -> dict[str, list[str]]:
-    """The known words by group, as the page lists them."""
+    """Return the known words by group, as the page lists them."""
     other = [*FILLERS, *(word for words in SYNONYMS.values() for word in words)]
     return {
         "colours": list(COLOURS),
@@ -88,7 +88,7 @@ def _wrap(tokenizer: Tokenizer, length: int) -> PreTrainedTokenizerFast:
 
 
 def llama_tokenizer() -> PreTrainedTokenizerFast:
-    """For the template; as many begin tokens in front as make its head 95 tokens long."""
+    """Return the template's tokenizer, with as many begin tokens as make its head 95 tokens long."""
     tokenizer = _word_level()
     head = DEFAULT_PROMPT_TEMPLATE["template"].split("{}")[0]
     begins = CROP - len(tokenizer.encode(head).ids)
@@ -102,7 +102,7 @@ def llama_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def clip_tokenizer() -> PreTrainedTokenizerFast:
-    """For the bare prompt: begin, words, end."""
+    """Return the tokenizer of the bare prompt: begin, words, end."""
     tokenizer = _word_level()
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A {END}",

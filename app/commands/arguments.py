@@ -1,4 +1,4 @@
-"""What the programs' arguments have in common."""
+"""The parts that the command lines share: arguments, exit codes, and words for errors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import argparse
 import logging
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Collection
+from typing import Any, NoReturn, get_args
 
+from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.errors import LongtakeError, in_words, own_name
+from diffusers_helper.events import Failed
+from diffusers_helper.models.registry import model_names
+from diffusers_helper.planning.profiles import engine_environment
+from diffusers_helper.request import SETTINGS, Section
 
 _log = logging.getLogger(__name__)
 
@@ -17,15 +23,94 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
+        """Write the line and end the program."""
         sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
         raise SystemExit(EXIT_BAD_INPUT)
 
 
+def command_words(text: str, *, outputs: str = "--out") -> str:
+    """Return the text of an error in the command line's words, with arguments for settings.
+
+    Args:
+        text: The text of the error.
+        outputs: The argument that names the outputs folder.
+    """
+
+    def name(setting: str) -> str:
+        known = outputs if setting == "outputs" else own_name(setting)
+        return _flag(setting) if setting in SETTINGS else known
+
+    return in_words(text, name)
+
+
+def error_line(error: LongtakeError | Failed, *, outputs: str = "--out") -> str:
+    """Return the line that the command line writes for an error or a failed job, line end included."""
+    return command_words(f"{error.message} {error.remedy}".strip(), outputs=outputs) + "\n"
+
+
+def add_settings(
+    parser: argparse.ArgumentParser, *, required: Collection[str] = (), left_out: Collection[str] = ()
+) -> None:
+    """Add an argument for each setting of a request, in its sections.
+
+    Args:
+        parser: The parser to extend.
+        required: The settings that must be given.
+        left_out: The settings that the command does not use.
+    """
+    for section in get_args(Section):
+        group = parser.add_argument_group(section.lower())
+        for name, setting in SETTINGS.items():
+            if setting.section == section and name not in left_out:
+                add_setting(group, name, required=name in required)
+
+
+def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool = False) -> None:
+    """Add the argument for one setting. Without it the value is None, except for the model."""
+    setting = SETTINGS[name]
+    unit = setting.unit.upper() or "N"
+    takes = setting.takes
+    if setting.is_optional:
+        unit, takes = f"auto|{unit}", f"{takes}, or auto"
+    if name == "model":
+        takes = f"It is {', '.join(model_names())}, or a folder with a model's parts"
+    end = f" (default: {setting.default_words})" if setting.default_words else ""
+    group.add_argument(
+        _flag(name),
+        type=_number if setting.is_number else str,
+        metavar="|".join(setting.choices) or unit,
+        required=required,
+        default=setting.default if name == "model" else None,
+        help=f"{command_words(setting.help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
+    )
+
+
+def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that the arguments give."""
+    return {name: value for name, value in vars(arguments).items() if name in SETTINGS and value is not None}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _number(text: str) -> int | float | str | None:
+    """Return a number, or None for auto. What is neither stays text, which the request refuses by name."""
+    if text == "auto":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def add_find_mode(parser: argparse._ActionsContainer) -> None:
-    """Adds the argument."""
+    """Add the argument that chooses how MIOpen picks its kernels."""
     parser.add_argument(
         "--miopen-find-mode",
         type=str.upper,
@@ -37,23 +122,22 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
 
 
 def given_find_mode(arguments: argparse.Namespace) -> dict[str, str]:
-    """What the argument sets in the environment; nothing if it was not given."""
+    """Return the variables that the argument sets; none if it was not given."""
     mode: str | None = arguments.miopen_find_mode
     return {} if mode is None else {VARIABLE: mode}
 
 
 def take_find_mode(arguments: argparse.Namespace) -> None:
-    """Puts the argument into this process's environment, which an engine started from here gets too."""
+    """Put the argument into this process's environment, which engines started from here inherit."""
     given = given_find_mode(arguments)
-    if given and detect(os.environ).kind != "rocm":
+    if given and this_machine(os.environ).kind != "rocm":
         _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
     os.environ.update(given)
 
 
 def take_engine_environment() -> None:
-    """Gives this process what an engine's environment has, for commands that import torch themselves.
+    """Give this process the environment of an engine, for commands that import torch themselves.
 
-    Has to come before torch is imported, which reads its environment once.
+    Call it before torch is imported, which reads its environment once.
     """
-    profile = profile_for(detect(os.environ), os.environ)
-    os.environ.update(engine_environment(profile, os.environ))
+    os.environ.update(engine_environment(this_profile(os.environ), os.environ))

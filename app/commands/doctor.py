@@ -1,4 +1,4 @@
-"""The command `doctor`: what this machine has, what is in force, and a remedy for what is wrong."""
+"""The command `doctor`: facts about this machine, the settings in force, and remedies for what is wrong."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from app.commands.arguments import EXIT_FAILED, given_find_mode
+from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
+from app.jobs.stdio import say
 from app.machine import output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import GB, gb_text
 from diffusers_helper.planning.job import known_networks, plan_video, weights_speed
 from diffusers_helper.planning.profiles import (
     ALLOCATOR_VARIABLES,
@@ -32,6 +34,7 @@ from diffusers_helper.planning.profiles import (
     profile_for,
 )
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, gb_text
 
 Level = Literal["ok", "note", "problem"]
 _PROBE_SECONDS = 240
@@ -41,7 +44,7 @@ _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One examined fact.
 
     Attributes:
         level: "problem" where a job would fail.
@@ -72,29 +75,30 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Prints the report, clears MIOpen's caches, or forgets what was learned of shortages.
+    """Print the report, clear MIOpen's caches, or forget the smaller plans of earlier shortages.
 
-    Returns: exit code; 1 if a job would fail.
+    Returns:
+        The exit code; 1 if a job would fail.
 
     Raises:
         InputError: for anything in the arguments or the environment that cannot be used.
     """
     if arguments.clear_miopen_cache:
-        return clear_miopen_cache(Path.home(), os.environ)
+        return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
     environ = {**os.environ, **given_find_mode(arguments)}
     local = this_local(environ)
     if arguments.forget_smaller_plans:
         return _forget(local)
-    report = examine(arguments.model, Path(arguments.out), environ, local=local)
+    report = examine(arguments.model, given_path(arguments.out, "outputs"), environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
-        sys.stdout.write(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
+        say(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
     else:
         for finding in report.findings:
-            sys.stdout.write(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}\n")
+            say(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}\n")
             if finding.remedy:
-                sys.stdout.write(f"{'':<20}-> {finding.remedy}\n")
-        sys.stdout.write("A job would work.\n" if report.is_well else "A job would fail.\n")
+                say(f"{'':<20}-> {finding.remedy}\n")
+        say("A job would work.\n" if report.is_well else "A job would fail.\n")
     return 0 if report.is_well else EXIT_FAILED
 
 
@@ -104,7 +108,7 @@ def _forget(local: Local) -> int:
     except OSError as error:
         sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
         return EXIT_FAILED
-    sys.stdout.write(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+    say(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
     return 0
 
 
@@ -116,12 +120,12 @@ def examine(
     probe: Probe | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
 ) -> Report:
-    """Looks at everything that a job needs, and keeps which attention kernel ran.
+    """Examine everything that a job needs, and keep the attention kernel that ran.
 
     Args:
-        root: of the file system that describes the machine.
-        probe: asks torch; by default in a process of its own.
-        local: where what is found is kept.
+        root: the root of the file system that describes the machine.
+        probe: a function that asks torch, by default in a process of its own.
+        local: the place for the results.
     """
     report = Report()
     machine = this_machine(environ, root)
@@ -131,7 +135,7 @@ def examine(
         total = int(facts.get("total_bytes", 0))
         machine = Machine("cuda", "", str(facts.get("name", machine.name)), total)
         profile = profile_for(machine, environ)
-    # What ran on a CPU because torch does not see the card says nothing of the card.
+    # A kernel that ran on the CPU, because torch does not see the card, says nothing about the card.
     is_there = machine.kind == "cpu" or bool(facts.get("devices"))
     kernel = str(facts.get("kernel", "")) if is_there else ""
     profile = profile.with_kernel(kernel)
@@ -148,7 +152,7 @@ def examine(
 
 
 def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What `app.probe` prints; empty if it crashes or hangs."""
+    """Return the output of `app.probe`; empty if it crashes or hangs."""
     path = os.pathsep.join(
         filter(None, (str(Path(__file__).resolve().parents[2]), environ.get("PYTHONPATH")))
     )
@@ -204,7 +208,7 @@ def _torch(
 ) -> None:
     if not facts:
         report.add(
-            "torch", "does not start, or not within its time", "problem",
+            "torch", "does not start, or takes too long", "problem",
             "Run `python -m app.probe` to see why; set the environment up again with webui.sh.",
         )  # fmt: skip
         return
@@ -252,12 +256,16 @@ def _memory(report: Report, root: Path) -> None:
 
 def _disk(report: Report, outputs: Path) -> None:
     folder = outputs.absolute()
-    while not folder.is_dir():
+    while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if not os.access(folder, os.W_OK):
-        report.add("disk", f"{folder} cannot be written to", "problem", "Choose another folder with --out.")
-    elif free < _DISK_BYTES:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".longtake-", dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        text = f"{outputs} cannot be written ({error.strerror})"
+        report.add("disk", text, "problem", "Choose another folder with --out.")
+        return
+    if free < _DISK_BYTES:
         report.add(
             "disk", f"{gb_text(free)} GB free in {folder}", "note",
             f"Free {gb_text(_DISK_BYTES)} GB for videos and latents.",
@@ -289,7 +297,7 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
 
 
 def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
-    """Whether the model's default job fits."""
+    """Check whether the model's default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
@@ -301,7 +309,7 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
         )  # fmt: skip
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
-        report.add("job", error.message, "problem", error.remedy)
+        report.add("job", command_words(error.message), "problem", command_words(error.remedy))
         return
     report.add(
         "job",

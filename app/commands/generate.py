@@ -1,21 +1,21 @@
-"""The command `generate`: one job, handed in, followed to its end, and cancelled by a signal."""
+"""The command `generate`: one job, handed in or gone on with, and followed to its end."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import fields
-from pathlib import Path
 from types import FrameType, TracebackType
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
     EXIT_FAILED,
+    given_settings,
     take_engine_environment,
     take_find_mode,
 )
@@ -24,34 +24,46 @@ from app.in_process import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import take_stdout
+from app.machine import cache_folder, this_profile
 from app.report_text import report_text
-from diffusers_helper.events import Cancelled, Event, Failed, Finished
-from diffusers_helper.files import write_atomic
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
+from diffusers_helper.events import Cancelled, Event, Failed, Finished, Warned
+from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.planning.profiles import detect, profile_for
 from diffusers_helper.request import GenerationRequest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job} --out {out}
+"""
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Makes one video and shows how it goes.
+    """Make one video and show how it goes.
 
-    Returns: exit code, as the program's help says.
+    Returns:
+        The exit code, as the program's help says.
 
     Raises:
-        InputError: for anything in the arguments that cannot be used.
-        BrokenPipeError: if nobody reads the output any more; the job is cancelled.
+        InputError: For anything in the arguments that cannot be used.
+        BrokenPipeError: If nobody reads the output any more; the job is cancelled.
     """
-    request = _request(arguments)
-    profile_for(detect(os.environ), os.environ)  # refuses here what the engine could not use
+    request = None if arguments.resume else _request(arguments)
+    # Both refuse at once what the engine could not use.
+    this_profile(os.environ)
+    cache_folder()
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    service = JobService(Path(arguments.out), InProcessEngine() if arguments.in_process else None)
+    service = JobService(
+        given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
+    )
     with Signals() as signals:
-        job = service.submit(request, allow_folder=True)
+        if request is not None:
+            job, known = service.submit(request, allow_folder=True), 0
+        else:
+            job = service.resume(arguments.resume)
+            known = 0 if job.is_over else len(service.events(job.id))
         stdout = take_stdout()
         display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
 
@@ -59,41 +71,71 @@ def make_video(arguments: argparse.Namespace) -> int:
             service.cancel(job.id)
             service.stop()
 
-        signals.ask = end
+        signals.cancel, signals.interrupt, signals.hurry = end, service.stop, service.hurry
         last: Event | None = None
         try:
             display.begin(job)
-            service.start(adopt=False)
-            for item in service.follow(job.id):
-                if item is not None:
-                    last = item[1]
-                    display.show(last)
+            if not job.is_over:
+                service.start(adopt=False)
+            last = _show(service, job, known, display)
         finally:
-            end()
+            if signals.number in (None, signal.SIGINT):
+                end()
+            service.stop()
     if isinstance(last, Failed):
         _report(service, job)
-    code = _exit_code(last)
+    if last is None and signals.number is not None:
+        sys.stderr.write(_INTERRUPTED.format(job=job.id, out=shlex.quote(arguments.out)))
+    code = _exit_code(last) if last is not None else 128 + (signals.number or 0)
     if arguments.in_process:
-        # The job's thread may be inside a native library yet, and an interpreter that ends around it aborts.
+        # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
         stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
+def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:
+    """Show what a job says after its first `known` events, to its end.
+
+    Returns: The final event; None if the program is ended before.
+    """
+    if job.is_over:
+        *_, last = (item[1] for item in service.follow(job.id) if item is not None)
+        display.show(last)
+        return last
+    last, told = None, ""
+    try:
+        for item in service.follow(job.id, known):
+            if item is not None:
+                last = item[1]
+                display.show(last)
+            elif (now := service.job(job.id)).state == "waiting" and now.message != told:
+                # On a full disk the job's log, which is followed here, cannot tell it.
+                told = now.message
+                display.show(Warned(job=job.id, time=0.0, message=f"{now.message} {now.remedy}"))
+    except InputError:
+        raise
+    except LongtakeError:  # the service was stopped by a signal
+        return None
+    return last if last is not None and last.is_final else None
+
+
 def _report(service: JobService, job: Job) -> None:
-    """Writes the problem report into the job's folder and says where it is."""
+    """Write the problem report into the job's folder and say where it is."""
     file = JobFolder(job.folder).report
     try:
         write_atomic(file, report_text(service, job.id).encode())
-    except OSError:  # as on a full disk, of which the failure itself has told
+    except OSError:  # as on a full disk, which the failure itself has reported
         return
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
 
 
 def _request(arguments: argparse.Namespace) -> GenerationRequest:
-    names = {field.name for field in fields(GenerationRequest)}
-    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+    for name in ("image", "prompt"):
+        if getattr(arguments, name) is None:
+            raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
+    given = given_settings(arguments)
     given.setdefault("mode", find_model(arguments.model, allow_folder=True).modes[0])
     return GenerationRequest.from_dict(given)
 
@@ -103,23 +145,30 @@ def _exit_code(last: Event | None) -> int:
         return 0
     if isinstance(last, Cancelled):
         return EXIT_CANCELLED
-    return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code == "bad_input" else EXIT_FAILED
+    return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code in INPUT_CODES else EXIT_FAILED
 
 
 class Signals:
-    """While it is entered, the first Ctrl-C or SIGTERM calls `ask` in a thread, the second ends the process.
+    """What signals do while this is entered. Before `cancel` is set they raise KeyboardInterrupt.
 
-    Before `ask` is set they raise KeyboardInterrupt.
+    Attributes:
+        cancel: Called, in a thread, by the first Ctrl-C.
+        interrupt: Called, in a thread, by the first SIGTERM or SIGHUP, as at a shutdown.
+        hurry: Called by a second signal, to end what is waited for; a third one ends the process.
+        number: The first signal.
     """
 
     def __init__(self) -> None:
-        self.ask: Callable[[], None] | None = None
-        self._asked = False
+        self.cancel: Callable[[], None] | None = None
+        self.interrupt: Callable[[], None] | None = None
+        self.hurry: Callable[[], None] | None = None
+        self.number: int | None = None
+        self._hurried = False
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Signals:
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -130,9 +179,13 @@ class Signals:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.ask is None:
+        act = self.cancel if number == signal.SIGINT else self.interrupt
+        if act is None:
             raise KeyboardInterrupt
-        if self._asked:
-            os._exit(EXIT_CANCELLED)  # the engine ends with us
-        self._asked = True
-        threading.Thread(target=self.ask, name="cancel", daemon=True).start()
+        if self.number is not None:
+            if self._hurried:
+                os._exit(128 + self.number)  # the engine ends with us
+            self._hurried, act = True, self.hurry or act
+        else:
+            self.number = number
+        threading.Thread(target=act, name="signal", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The command `plan`: what a video would take of the device's memory, stage by stage, before it is made."""
+"""The command `plan`: the device's memory that a video would need, stage by stage, before it is made."""
 
 from __future__ import annotations
 
@@ -6,49 +6,54 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-from app.commands.arguments import EXIT_BAD_INPUT
-from app.machine import named_machine, read_calibration, this_local, this_machine
+from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
+from app.jobs.stdio import say
+from app.machine import named_machine, this_local, this_machine
 from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
-from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.picture import load_picture
-from diffusers_helper.planning.budget import DoesNotFit, gb_text
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import VideoPlan, plan_video, weights_speed
-from diffusers_helper.planning.profiles import Profile, profile_for
+from diffusers_helper.planning.profiles import Profile, profile_in_force
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import gb_text
 
 _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in all")
 
 
 def print_plan(arguments: argparse.Namespace) -> int:
-    """Prints the plan of a video.
+    """Print the plan of a video.
 
-    Returns: exit code; 2 if no plan keeps within the cap.
+    Returns:
+        The exit code; 2 if no plan keeps within the cap.
 
     Raises:
         InputError: for anything in the arguments or the environment that cannot be used.
         LongtakeError: if a local model's files cannot be read.
     """
     info = find_model(arguments.model, allow_folder=True)
-    request = _request(arguments, info)
+    given = {"mode": info.modes[0], **given_settings(arguments)}
+    request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     info.check_mode(request.mode)
-    # Of another machine nobody knows how much main memory it has, and what happened there.
-    local = Local() if arguments.card else this_local(os.environ)
+    # The main memory of another machine, and its history, are not known.
+    here = this_local(os.environ)
+    local = Local(here.environ) if arguments.card else here
     free_ram = None if arguments.card else host_memory().available or None
     machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
-    profile = profile_for(machine, os.environ).with_kernel(seen_kernel(local.kernels, machine.card))
+    profile = profile_in_force(machine, local)
     try:
         plan = plan_video(
             request, info, profile,
             shape=_shape(arguments.image, request, info),
-            calibration=read_calibration(machine),
+            calibration=Calibration.read(here.calibration, machine.card),
             learned=local.learned,
             free_ram_bytes=free_ram,
             disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
@@ -56,27 +61,22 @@ def print_plan(arguments: argparse.Namespace) -> int:
     except DoesNotFit as error:
         if arguments.json:
             refusal = {
-                "fits": False, "message": error.message, "remedies": list(error.remedies),
+                "fits": False, "message": command_words(error.message),
+                "remedies": [*map(command_words, error.remedies)],
                 "stage": error.stage, "smallest_cap_bytes": error.smallest_cap_bytes,
             }  # fmt: skip
-            sys.stdout.write(json.dumps(refusal) + "\n")
-        sys.stderr.write(f"{error}\n")
+            say(json.dumps(refusal) + "\n")
+        sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT
     text = json.dumps(_as_json(plan, profile)) + "\n" if arguments.json else _as_text(plan, profile, info)
-    sys.stdout.write(text)
+    say(text)
     return 0
-
-
-def _request(arguments: argparse.Namespace, info: ModelInfo) -> GenerationRequest:
-    names = {field.name for field in fields(GenerationRequest)}
-    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
-    return GenerationRequest.from_dict({"mode": info.modes[0], **given, "image": arguments.image or "none"})
 
 
 def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
     if image is None:
         return None
-    picture = load_picture(Path(image).expanduser())
+    picture = load_picture(given_path(image, "image"))
     side = request.resolution or info.side
     return nearest_bucket(picture.height, picture.width, side, info.multiple)
 

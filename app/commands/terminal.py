@@ -1,4 +1,4 @@
-"""How the command line shows a job: for people, or as JSON for programs."""
+"""The displays of a job on the command line: for people, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import IO, Any, TextIO
 
 from tqdm import tqdm
 
+from app.commands.arguments import error_line
 from app.jobs.job import Job
+from app.jobs.stdio import explained
 from diffusers_helper.events import (
+    STAGES,
     Cancelled,
     Event,
     Failed,
@@ -22,31 +25,27 @@ from diffusers_helper.events import (
     to_dict,
 )  # fmt: skip
 from diffusers_helper.packing import FPS
-
-_STAGES = {
-    "load": "loading the model", "text": "reading the prompt", "image": "preparing the picture",
-    "vae_encode": "encoding the picture", "vision": "looking at the picture", "sample": "denoising",
-    "decode": "decoding", "write": "writing the video",
-}  # fmt: skip
+from diffusers_helper.units import duration
 
 
 class JsonLines:
-    """One event a line, each out at once; what ends a job is on stderr in words too."""
+    """A display for programs: one event per line, written at once. Failures are on stderr too, in words."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
 
     def begin(self, job: Job) -> None:
-        """The events say it all."""
+        """Write nothing, since the events contain everything."""
 
     def show(self, event: Event) -> None:
+        """Write the event."""
         _write_line(self._stdout, json.dumps(to_dict(event), allow_nan=False))
         if isinstance(event, Failed):
-            self._stderr.write(f"{event.message} {event.remedy}\n")
+            self._stderr.write(error_line(event))
 
 
 class ProgressBar:
-    """A bar with the time left on a terminal, a line per section elsewhere; the video's path on stdout."""
+    """A display for people: a bar with the time left on a terminal, elsewhere a line for each section."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
@@ -54,9 +53,11 @@ class ProgressBar:
         self._sections = 0
 
     def begin(self, job: Job) -> None:
+        """Write where the job is."""
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def show(self, event: Event) -> None:
+        """Write what the event means."""
         if isinstance(event, JobStarted):
             self._sections = event.sections
             length = f"{event.frames} frames, {event.frames / FPS:.1f} s"
@@ -78,7 +79,7 @@ class ProgressBar:
         if self._stderr.isatty():
             bar = self._bar or tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
             self._bar = bar
-            bar.set_description_str(_STAGES[event.stage])
+            bar.set_description_str(STAGES[event.stage].running)
 
     def _step(self, event: StepDone) -> None:
         if self._bar is not None:
@@ -87,7 +88,7 @@ class ProgressBar:
 
     def _piece(self, event: PieceDone) -> None:
         if self._bar is not None:
-            self._bar.set_description_str(f"{_STAGES[event.stage]} {event.piece}/{event.pieces}")
+            self._bar.set_description_str(f"{STAGES[event.stage].running} {event.piece}/{event.pieces}")
 
     def _end(self, event: Event) -> None:
         if self._bar is not None:
@@ -95,11 +96,11 @@ class ProgressBar:
         video = None
         if isinstance(event, Finished):
             video = event.video
-            self._say(f"Finished: {event.frames} frames in {event.seconds:.1f} s.")
+            self._say(f"Finished: {event.frames} frames in {duration(event.seconds)}.")
         elif isinstance(event, Cancelled | Failed):
             video = event.video
             if isinstance(event, Failed):
-                self._say(f"{event.message} {event.remedy}")
+                self._say(error_line(event).rstrip())
             else:
                 self._say("Cancelled.")
             if video is not None:
@@ -115,4 +116,5 @@ class ProgressBar:
 def _write_line(stdout: IO[bytes], text: str) -> None:
     line = text.encode(errors="surrogateescape") + b"\n"
     while line:  # unbuffered: a write may take only a part
-        line = line[stdout.write(line) :]
+        with explained():
+            line = line[stdout.write(line) :]

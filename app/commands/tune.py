@@ -1,4 +1,4 @@
-"""The command `tune`: finds the fastest rung of the convolution ladder for what a VAE needs on this card."""
+"""The command `tune`, which finds the fastest rung of the convolution ladder for a VAE on this card."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    add_setting,
     take_engine_environment,
     take_find_mode,
 )
 from app.commands.generate import Signals
-from app.jobs.pace import in_words
+from app.machine import this_profile
 from app.miopen import routes_folder
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import DEFAULT_MODEL, find_model, model_names
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import plan_sections
-from diffusers_helper.planning.profiles import detect, profile_for
-from diffusers_helper.request import MAX_RESOLUTION, MIN_RESOLUTION
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import about
 
 if TYPE_CHECKING:
     import torch
@@ -44,13 +45,13 @@ right result. Videos made from then on use it. Ctrl-C stops; the same command go
 """
 # Videos of this length have sections of every kind.
 _SECONDS = 8.0
-# Shapes that are measured before the time for all is estimated: with five, the estimate for the demo model
-# was within a tenth; with one it was a third too low.
+# The number of shapes that are measured before the time for all is estimated. With five, the estimate for the
+# demo model was within a tenth; with one it was a third too low.
 _SAMPLE = 5
 
 
 def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command to the program's."""
+    """Add the command to the program's commands."""
     parser = commands.add_parser(
         "tune",
         help="find the fastest convolutions for this card",
@@ -59,42 +60,33 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=tune, verbose=False)
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
-        help=f"{', '.join(model_names())}, or a folder (default: {DEFAULT_MODEL})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--resolution", type=int, metavar="PIXELS",
-        help="as for generate: side of a square video of the same area (default: the model's own)",
-    )  # fmt: skip
+    add_setting(parser, "model")
+    add_setting(parser, "resolution")
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
-    parser.add_argument("--again", action="store_true", help="measure anew what has been measured before")
-    parser.add_argument("--json", action="store_true", help="standard output is one JSON object")
+    parser.add_argument("--again", action="store_true", help="measure again what has been measured before")
+    parser.add_argument("--json", action="store_true", help="print only one JSON object")
     add_find_mode(parser)
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """Measures and stores.
+    """Measure the rungs and store the results.
 
-    Returns: exit code.
+    Returns:
+        The exit code.
 
     Raises:
-        InputError: for a model, resolution or shape that cannot be used, or while another one runs.
+        InputError: For a model, resolution or shape that cannot be used, or while another `tune` runs.
     """
     info = find_model(arguments.model, allow_folder=True)
-    side = arguments.resolution or info.side
-    if not MIN_RESOLUTION <= side <= MAX_RESOLUTION:
-        raise InputError(
-            f"resolution is {side}; expected {MIN_RESOLUTION} to {MAX_RESOLUTION}.", "Choose another."
-        )
+    side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
     height, width = nearest_bucket(height, width, side, info.multiple)
     with Signals(), _only_one(routes_folder()):
         take_find_mode(arguments)
-        take_engine_environment()  # what is timed has to be what an engine runs
+        take_engine_environment()  # the timed convolutions must be those that an engine runs
         try:
             _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
-            from diffusers_helper.models.loaders import load_models  # torch: seconds
+            from diffusers_helper.models.loaders import load_models  # importing torch takes seconds
 
             models = load_models(info)
             cases = _cases(models.part("vae"), models.device, height, width)
@@ -107,10 +99,10 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
-    """The convolutions of encoding a picture and decoding sections of every length, none twice.
+    """Return the convolutions of encoding a picture and decoding sections of every length, once each.
 
-    The network is built once more without memory, in the type that the profile has it compute in, and run
-    without computing.
+    The network is built again without memory, in the type that the profile selects, and run without
+    computing.
     """
     import torch
 
@@ -118,8 +110,8 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.models.loaders import dtype_for
     from diffusers_helper.vae.families import family_of
-    from diffusers_helper.vae.passes import DTYPES
-    from diffusers_helper.vae.sections import window_sizes
+    from diffusers_helper.vae.passes import DTYPES, window_sizes
+    from diffusers_helper.vae.plan import OWN_CHUNK
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)
@@ -129,9 +121,9 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
-    profile = profile_for(detect(os.environ), os.environ)
+    profile = this_profile(os.environ)
     dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
-    torch.nn.Module.to(outline, dtype)  # diffusers' own warns of layers that it might keep in fp32
+    torch.nn.Module.to(outline, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     lengths = {
         (section.decoded_frames + 3) // 4
         for mode in ("inverted", "forward")
@@ -142,7 +134,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     latents = [side // family.shrink for side in sides]
     with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
         family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
-        for count in sorted({size for length in lengths for size in window_sizes(length)}):
+        for count in sorted({size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}):
             shape = (1, vae.config.latent_channels, count, *latents)
             for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
                 pass
@@ -150,7 +142,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    """Measures what is not known yet; all results, in the order of `cases`."""
+    """Measure the cases that are not known yet, and return all results in the order of `cases`."""
     from cache.conv_probe import condemn_interrupted, expected_seconds, measure, multiplications, rates_of
     from cache.conv_routes import RouteStore
     from diffusers_helper.miopen_fallback import classify
@@ -162,15 +154,19 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
     if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
-        _say("A few shapes first, to see how long all of them will take")
+        _say("Measuring a few shapes first, to estimate the time for all")
         for case in _sample(sorted(waiting, key=multiplications)):
             measure(case, device, routes, classify)
             waiting.remove(case)
     rates = rates_of(routes.routes(cases[0].arch), cases[0])
     seconds = {case: expected_seconds(case, rates) for case in waiting}
     if waiting:
-        search = "" if cases[0].rocm == "none" else ", and what MIOpen takes to find and compile its kernels"
-        _say(f"{len(waiting)} shapes to measure: {in_words(sum(seconds.values()))}{search}")
+        search = (
+            ""
+            if cases[0].rocm == "none"
+            else ", plus the time that MIOpen needs to find and compile its kernels"
+        )
+        _say(f"{len(waiting)} shapes to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
         total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
@@ -186,7 +182,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
 
 def _sample(cases: list[ConvCase]) -> list[ConvCase]:
-    """Some that stand for all, evenly spread; one at least."""
+    """Return some cases that represent all, evenly spread; at least one."""
     count = max(1, min(_SAMPLE, len(cases) // 4))
     return [cases[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
 
@@ -221,7 +217,7 @@ def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any])
     lines = [f"{len(results)} shapes: {shares}"]
     if chosen:
         lines.append(
-            f"One call of each that the plain way can do: {chosen:.0f} ms instead of {plain:.0f} ms "
+            f"One call of each shape that the plain way supports: {chosen:.0f} ms instead of {plain:.0f} ms "
             f"({plain / chosen:.2f} times as fast)"
         )
     sys.stdout.write("\n".join([*lines, f"Kept in {routes_folder()}", ""]))
@@ -239,7 +235,7 @@ def _aspect(text: str) -> tuple[int, int]:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Two at once would spoil each other's times, and take what the other is trying for a death."""
+    """Hold a lock: two runs would disturb each other's times, and mistake each other's trials for deaths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".tune.lock").open("ab")
@@ -253,7 +249,7 @@ def _only_one(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                "Another tune is running; expected to be alone.", "Wait until it has ended."
+                "Another `tune` is running; only one can run at a time.", "Wait until it has ended."
             ) from error
         yield
 

@@ -1,4 +1,4 @@
-"""The near end of the engine: starts the child process, gives it jobs, reads its events, ends it."""
+"""The client of the engine, which starts the child process, gives it jobs, reads its events and ends it."""
 
 from __future__ import annotations
 
@@ -17,51 +17,55 @@ from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
+from app.machine import this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
-# -P: a folder named `app` where the program was started must not be taken for ours.
+# -P keeps Python from importing a folder named `app` where the program was started.
 _COMMAND = (sys.executable, "-P", "-m", "app.engine")
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A way of computing a convolution, as the engine names it: the convolution's case, and the rung."""
+    """A first use of a rung, as the engine reports it: the convolution's case, and the rung."""
 
     case: str
     rung: str
 
 
 class EngineDied(Exception):
-    """The engine ended before the job did.
+    """The death of an engine before the end of its job.
 
     Attributes:
-        exit_code: as `Popen.returncode`, None where there is none.
-        trial: the convolution that it was computing in a way that was never tried for it before.
-        lessons: what was learned from several deaths, a line each.
+        exit_code: the value of `Popen.returncode`; None where there is none.
+        trial: the convolution that it was computing in an untried way.
+        attempts: the number of engines that have died at the job.
+        lessons: what was learned from their deaths, a line each.
     """
 
-    def __init__(self, exit_code: int | None = None, trial: Trial | None = None, lessons: str = "") -> None:
+    def __init__(
+        self, exit_code: int | None = None, trial: Trial | None = None, attempts: int = 1, lessons: str = ""
+    ) -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.trial, self.lessons = exit_code, trial, lessons
+        self.exit_code, self.trial, self.attempts, self.lessons = exit_code, trial, attempts, lessons
 
     @property
     def cause(self) -> str:
-        """What comes after "the engine"."""
+        """Return the words that follow "the engine"."""
         return cause_of_death(self.exit_code)
 
 
-# What comes from the engine: an event, a trial that begins, "" for one that has ended, None at the end.
+# Messages of the engine: an event, a trial that begins, "" for one that has ended, None at the end.
 _Said = Event | Trial | Literal[""] | None
 
 
 class Engine(Protocol):
-    """What makes the videos, one at a time.
+    """A maker of videos, one at a time.
 
     Attributes:
         restarts: whether `run` works again after a death.
@@ -70,16 +74,15 @@ class Engine(Protocol):
     restarts: bool
 
     def start(self) -> None:
-        """Gets ready in the background. Only to be called, like `run`, from the thread that runs the jobs."""
+        """Prepare in the background. Like `run`, call it only from the thread that runs the jobs."""
         ...
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
-        """Makes one video; ends after the job's final event. Yields None while nothing happens.
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+        """Make one video, beginning with what an earlier run has left in the job's folder.
+
+        Ends after the job's final event. Yields None while nothing happens.
 
         Args:
-            resume: go on with what an earlier run left in the job's folder.
             deadly: what ended an engine and must not be tried again, with the reason.
 
         Raises:
@@ -88,15 +91,15 @@ class Engine(Protocol):
         ...
 
     def cancel(self, job_id: str) -> None:
-        """Asks a job, also one that is only about to run, to end within a step. From any thread."""
+        """Ask a job, even one that is only about to run, to end within a step. Any thread may call this."""
         ...
 
     def kill(self) -> None:
-        """Ends `run` at once, with EngineDied. From any thread."""
+        """End `run` at once, with EngineDied. Any thread may call this."""
         ...
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """End everything that belongs to the engine."""
         ...
 
 
@@ -104,14 +107,14 @@ class EngineProcess:
     """An engine in a child process, started when first needed and again after a death.
 
     JSON lines go both ways: commands to its stdin, events from its stdout. Its end of stdin closes with this
-    process, which is how it learns that it is alone. It also dies with the *thread* that started it.
+    process, which tells it that it is alone. It also dies with the *thread* that started it.
     """
 
     restarts = True
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         self._command = command
-        self._lock = threading.Lock()  # of what is below and of writing to stdin
+        self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
         self._cancelled: set[str] = set()
@@ -122,16 +125,13 @@ class EngineProcess:
         return None if process is None else process.pid
 
     def start(self) -> None:
-        """Starts the child if none is alive. It loads its libraries at once, models with the first job."""
+        """Start the child if none is alive. It loads its libraries at once, models with the first job."""
         with self._lock:
             self._start()
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json(),
-            "resume": resume,
             "deadly": [{**asdict(trial), "reason": reason} for trial, reason in deadly.items()],
         }  # fmt: skip
         with self._lock:
@@ -171,15 +171,18 @@ class EngineProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        # In our process group, environment and log level: what is done to this process reaches both.
+        # The child shares our process group, environment and log level, so that signals reach both.
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        profile = profile_for(detect(os.environ), os.environ)
         self._process = subprocess.Popen(
             (*self._command, level),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **engine_environment(profile, os.environ), "PYTHONPATH": path},
+            env={
+                **os.environ,
+                **engine_environment(this_profile(os.environ), os.environ),
+                "PYTHONPATH": path,
+            },
         )
         self._events = queue.SimpleQueue()
         _log.info("engine started, process %d", self._process.pid)
@@ -192,7 +195,7 @@ class EngineProcess:
         return self._process
 
     def _send(self, command: dict[str, Any]) -> None:
-        """A dead child is noticed where its events are read, not here."""
+        """Write a command. A dead child is noticed where its events are read, not here."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 pipe = _pipe(self._process.stdin)
@@ -207,7 +210,7 @@ class EngineProcess:
             try:
                 said = events.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                # Something that the engine started may hold the pipe open after the engine is gone.
+                # A process that the engine started may hold the pipe open after the engine is gone.
                 said = None
                 if process.poll() is None:
                     yield None
@@ -223,7 +226,7 @@ class EngineProcess:
 
 
 def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Said]) -> None:
-    """Reads what the engine says until the pipe ends, then puts None."""
+    """Read the engine's messages until the pipe ends, then put None."""
     for line in pipe:
         try:
             events.put(_said(json.loads(line)))
@@ -242,7 +245,7 @@ def _said(data: dict[str, Any]) -> _Said:
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     try:
         return process.wait(_CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:  # it closed its pipe and lives on: of no more use
+    except subprocess.TimeoutExpired:  # it closed its pipe and still runs, but is of no use any more
         process.kill()
         return process.wait()
 

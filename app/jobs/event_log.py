@@ -12,37 +12,49 @@ from diffusers_helper.events import Event, from_dict, to_dict
 
 
 def append_event(path: Path, event: Event) -> None:
-    """Adds one line with a single write. A torn last line, as a full disk leaves it, is cut off first."""
+    """Add one line with a single write. A torn last line, as a full disk leaves it, is cut off first."""
     line = json.dumps(to_dict(event), allow_nan=False).encode() + b"\n"
     with path.open("a+b") as file:
-        _cut_torn_line(file.fileno())
+        cut_torn_line(file.fileno())
         file.write(line)
         file.flush()
         if event.is_final:
             os.fsync(file.fileno())
 
 
-def _cut_torn_line(descriptor: int) -> None:
+def cut_torn_line(descriptor: int) -> None:
+    """Remove what follows the last line break of an open file."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
+def last_event(path: Path) -> Event | None:
+    """Return the last event of a log; None if there is none."""
+    events = [event for _, event in EventReader(path).read()]
+    return events[-1] if events else None
+
+
 @dataclass(slots=True)
 class EventReader:
-    """Reads a log that may still grow, each event once. `sequence` is the number of the last line read."""
+    """A reader of a log that may still grow, which gives each event once.
+
+    Attributes:
+        path: The log's file.
+        sequence: The number of the last line that was read.
+    """
 
     path: Path
     sequence: int = 0
     _offset: int = 0
 
     def read(self) -> Iterator[tuple[int, Event]]:
-        """(sequence number, event) of every whole line that has come since the last call."""
+        """Yield the sequence number and the event of every whole line that has come since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:
+        except OSError:  # not there yet, or not to be read: one log must not keep all other jobs from theirs
             return
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._offset += len(line)

@@ -1,4 +1,4 @@
-"""The SQLite side of the job store: the table, its rows as jobs, and how it is made anew from the folders."""
+"""The SQLite side of the job store: an index over the job folders, which can be made anew at any moment."""
 
 from __future__ import annotations
 
@@ -7,33 +7,45 @@ import json
 import logging
 import sqlite3
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.jobs.event_log import EventReader
 from app.jobs.job import Job
-from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
+from app.jobs.state_log import StateLog
+from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
-_BUSY_SECONDS = 10.0
-_SCHEMA = """
+# Short: who waits for the index holds up the page. What has to be written is tried again.
+_BUSY_SECONDS = 2.0
+# An index of another version is made anew.
+_VERSION = 2
+_COLUMNS = (
+    "id", "state", "owner", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
+    "request", "size",
+)  # fmt: skip
+_SCHEMA = f"""
+DROP TABLE IF EXISTS jobs;
 CREATE TABLE jobs (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, state TEXT NOT NULL,
-    request TEXT NOT NULL, created REAL NOT NULL, started REAL, ended REAL, video TEXT,
-    frames INTEGER NOT NULL DEFAULT 0, message TEXT NOT NULL DEFAULT '', remedy TEXT NOT NULL DEFAULT ''
+    id TEXT PRIMARY KEY, state TEXT NOT NULL, owner TEXT NOT NULL, place REAL NOT NULL,
+    created REAL NOT NULL, started REAL, ended REAL, video TEXT, frames INTEGER NOT NULL,
+    message TEXT NOT NULL, remedy TEXT NOT NULL, request TEXT NOT NULL, size INTEGER NOT NULL
 );
-CREATE INDEX jobs_by_state ON jobs (state, owner);
+CREATE INDEX jobs_by_state ON jobs (state, place);
+CREATE INDEX jobs_by_place ON jobs (place);
+PRAGMA user_version = {_VERSION};
 """
 
 
 def open_index(path: Path) -> sqlite3.Connection:
-    """Opens the index. A missing one is made from the job folders; a damaged one is set aside first.
+    """Open the index and make it agree with the job folders beside it. A damaged one is set aside.
 
     Raises:
-        sqlite3.OperationalError: if the file cannot be opened or written.
+        sqlite3.OperationalError: If the file cannot be opened or written.
+        OSError: If the folder cannot be read.
     """
     try:
         return _open(path)
@@ -54,61 +66,63 @@ def _open(path: Path) -> sqlite3.Connection:
         on_failure.callback(database.close)
         database.row_factory = sqlite3.Row
         database.execute("PRAGMA journal_mode = WAL")
+        # A power cut may take the last changes from the index. The folders have them.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("BEGIN IMMEDIATE")
-        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'jobs'").fetchone():
+        if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             for statement in _SCHEMA.split(";"):
                 database.execute(statement)
-            _fill(database, path.parent.parent)
+        _agree(database, path.parent.parent)
         database.execute("COMMIT")
         on_failure.pop_all()
     return database
 
 
-def _fill(database: sqlite3.Connection, outputs: Path) -> None:
-    for request in sorted(outputs.glob("*/request.json")):
-        try:
-            insert(database, _job_from_folder(JobFolder(request.parent)), owner="")
-        except (OSError, ValueError, TypeError) as error:
-            _log.warning("The job folder %s cannot be read and is left out: %s", request.parent, error)
+def _agree(database: sqlite3.Connection, outputs: Path) -> None:
+    """Take in what has changed in the folders since the index saw them, and forget folders that are gone."""
+    known = {row["id"]: row["size"] for row in database.execute("SELECT id, size FROM jobs")}
+    there = {folder.job: folder for folder in job_folders(outputs)}
+    for job_id in known.keys() - there.keys():
+        database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+    for job_id, folder in there.items():
+        if known.get(job_id) != _size(folder):
+            try:
+                put(database, folder)
+            except (OSError, ValueError, TypeError) as error:
+                _log.warning("The job folder %s cannot be read and is left out: %s", folder.path, error)
 
 
-def _job_from_folder(folder: JobFolder) -> Job:
-    row: dict[str, Any] = dict.fromkeys(("started", "ended", "video"))
-    row |= {"id": folder.job, "state": "queued", "frames": 0, "message": "", "remedy": ""}
-    row["request"] = folder.request.read_text(encoding="utf-8")
-    row["created"] = folder.request.stat().st_mtime
-    last = None
-    for _, last in EventReader(folder.events).read():
-        row |= changes_by(last)
-    if last is not None:
-        ended = folder.events.stat().st_mtime
-        row["started"] = ended - last.time
-        row |= {"ended": ended} if last.is_final else {"state": "running"}
-    return job_from_row(folder.path.parent, row)
+def job_folders(outputs: Path) -> Iterable[JobFolder]:
+    """Yield the folders of all jobs."""
+    for request in outputs.glob("[!.]*/request.json"):
+        yield JobFolder(request.parent)
 
 
-def insert(database: sqlite3.Connection, job: Job, owner: str) -> None:
-    """Adds a job at the end."""
-    values: dict[str, Any] = {
-        "id": job.id,
-        "owner": owner,
-        "state": job.state,
-        "request": job.request.to_json(),
-        "created": job.created,
-        "started": job.started,
-        "ended": job.ended,
-        "video": None if job.video is None else relative(job.folder, str(job.video)),
-        "frames": job.frames,
-        "message": job.message,
-        "remedy": job.remedy,
-    }
-    columns, marks = ", ".join(values), ", ".join("?" * len(values))
-    database.execute(f"INSERT INTO jobs ({columns}) VALUES ({marks})", tuple(values.values()))
+def _size(folder: JobFolder) -> int:
+    """Return the size of the log of states, which grows with each change; -1 if there is none."""
+    return folder.states.stat().st_size if folder.states.exists() else -1
+
+
+def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
+    """Write what a job's folder says into the index, and return it.
+
+    Raises:
+        OSError, ValueError: If the folder cannot be read.
+    """
+    request = folder.request.read_text(encoding="utf-8")
+    size = _size(folder)
+    row = {**StateLog(folder).read(), "id": folder.job, "request": request, "size": size}
+    job_from_row(folder.path.parent, row)  # refuses a request of another version
+    marks = ", ".join("?" * len(_COLUMNS))
+    database.execute(
+        f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})",
+        tuple(row[column] for column in _COLUMNS),
+    )
+    return row
 
 
 def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
-    """A row as a job. The paths follow the folder, so that an outputs folder can be moved."""
+    """Return a row as a job. The paths follow the folder, so that an outputs folder can be moved."""
     folder = JobFolder(outputs / row["id"])
     request = GenerationRequest.from_dict(json.loads(row["request"]))
     return Job(
@@ -117,6 +131,8 @@ def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
         request=replace(request, image=str(folder.input)),
         folder=folder.path,
         created=row["created"],
+        place=row["place"],
+        owner=row["owner"],
         started=row["started"],
         ended=row["ended"],
         video=None if row["video"] is None else folder.path / row["video"],
@@ -126,30 +142,8 @@ def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
     )
 
 
-def changes_by(event: Event) -> dict[str, Any]:
-    """The columns, with their new values, that an event changes."""
-    changes: dict[str, Any] = {}
-    if isinstance(event, SectionFinished | Finished | Cancelled | Failed):
-        changes = {"video": event.video, "frames": event.frames}
-    if isinstance(event, Finished):
-        changes["state"] = "finished"
-    elif isinstance(event, Cancelled):
-        changes["state"] = "cancelled"
-    elif isinstance(event, Failed):
-        changes |= {"state": "failed", "message": event.message, "remedy": event.remedy}
-    return changes
-
-
-def changed_by(job: Job, event: Event) -> Job:
-    """The job as a row with the event's changes would give it, but for the time of its end."""
-    changes = changes_by(event)
-    if changes.get("video") is not None:
-        changes["video"] = job.folder / changes["video"]
-    return replace(job, **changes)
-
-
 def final_event(job: Job) -> Event:
-    """The final event of a job that is over, from what the index knows of it."""
+    """Return the final event of a job that is over, from what the index knows of it."""
     seconds = (job.ended or job.created) - (job.started or job.created)
     video = None if job.video is None else str(job.video)
     if job.state == "finished" and video is not None:
@@ -159,8 +153,3 @@ def final_event(job: Job) -> Event:
     return Failed(
         job=job.id, time=seconds, message=job.message, remedy=job.remedy, video=video, frames=job.frames
     )
-
-
-def relative(folder: Path, video: str) -> str:
-    """The path as seen from the job's folder."""
-    return str(Path(video).relative_to(folder)) if Path(video).is_relative_to(folder) else video

@@ -1,4 +1,4 @@
-"""What is known of one job."""
+"""What is known of one job, and the states that it goes through."""
 
 from __future__ import annotations
 
@@ -8,19 +8,37 @@ from typing import Literal
 
 from diffusers_helper.request import GenerationRequest
 
-JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
+JobState = Literal["queued", "running", "waiting", "interrupted", "finished", "failed", "cancelled"]
+
+# From each state to those that may follow it. A job that waits has met passing trouble, such as a full disk;
+# an interrupted one has lost the program that was making it. Both go on by themselves, `failed` and
+# `cancelled` when a person wants it.
+TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
+    "queued": ("running", "cancelled", "failed"),
+    "running": ("waiting", "interrupted", "finished", "failed", "cancelled"),
+    "waiting": ("running", "interrupted", "finished", "failed", "cancelled"),
+    "interrupted": ("queued", "failed", "cancelled"),
+    "finished": (),
+    "failed": ("queued",),
+    "cancelled": ("queued",),
+}
+OVER: tuple[JobState, ...] = ("finished", "failed", "cancelled")
+BEGUN: tuple[JobState, ...] = ("running", "waiting")
+RESUMABLE: tuple[JobState, ...] = ("interrupted", "failed", "cancelled")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A snapshot; ask the service again for a newer one.
+    """A snapshot of a job; ask the service again for a newer one.
 
     Attributes:
-        folder: the job's own folder in the outputs folder; its name is the id.
-        created, started, ended: seconds since the epoch; None for what has not happened yet.
-        video: what can be watched: the whole video, or the part that is finished.
-        frames: number of frames of `video`.
-        message, remedy: for a failed job, what happened and what to do about it.
+        folder: The job's own folder in the outputs folder; its name is the id.
+        place: Where the job stands in the queue: the smaller, the sooner. At first the time of submission.
+        owner: The name of the process that makes the job, or will make it.
+        created, started, ended: Seconds since the epoch; None for what has not happened yet.
+        video: What can be watched: the whole video, or the part that is finished.
+        frames: The number of frames of `video`.
+        message, remedy: What happened to a job that has failed, waits or was interrupted, and what helps.
     """
 
     id: str
@@ -28,6 +46,8 @@ class Job:
     request: GenerationRequest
     folder: Path
     created: float
+    place: float = 0.0
+    owner: str = ""
     started: float | None = None
     ended: float | None = None
     video: Path | None = None
@@ -37,4 +57,10 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        return self.state not in ("queued", "running")
+        """Whether the job has come to its end. A person may have it go on all the same."""
+        return self.state in OVER
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the job can be put back into the queue."""
+        return self.state in RESUMABLE

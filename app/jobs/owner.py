@@ -1,4 +1,8 @@
-"""Who runs a job: a name per process, with a file lock that tells whether that process still lives."""
+"""Locks that tell whether the process that took them still lives, and under which name it owns its jobs.
+
+The kernel frees them when the process ends in whatever way, and they see through containers, which process
+ids do not.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +12,33 @@ import secrets
 from pathlib import Path
 
 
-class Owner:
-    """This process's claim on its jobs in one outputs folder.
+class Lock:
+    """A lock on a file, which no other process holds at the same time.
 
-    The kernel frees the lock when the process ends in whatever way, and sees through containers, which
-    process ids do not.
+    Take it with the index locked: `is_locked` holds the lock for a moment.
+
+    Raises:
+        BlockingIOError: If another process, or another object, holds it.
+        OSError: If the file cannot be opened.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Makes and locks the file. Call it with the database locked, see `is_alive`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.name = secrets.token_hex(8)
-        self._path = folder / self.name
-        self._descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.release()
+            raise
 
     def release(self) -> None:
-        """Says that this process runs no jobs any more. Twice is once."""
+        """Free the lock. A second call does nothing."""
         if self._descriptor >= 0:
-            self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-def is_alive(folder: Path, name: str) -> bool:
-    """Whether the process of that name still runs. The file of a dead one is removed.
-
-    Call it with the database locked: a file that is made but not yet locked would look dead.
-    """
-    path = folder / name
+def is_locked(path: Path) -> bool:
+    """Return whether a living process holds the lock. Call it with the index locked."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -46,7 +48,32 @@ def is_alive(folder: Path, name: str) -> bool:
     except BlockingIOError:
         return True
     else:
-        path.unlink(missing_ok=True)
         return False
     finally:
         os.close(descriptor)
+
+
+class Owner:
+    """This process as the owner of jobs in one outputs folder: a name, with a locked file of that name."""
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        folder.mkdir(exist_ok=True)
+        self.name = name or secrets.token_hex(8)
+        self._path = folder / self.name
+        self._lock = Lock(self._path)
+
+    def release(self) -> None:
+        """Say that this process makes no jobs any more."""
+        self._path.unlink(missing_ok=True)
+        self._lock.release()
+
+
+def living_owners(folder: Path) -> set[str]:
+    """Return the names of the processes that live, and remove the files of the others."""
+    living: set[str] = set()
+    for path in folder.iterdir() if folder.exists() else ():
+        if is_locked(path):
+            living.add(path.name)
+        else:
+            path.unlink(missing_ok=True)
+    return living

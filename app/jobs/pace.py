@@ -1,9 +1,9 @@
-"""How long a request will take on this machine, from the jobs that it has finished.
+"""The estimate of a request's time on this machine, from the jobs that it has finished.
 
 A job's wall time is split, by its own events, into start-up (until the first section is sampled), denoising
-and the rest (decoding, writing). Denoising is taken as proportional to sections, steps and pixels, twice as
-much with classifier-free guidance; the rest as proportional to sections and pixels. Of several jobs the
-medians count, so that one job beside a game or a backup does not spoil the estimate.
+and the rest (decoding, writing). Denoising is taken as proportional to sections, steps and pixels, and
+doubled by classifier-free guidance; the rest as proportional to sections and pixels. The estimate uses the
+medians of several jobs, so that one job beside a game or a backup does not spoil it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 
 LAST_JOBS = 6
-_RECENT = 60  # finished jobs among which those of one model are looked for
+_RECENT = 60  # number of finished jobs that are searched for those of one model
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a request asks of the machine.
+    """The amount of work that a request asks for.
 
     Attributes:
-        pixels: of one frame.
-        passes: runs of the model per step: 2 with classifier-free guidance, otherwise 1.
+        pixels: The pixels of one frame.
+        passes: Runs of the model per step: 2 with classifier-free guidance, otherwise 1.
     """
 
     sections: int
@@ -37,18 +37,18 @@ class Work:
 
     @property
     def decoding(self) -> float:
-        """Sections x megapixels."""
+        """Return sections x megapixels."""
         return self.sections * self.pixels / 1e6
 
     @property
     def denoising(self) -> float:
-        """Sections x megapixels x steps x passes."""
+        """Return sections x megapixels x steps x passes."""
         return self.decoding * self.steps * self.passes
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What one job took: `start_up` in seconds, the rates in seconds per unit of `Work`."""
+    """The speed of one job: `start_up` in seconds, the rates in seconds per unit of `Work`."""
 
     start_up: float
     denoising: float
@@ -57,22 +57,22 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`jobs`: how many finished jobs it rests on."""
+    """An estimated time; `jobs` is the number of finished jobs behind it."""
 
     seconds: float
     jobs: int
 
 
 def passes(cfg: float) -> int:
-    """How often a step runs the model at this classifier-free guidance."""
+    """Return how often a step runs the model at this classifier-free guidance."""
     return 2 if cfg > 1 else 1
 
 
 def pace_of(events: Iterable[Event], cfg: float) -> Pace | None:
-    """The pace of one job from all its events; None if it did not finish or its log lacks something."""
+    """Return the pace of one job from all its events; None if it did not finish or its log is incomplete."""
     pixels = sections = steps = 0
     start_up = denoising = 0.0
-    last = 0.0  # when the denoising of the section at hand began, or its last step ended
+    last = 0.0  # the beginning of the present section's denoising, or the end of its last step
     for event in events:
         if isinstance(event, JobStarted):
             pixels, sections = event.width * event.height, event.sections
@@ -93,7 +93,7 @@ def pace_of(events: Iterable[Event], cfg: float) -> Pace | None:
 
 
 def estimate(paces: list[Pace], work: Work) -> Estimate | None:
-    """The time for some work at the median of the paces; None if there are none."""
+    """Return the time for some work at the median of the paces; None if there are none."""
     if not paces:
         return None
     seconds = (
@@ -105,7 +105,7 @@ def estimate(paces: list[Pace], work: Work) -> Estimate | None:
 
 
 class PaceBook:
-    """The paces of a service's finished jobs. Each job's log is read once; safe from any thread."""
+    """The paces of a service's finished jobs. Each job's log is read once; any thread may use it."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
@@ -113,7 +113,7 @@ class PaceBook:
         self._known: dict[str, Pace | None] = {}
 
     def estimate(self, model: str, work: Work) -> Estimate | None:
-        """From the last jobs of the same model, as `GenerationRequest.model` names it."""
+        """Estimate from the last jobs of the same model, as `GenerationRequest.model` names it."""
         jobs = self._service.finished_jobs(_RECENT)
         with self._lock:
             self._known = {job.id: self._known[job.id] for job in jobs if job.id in self._known}
@@ -130,19 +130,3 @@ class PaceBook:
             events = (item[1] for item in self._service.follow(job.id) if item is not None)
             self._known[job.id] = pace_of(events, job.request.cfg)
         return self._known[job.id]
-
-
-def in_words(seconds: float) -> str:
-    """`about 40 seconds`, `about 9 minutes`, `about 2.5 hours`: no more digits than an estimate has."""
-    if seconds < 7.5:
-        return "a few seconds"
-    if seconds < 57.5:
-        return f"about {5 * round(seconds / 5)} seconds"
-    minutes = seconds / 60
-    if minutes < 9.5:
-        halves = round(2 * minutes) / 2
-        return "about 1 minute" if halves == 1 else f"about {halves:g} minutes"
-    if minutes < 57.5:
-        return f"about {round(minutes) if minutes < 20 else 5 * round(minutes / 5)} minutes"
-    halves = round(2 * minutes / 60) / 2
-    return "about 1 hour" if halves == 1 else f"about {halves:g} hours"

@@ -1,4 +1,4 @@
-"""How long an engine may be silent before it counts as hung, learned from how long it was before."""
+"""The limits of an engine's silence, beyond which it counts as hung, learned from earlier silences."""
 
 from __future__ import annotations
 
@@ -9,43 +9,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import write_atomic
-from diffusers_helper.planning.profiles import detect, engine_environment, profile_for
+from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
 
-# For what was never seen here. MIOpen may search and compile kernels for half an hour, the first load of a
-# model may download 40 GB.
+# The limits for work that was never seen here. MIOpen may search and compile kernels for half an hour, and
+# the first load of a model may download 40 GB.
 FIRST_SECONDS = 45 * 60.0
 FIRST_LOAD_SECONDS = 6 * 3600.0
-# After that: a machine that swaps or is shared may well be eight times as slow for a while.
+# The factor for known work: a machine that swaps or is shared may be eight times as slow for a while.
 SHORTEST_SECONDS = 60.0
 _FACTOR = 8.0
 _MOST_ENTRIES = 500
 
 
-# Found solvers and compiled kernels, by MIOpen's own defaults below the home directory.
+# The folders of solvers and compiled kernels, by MIOpen's own defaults below the home directory.
 MIOPEN_FOLDERS = (".config/miopen", ".cache/miopen")
 
 
 def has_kernels(home: Path) -> bool:
-    """Whether MIOpen has kept something: where not, as after a clean-up, it searches and compiles anew."""
+    """Return whether MIOpen has kept kernels; without them, as after a clean-up, it compiles again."""
     return any((home / name).is_dir() for name in MIOPEN_FOLDERS)
 
 
 def card_in_use(environ: Mapping[str, str]) -> str:
-    """What a silence depends on besides the work: the card, and what has MIOpen search and compile anew.
+    """Return what a silence depends on besides the work: the card, and the causes of a new kernel search.
 
     Raises:
-        InputError: for a value in the environment that cannot be used.
+        InputError: For a value in the environment that cannot be used.
     """
-    machine = detect(environ)
+    profile = this_profile(environ)
+    machine = profile.machine
     if machine.kind != "rocm":
         return machine.name
-    engine = {**environ, **engine_environment(profile_for(machine, environ), environ)}
+    engine = {**environ, **engine_environment(profile, environ)}
     try:
-        torch = importlib.metadata.version("torch")  # which brings MIOpen
+        torch = importlib.metadata.version("torch")  # torch brings MIOpen
     except importlib.metadata.PackageNotFoundError:
         torch = "?"
     return f"{machine.name} ({machine.arch}), torch {torch}, find mode {engine.get('MIOPEN_FIND_MODE', '?')}"
@@ -53,13 +55,13 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class Patience:
-    """Longest silences by card and kind of work, in seconds.
+    """The longest silences by card and kind of work, in seconds.
 
     Attributes:
-        file: where they are kept, as JSON; None to forget them.
-        card: the one that works; what another one took says nothing about it.
-        shortest: no limit is below it.
-        first: limit for work that was never seen, but for loading.
+        file: The JSON file that keeps them; None to forget them.
+        card: The card that works; the times of another one do not apply to it.
+        shortest: The least limit.
+        first: The limit for work that was never seen, except loading.
     """
 
     file: Path | None = None
@@ -78,29 +80,29 @@ class Patience:
                 _log.warning("%s cannot be read (%s); limits are learned anew", self.file, error)
 
     def knows(self, kind: str) -> bool:
-        """Whether this work has been done on this card before."""
+        """Return whether this work has been done on this card before."""
         return self._key(kind) in self._longest
 
     def limit(self, kind: str, *, load: bool = False) -> float:
-        """Seconds of silence after which this work counts as hung. `load` for getting a model ready."""
+        """Return the seconds of silence after which this work counts as hung; `load` prepares a model."""
         most = FIRST_LOAD_SECONDS if load else self.first
         if not self.knows(kind) or load:
             return most
         return min(max(self.shortest, _FACTOR * self._longest[self._key(kind)]), most)
 
     def learn(self, kind: str, seconds: float) -> None:
-        """Takes note of a silence that ended well."""
+        """Record a silence that ended well."""
         key = self._key(kind)
         if seconds > self._longest.get(key, 0.0):
             self._longest.pop(key, None)
-            self._longest[key] = seconds  # last again: the oldest entries are dropped first
+            self._longest[key] = seconds  # moves it to the end, as the oldest entries are dropped first
             self._changed = True
 
     def _key(self, kind: str) -> str:
         return f"{self.card}: {kind}"
 
     def save(self) -> None:
-        """Writes what was learned since the last time, if there is a file for it."""
+        """Write what was learned since the last call, if there is a file for it."""
         if self.file is None or not self._changed:
             return
         self._changed = False

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Generator
 from typing import IO
+
+from diffusers_helper.errors import LongtakeError
 
 
 def open_closed_streams() -> None:
@@ -20,6 +24,38 @@ def open_closed_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def say(text: str) -> None:
+    """Write a text to standard output at once.
+
+    Raises:
+        BrokenPipeError: If nobody reads it any more.
+        LongtakeError: If it cannot be written, as on a full disk.
+    """
+    with explained():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def explained() -> Generator[None, None, None]:
+    """Tell in a sentence that standard output cannot be written.
+
+    Raises:
+        LongtakeError: In place of an OSError that the block raises, but for a broken pipe.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        with contextlib.suppress(OSError):  # what is still held back would be tried again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise LongtakeError(
+            f"Standard output cannot be written ({error.strerror}); expected a terminal, a pipe or a file.",
+            "Send it to a place with room.",
+        ) from error
 
 
 def take_stdout() -> IO[bytes]:

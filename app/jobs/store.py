@@ -3,138 +3,302 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from app.jobs.event_log import EventReader, append_event
-from app.jobs.index import changed_by, changes_by, insert, job_from_row, open_index, relative
-from app.jobs.job import Job
-from app.jobs.owner import Owner, is_alive
+from app.jobs.event_log import EventReader, append_event, last_event
+from app.jobs.index import job_from_row, open_index, put
+from app.jobs.job import BEGUN, Job, JobState
+from app.jobs.owner import Lock, Owner, living_owners
+from app.jobs.recovery import recover, salvage, sweep
+from app.jobs.state_log import StateLog, change_by
+from app.jobs.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
-from diffusers_helper.failures import interrupted_event
-from diffusers_helper.files import write_atomic
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.events import Cancelled, Event, Warned
+from diffusers_helper.files import given_path, sync_folder, write_atomic
+from diffusers_helper.output.job_folder import JobFolder, new_job_id
+from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 INDEX_FOLDER = ".longtake"
-TAKEN_OVER = "Longtake was ended while it made this video. It goes on; nothing that was finished is lost."
-_MOST_TAKEOVERS = 3
+RESUMED = "The job goes on; nothing that was finished is made again."
 
 
 class JobStore:
-    """Safe from any thread. Several processes may open the same folder; each runs only jobs it owns.
+    """The jobs, safe from any thread. Several processes may open one folder; each makes only jobs it owns.
+
+    A change is on the disk, in the job's folder, before the index has it and before anyone is told.
 
     Args:
-        outputs: the folder that holds one folder per job; made if it is missing.
+        outputs: The folder that holds one folder per job; made if it is missing.
 
     Raises:
-        InputError: if nothing can be written there.
+        InputError: If nothing can be written there.
     """
 
     def __init__(self, outputs: Path) -> None:
-        self.outputs = outputs.expanduser().absolute()
-        self._lock = threading.RLock()
-        self._owners = self.outputs / INDEX_FOLDER / "owners"
-        self._unwritten: dict[str, Event] = {}  # final events that the index could not take
+        self.outputs = given_path(outputs, "outputs").absolute()
+        self._lock = threading.RLock()  # of writing
+        self._reading = threading.Lock()
+        self._file = self.outputs / INDEX_FOLDER / "jobs.sqlite3"
+        self._owner: Owner | None = None
+        self._locks: dict[str, Lock] = {}  # of the jobs that this process makes now
+        self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         try:
-            self._owners.mkdir(parents=True, exist_ok=True)
-            self._database = open_index(self.outputs / INDEX_FOLDER / "jobs.sqlite3")
-            with self._transaction():
-                self._owner = Owner(self._owners)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
         except (OSError, sqlite3.OperationalError) as error:
             raise unwritable(outputs, error) from error
 
-    def release(self) -> None:
-        """Gives up this process's jobs; queued ones wait for the next process that adopts them."""
-        with self._lock:
+    def _open(self) -> None:
+        self._file.parent.mkdir(exist_ok=True)
+        self._database = open_index(self._file)
+        with self._reading:
+            self._reader = sqlite3.connect(self._file, check_same_thread=False)
+            self._reader.row_factory = sqlite3.Row
+        self._identity = _identity(self._file)
+        if self._owner is not None:  # its file went with the index that was removed
             self._owner.release()
+            self._owner = Owner(self._owners, self._owner.name)
 
-    def add(self, job: Job) -> None:
-        """Puts a job, whose folder exists, at the end of this process's queue, and writes its request."""
-        with self._transaction() as database:
-            insert(database, job, self._owner.name)
-            write_atomic(JobFolder(job.folder).request, job.request.to_json().encode() + b"\n")
+    @property
+    def _owners(self) -> Path:
+        return self._file.parent / "owners"
 
-    def claim(self) -> Job | None:
-        """The oldest queued job of this process, now running; None if there is none."""
-        with self._transaction() as database:
-            row = database.execute(
-                "UPDATE jobs SET state = 'running', started = coalesce(started, ?) "
-                "WHERE number = (SELECT number FROM jobs "
-                "WHERE state = 'queued' AND owner = ? ORDER BY number LIMIT 1) RETURNING *",
-                (time.time(), self._owner.name),
-            ).fetchone()
-        return None if row is None else job_from_row(self.outputs, row)
+    def _mine(self) -> str:
+        """Return the name of this process as an owner of jobs. Call it with the index locked."""
+        if self._owner is None:
+            self._owner = Owner(self._owners)
+        return self._owner.name
 
-    def cancel_queued(self, job_id: str) -> bool:
-        """Ends a job that has not begun; False if it has, or is unknown."""
+    def release(self) -> None:
+        """Give up this process's jobs; those that are not over wait for the next process that adopts them."""
         with self._lock:
-            with self._transaction() as database:
-                changed = database.execute(
-                    "UPDATE jobs SET state = 'cancelled', ended = ? WHERE id = ? AND state = 'queued'",
-                    (time.time(), job_id),
-                ).rowcount
-            if changed:
-                last, shown = self._last_words(job_id)
-                video, frames = self.salvage(job_id, shown)  # of an earlier program's work on it
-                end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
-                self._index(end)
-                self._append(end)
-        return bool(changed)
+            for lock in self._locks.values():
+                lock.release()
+            self._locks.clear()
+            if self._owner is not None:
+                self._owner.release()
+                self._owner = None
 
-    def record(self, event: Event) -> None:
-        """Writes an event to its job's log, and what it changes to the index.
+    def add(self, request: GenerationRequest, picture: bytes) -> Job:
+        """Put a new job at the end of this process's queue. Its folder appears whole or not at all.
 
-        The index goes first: who reads a final event from the log then finds the job ended. A final event
-        that cannot be written is remembered, so that here at least the job is over.
+        Args:
+            request: What to make.
+            picture: The start picture, as PNG.
 
         Raises:
-            OSError, sqlite3.Error: if it cannot be written, as on a full disk.
+            OSError, sqlite3.Error: If it cannot be written; then there is no job.
         """
+        with self._transaction() as database, contextlib.ExitStack() as on_failure:
+            folder = JobFolder(self.outputs / new_job_id())
+            while folder.path.exists():  # two jobs of one second that drew the same number
+                folder = JobFolder(self.outputs / new_job_id())
+            new = JobFolder(self.outputs / f".{folder.job}.{self._mine()}.tmp")
+            on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
+            new.path.mkdir()
+            write_atomic(new.input, picture)
+            request = replace(request, image=str(folder.input))
+            write_atomic(new.request, request.to_json().encode() + b"\n")
+            StateLog(new).start(created=time.time(), place=self._last_place(database), owner=self._mine())
+            on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            new.path.rename(folder.path)
+            sync_folder(self.outputs)
+            row = put(database, folder)
+            on_failure.pop_all()
+        return job_from_row(self.outputs, row)
+
+    @staticmethod
+    def _last_place(database: sqlite3.Connection) -> float:
+        """Return the place at the end of the queue: the time, also where the clock was set back."""
+        (last,) = database.execute("SELECT max(place) FROM jobs").fetchone()
+        return max(time.time(), (last or 0.0) + 1e-6)
+
+    def claim(self) -> Job | None:
+        """Return the first queued job of this process, now running; None if there is none."""
+        self._write_held()
+        with self._transaction() as database:
+            queued = "SELECT id FROM jobs WHERE state = 'queued' AND owner = ? ORDER BY place, id"
+            for row in database.execute(queued, (self._mine(),)).fetchall():
+                folder = self._folder(row["id"])
+                if not folder.path.exists():
+                    self._bury(database, row["id"])
+                    continue
+                log = StateLog(folder)
+                facts = log.read()
+                lock = None
+                if facts["state"] == "queued" and facts["owner"] == self._mine():
+                    with contextlib.suppress(BlockingIOError):
+                        lock = Lock(log.path)
+                if lock is not None:
+                    try:
+                        log.enter("running", started=facts["started"] or time.time(), ended=None, message="")
+                        self._locks[folder.job] = lock
+                    except OSError:
+                        lock.release()
+                        raise
+                made = put(database, folder)
+                if lock is not None:
+                    return job_from_row(self.outputs, made)
+        return None
+
+    def let_go(self, job_id: str) -> None:
+        """Say that this process does not make a job any more."""
         with self._lock:
-            if event.is_final:
-                self._unwritten[event.job] = event
-            self._index(event)
-            self._unwritten.pop(event.job, None)
-            self._append(event)
+            if lock := self._locks.pop(job_id, None):
+                lock.release()
+
+    def cancel_queued(self, job_id: str) -> bool:
+        """End a job that nobody makes at the moment; False if somebody does, or if it is over or unknown."""
+        with self._transaction() as database:
+            folder = self._folder(job_id)
+            if not folder.request.exists():
+                return False
+            log = StateLog(folder)
+            if log.read()["state"] not in ("queued", "interrupted"):
+                return False
+            last = last_event(folder.events)
+            video, frames = salvage(folder)  # of an earlier program's work on it
+            end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
+            state, facts = change_by(end, folder.path) or ("cancelled", {})
+            log.enter(state, **facts)
+            put(database, folder)
+        with contextlib.suppress(OSError):  # who follows the job finds its end in the index
+            append_event(folder.events, end)
+        return True
+
+    def resume(self, job_id: str) -> Job:
+        """Put a job that was interrupted, has failed or was cancelled at the end of this process's queue.
+
+        Returns: The job. One that is finished stays as it is.
+
+        Raises:
+            InputError: If there is no such job, or if a program that runs makes it or will make it.
+            OSError, sqlite3.Error: If it cannot be written.
+        """
+        self.recover(adopt=False)
+        with self._transaction() as database:
+            job = self.job(job_id)
+            is_abandoned = job.state == "queued" and job.owner not in living_owners(self._owners)
+            if not (job.is_resumable or is_abandoned):
+                if job.state == "finished" or job.owner == self._mine():
+                    return job
+                raise InputError(
+                    f"job {job_id} is {job.state} in another program; expected one that is over.",
+                    "Follow it there.",
+                )
+            folder = self._folder(job_id)
+            StateLog(folder).enter(
+                "queued", owner=self._mine(), place=self._last_place(database), ended=None, message="",
+                remedy="", ending=False, deaths=0, death="",
+            )  # fmt: skip
+            row = put(database, folder)
+            last = last_event(folder.events)
+            self.note(job_id, last.time if last else 0.0, RESUMED)
+        return job_from_row(self.outputs, row)
+
+    def enter(self, job_id: str, state: JobState, **facts: Any) -> None:
+        """Write a job's state, to its folder and then to the index.
+
+        Raises:
+            OSError, sqlite3.Error: If it cannot be written, as on a full disk.
+        """
+        with self._transaction() as database:
+            folder = self._folder(job_id)
+            StateLog(folder).enter(state, **facts)
+            put(database, folder)
+
+    def mark_ending(self, job_id: str) -> None:
+        """Write down that a person wants a running job to end, which holds if this process dies before."""
+        with contextlib.suppress(*TROUBLE), self._transaction() as database:
+            log = StateLog(self._folder(job_id))
+            state = log.read()["state"]
+            if state in BEGUN:
+                log.enter(state, ending=True)
+                put(database, self._folder(job_id))
+
+    def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
+        """Remember a state that cannot be written at the moment: in this process it holds.
+
+        Returns: Whether that is new.
+        """
+        held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
+        return held != self._held[job_id]
+
+    def unhold(self, job_id: str) -> None:
+        """Forget a state that was remembered: what was written since holds."""
+        self._held.pop(job_id, None)
+
+    def note(self, job_id: str, seconds: float, text: str) -> None:
+        """Write into a job's log what a person should know, `seconds` after the job began."""
+        append_event(self._folder(job_id).events, Warned(job=job_id, time=seconds, message=text))
+
+    def record(self, event: Event) -> None:
+        """Write an event to its job's log, and before that the state that it brings.
+
+        Who reads a final event from the log then finds the job ended.
+
+        Raises:
+            OSError, sqlite3.Error: If it cannot be written, as on a full disk.
+        """
+        folder = self._folder(event.job)
+        if change := change_by(event, folder.path):
+            if self.is_removed(event.job):
+                with self._transaction() as database:
+                    self._bury(database, event.job)
+                return
+            self.enter(event.job, change[0], **change[1])
+        append_event(folder.events, event)
+
+    def is_removed(self, job_id: str) -> bool:
+        """Return whether a job's folder is gone while the outputs folder is there, as by hand."""
+        return _identity(self._file) == self._identity and not self._folder(job_id).path.exists()
+
+    def _bury(self, database: sqlite3.Connection, job_id: str) -> None:
+        """Let a job whose folder is gone fail in the index, which alone still knows of it."""
+        database.execute(
+            "UPDATE jobs SET state = 'failed', ended = ?, message = ?, remedy = ? WHERE id = ?",
+            (time.time(), "The job's folder was removed.", "Start the job again.", job_id),
+        )
 
     def job(self, job_id: str) -> Job:
-        """Raises InputError if there is no such job."""
-        with self._lock:
-            row = self._database.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
-        if row is None:
+        """Return a job.
+
+        Raises:
+            InputError: If there is none of that id.
+        """
+        rows = self._select("WHERE id = ?", job_id)
+        if not rows:
             raise InputError(f"job is {job_id!r}; expected the id of a job here.", "Choose one of the list.")
-        return self._as_known(job_from_row(self.outputs, row))
+        return self._as_known(job_from_row(self.outputs, rows[0]))
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """Newest first."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT * FROM jobs ORDER BY number DESC LIMIT ?", (limit,)
-            ).fetchall()
-        return self._readable(rows)
+        """Return the last jobs, newest first."""
+        return self._readable(self._select("ORDER BY place DESC LIMIT ?", limit))
 
     def open_jobs(self) -> list[Job]:
-        """Those that run or wait, oldest first. The index on `state` finds them, however many are over."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT * FROM jobs WHERE state IN ('queued', 'running') ORDER BY number"
-            ).fetchall()
-        return [job for job in self._readable(rows) if not job.is_over]
+        """Return the jobs that are queued, running or waiting, in their order."""
+        rows = self._select("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
+        return [job for job in self._readable(rows) if job.state in ("queued", *BEGUN)]
 
     def finished_jobs(self, limit: int) -> list[Job]:
-        """The last that were finished, newest first."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT * FROM jobs WHERE state = 'finished' ORDER BY number DESC LIMIT ?", (limit,)
-            ).fetchall()
-        return self._readable(rows)
+        """Return the last jobs that were finished, newest first."""
+        return self._readable(self._select("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit))
+
+    def _select(self, condition: str, *values: object) -> list[sqlite3.Row]:
+        # By a connection of its own: a program that keeps the index locked for writing does not stop reading.
+        with self._reading:
+            return self._reader.execute(f"SELECT * FROM jobs {condition}", values).fetchall()
 
     def _readable(self, rows: list[sqlite3.Row]) -> list[Job]:
         found: list[Job] = []
@@ -146,133 +310,87 @@ class JobStore:
         return found
 
     def _as_known(self, job: Job) -> Job:
-        """The job with an end that could not be written."""
-        with self._lock:
-            end = self._unwritten.get(job.id)
-        return job if end is None else changed_by(job, end)
+        """Return the job with what could not be written."""
+        held = self._held.get(job.id)
+        if held is None:
+            return job
+        facts = {name: value for name, value in held.items() if name in Job.__dataclass_fields__}
+        if facts.get("video") is not None:
+            facts["video"] = job.folder / facts["video"]
+        return replace(job, **facts)
 
     def jobs_before(self, job_id: str) -> int:
-        """How many jobs its process has to end before it begins this one; 0 if it does not wait."""
-        with self._lock:
-            (count,) = self._database.execute(
+        """Return how many jobs its process has to end before it begins this one; 0 if it does not wait."""
+        with self._reading:
+            (count,) = self._reader.execute(
                 "SELECT count(*) FROM jobs AS other JOIN jobs AS this USING (owner) "
-                "WHERE this.id = ? AND this.state = 'queued' "
-                "AND other.state IN ('queued', 'running') AND other.number < this.number",
+                "WHERE this.id = ? AND this.state = 'queued' AND "
+                "(other.state IN ('running', 'waiting') "
+                "OR other.state = 'queued' AND other.place < this.place)",
                 (job_id,),
             ).fetchone()
         return count
 
     def events(self, job_id: str) -> EventReader:
-        """A reader of the job's log, from its beginning."""
-        return EventReader(JobFolder(self.outputs / job_id).events)
+        """Return a reader of the job's log, from its beginning."""
+        return EventReader(self._folder(job_id).events)
 
     def recover(self, *, adopt: bool) -> None:
-        """Ends what dead processes left running; with `adopt`, takes over that and what they left queued.
+        """Look after the jobs of processes that are gone; with `adopt`, this process makes them.
 
-        A job that was taken over several times without a section being finished is ended all the same. Ends
-        that could not be written before are written.
+        Ends that could not be written before are written.
         """
-        with self._lock:
-            for end in list(self._unwritten.values()):
-                self.record(end)
+        self._write_held()
         with self._transaction() as database:
-            rows = database.execute("SELECT * FROM jobs WHERE state IN ('queued', 'running')").fetchall()
-            dead = {name for name in {row["owner"] for row in rows} if not is_alive(self._owners, name)}
-            for row in rows:
-                if row["owner"] not in dead:
-                    continue
-                if row["state"] == "running" and not (adopt and self._can_go_on(row["id"])):
-                    self._bury(row["id"])
-                elif adopt:
-                    database.execute(
-                        "UPDATE jobs SET owner = ?, state = 'queued' WHERE id = ?",
-                        (self._owner.name, row["id"]),
-                    )
+            recover(database, self.outputs, self._owners, self._mine(), adopt=adopt)
 
-    def salvage(self, job_id: str, shown: SectionFinished | None) -> tuple[str | None, int]:
-        """Leaves the folder of a job whose engine died as if it had ended in order.
+    def _write_held(self) -> None:
+        for job_id, held in list(self._held.items()):
+            if held["state"] not in BEGUN:
+                self.enter(job_id, **held)
+                self.unhold(job_id)
 
-        Removes what was not yet whole and puts the last video shown where the finished one would be.
+    def sweep(self) -> None:
+        """Remove what processes that are gone have left half made."""
+        with self._transaction():
+            sweep(self.outputs, self._owners, self._mine())
 
-        Returns: that video and its number of frames.
-        """
-        folder = JobFolder(self.outputs / job_id)
-        folder.remove_leftovers()
-        if shown is None:
-            return None, 0
-        if not folder.video.exists() and Path(shown.video).exists():
-            temporary = folder.video.with_name(f".{folder.video.name}.tmp")
-            with contextlib.suppress(OSError):  # on a full disk it stays where it is
-                shutil.copyfile(shown.video, temporary)
-                temporary.replace(folder.video)
-            temporary.unlink(missing_ok=True)
-        return str(folder.video if folder.video.exists() else shown.video), shown.frames
-
-    def _last_words(self, job_id: str) -> tuple[Event | None, SectionFinished | None]:
-        """The last event in a job's log, and the last section that was shown."""
-        last, shown = None, None
-        for _, last in self.events(job_id).read():
-            shown = last if isinstance(last, SectionFinished) else shown
-        return last, shown
-
-    def _can_go_on(self, job_id: str) -> bool:
-        """Whether it is the process that is gone, and not the job itself, that kept it from its end."""
-        taken_over = 0
-        for _, event in self.events(job_id).read():
-            if event.is_final:
-                return False
-            if isinstance(event, SectionFinished):
-                taken_over = 0
-            elif isinstance(event, Warned) and event.message == TAKEN_OVER:
-                taken_over += 1
-        return taken_over < _MOST_TAKEOVERS
-
-    def _bury(self, job_id: str) -> None:
-        """Ends a job whose process is gone: by its logged final event, else as interrupted."""
-        last, shown = self._last_words(job_id)
-        if last is not None and last.is_final:
-            self._index(last)
-            return
-        video, frames = self.salvage(job_id, shown)
-        end = interrupted_event(job_id, last.time if last else 0.0, video, frames)
-        self._index(end)
-        try:
-            self._append(end)
-        except OSError as error:  # a folder that was removed by hand
-            _log.warning("The end of job %s cannot be written: %s", job_id, error)
-
-    def _index(self, event: Event) -> None:
-        changes = changes_by(event)
-        if not changes:
-            return
-        if changes["video"] is not None:
-            changes["video"] = relative(self.outputs / event.job, changes["video"])
-        if event.is_final:
-            changes["ended"] = time.time()
-        assignments = ", ".join(f"{column} = ?" for column in changes)
-        with self._lock:
-            self._database.execute(
-                f"UPDATE jobs SET {assignments} WHERE id = ?", (*changes.values(), event.job)
-            )
-
-    def _append(self, event: Event) -> None:
-        append_event(JobFolder(self.outputs / event.job).events, event)
+    def _folder(self, job_id: str) -> JobFolder:
+        return JobFolder(self.outputs / job_id)
 
     @contextlib.contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
-        """Alone against other threads and processes, all or nothing."""
-        with self._lock, contextlib.ExitStack() as on_failure:
+        """Be alone against other threads and processes. What the index gets, it gets whole or not at all."""
+        with self._lock:
+            if self._database.in_transaction:  # opened further up
+                yield self._database
+                return
+            if _identity(self._file) != self._identity:
+                self._reopen()
             self._database.execute("BEGIN IMMEDIATE")
-            on_failure.callback(self._database.execute, "ROLLBACK")
-            yield self._database
-            on_failure.pop_all()
-            self._database.execute("COMMIT")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except sqlite3.DatabaseError as error:
+                if not isinstance(error, sqlite3.OperationalError):  # damaged: the next one makes it anew
+                    self._identity = (-1, -1)
+                raise
+            finally:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+
+    def _reopen(self) -> None:
+        """Make the index anew that somebody has removed, unless the whole folder is away."""
+        if not self.outputs.is_dir() or any(not self._folder(job).path.exists() for job in self._locks):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.outputs))
+        self._database.close()
+        self._open()
 
 
-def unwritable(outputs: Path, error: Exception) -> InputError:
-    """What a person reads when the outputs folder takes no files."""
-    reason = getattr(error, "strerror", None) or str(error)
-    return InputError(
-        f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",
-        "Choose another one with --out or --outputs.",
-    )
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of the same name; None if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,13 +1,14 @@
-"""Has the engine make a job, watches it, and starts it again where it ended when it dies or hangs.
+"""The supervisor, which lets the engine make a job, watches it, and restarts it when it dies or hangs.
 
-What the engine dies of on Radeons cannot be caught inside it: HSA and MIOpen abort the process, a kernel
-search may never return. Whatever was finished is on the disk, so a new engine goes on with the section that
-was being made, with the same settings, and the video gets the same bytes.
+The causes of death on Radeons cannot be caught inside the engine: HSA and MIOpen abort the process, and a
+kernel search may never return. Finished work is on the disk, so that a new engine continues with the
+interrupted section, with the same settings, and the video gets the same bytes.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
 from app.jobs.patience import Patience, has_kernels
 from diffusers_helper.events import (
+    STAGES,
     Event,
     Finished,
     JobStarted,
@@ -27,15 +29,16 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.units import duration
 
 _log = logging.getLogger(__name__)
 
-# Deaths of the engine's own doing since the last finished section, and deaths at the very same point by a
-# kill from outside, which says nothing about the work.
+# The allowed deaths that the engine caused itself since the last finished section, and the allowed deaths at
+# the same point by a kill from outside, which says nothing about the work.
 _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
-# Each of these takes one way of computing one convolution out of the game for good.
+# The allowed deaths that exclude one way of computing one convolution for good.
 _MOST_CHARGED = 12
-_CANCEL_SECONDS = 30.0  # for a cancelled engine to end by itself, if a step does not take longer
+_CANCEL_SECONDS = 30.0  # seconds for a cancelled engine to end by itself, unless a step takes longer
 _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
 _SIGNAL_SECONDS = 0.5
@@ -44,21 +47,11 @@ _COMPILING = (
     "Later runs start at once."
 )
 _VMSTAT = Path("/proc/vmstat")
-_DOING = {
-    "load": "loading the model",
-    "text": "encoding the prompt",
-    "image": "preparing the picture",
-    "vae_encode": "encoding the picture",
-    "vision": "looking at the picture",
-    "sample": "denoising",
-    "decode": "decoding",
-    "write": "writing the video",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a job an engine is: its last sign of life."""
+    """The place of an engine in a job at its last sign of life."""
 
     stage: str = ""
     section: int | None = None
@@ -69,16 +62,16 @@ class Place:
         if not self.stage:
             return "while it was starting"
         of = f" section {self.section}" if self.section else ""
-        return f"while {_DOING.get(self.stage, self.stage)}{of}"
+        return f"while {STAGES[self.stage].running}{of}"
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One end of an engine before its job's.
+    """The end of an engine before the end of its job.
 
     Attributes:
-        from_outside: a kill that says nothing about the work.
-        trial: the convolution that was being computed in a way that was never tried for it before.
+        from_outside: whether it was a kill that says nothing about the work.
+        trial: the convolution that was being computed in an untried way.
     """
 
     place: Place
@@ -88,10 +81,10 @@ class Death:
 
 
 class Supervisor:
-    """Makes jobs with one engine.
+    """A maker of jobs with one engine.
 
     Args:
-        patience: how long the engine may be silent.
+        patience: the limits of the engine's silence.
         compiles: whether a first run may be silent because kernels are compiled, as on ROCm.
     """
 
@@ -101,27 +94,27 @@ class Supervisor:
     def make(
         self, job: Job, asked_to_end: Callable[[float], bool], before: Sequence[Event] = ()
     ) -> Iterator[Event]:
-        """The job's events, as if one engine had made it, with a warning at each new start.
+        """Yield the job's events, as if one engine had made it, with a warning at each restart.
 
         Args:
-            asked_to_end: whether a person, or the end of the program, wants the job to end, or does so
-                within as many seconds as it is given.
-            before: what the job has said in an earlier process, if it goes on from there.
+            asked_to_end: a function that waits for so many seconds and returns whether a person, or the end
+                of the program, wants the job to end.
+            before: the events of the job's earlier runs, if it continues.
 
         Raises:
-            EngineDied: if it cannot be made, or was asked to end and the engine died of that.
+            EngineDied: if the job cannot be made, or if the engine died after it was asked to end.
         """
         run = _Run(job, self._engine, self._patience, asked_to_end, self._compiles)
         run.recall(before)
         deaths: list[Death] = []
         while True:
             try:
-                for event in run.attempt(resume=bool(before or deaths)):
-                    if isinstance(event, Finished):  # any other end has no time to lose
+                for event in run.attempt():
+                    if isinstance(event, Finished):  # any other end should be quick
                         self._patience.save()
                     yield event
             except EngineDied as died:
-                # Sent to a whole process group, a signal reaches the engine a moment before our own handler.
+                # A signal to a whole process group reaches the engine just before our own handler.
                 wait = _SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0
                 if asked_to_end(wait) or not self._engine.restarts:
                     raise
@@ -130,7 +123,7 @@ class Supervisor:
                 deaths = [*deaths, death] if not run.advanced else [death]
                 run.charge(deaths)
                 if _is_hopeless(deaths):
-                    raise EngineDied(died.exit_code, lessons=_lessons(deaths)) from died
+                    raise EngineDied(died.exit_code, attempts=len(deaths), lessons=_lessons(deaths)) from died
                 yield run.warning(death)
             else:
                 return
@@ -149,7 +142,7 @@ class _Run:
     ) -> None:
         self._job, self._engine, self._patience = job, engine, patience
         self._asked_to_end, self._compiles = asked_to_end, compiles
-        self._is_first = compiles and not has_kernels(Path.home())
+        self._is_first = compiles and not has_kernels(Path(os.path.expanduser("~")))
         self._started: JobStarted | None = None
         self._shown: SectionFinished | None = None
         self._said: set[str] = set()
@@ -158,30 +151,35 @@ class _Run:
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
         self.place = Place()
-        self.advanced = False  # whether the last attempt finished a section
+        self.advanced = False  # whether the last attempt left a result that is not computed again
 
     def recall(self, before: Sequence[Event]) -> None:
-        """Takes note of what readers know already."""
+        """Take in the events that readers know already."""
         for event in before:
-            self._fresh(event, False)
+            self._fresh(event)
 
-    def attempt(self, *, resume: bool) -> Iterator[Event]:
-        """One engine's work on the job: what it says and others have not said."""
+    def attempt(self) -> Iterator[Event]:
+        """Yield the events of one engine's work on the job, without those that readers know."""
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
-        if resume:
-            JobFolder(self._job.folder).remove_leftovers()  # of the engine that died
+        folder = JobFolder(self._job.folder)
+        folder.remove_leftovers()  # of an engine that died
+        checkpoints = folder.checkpoints
         self._last = time.monotonic()
-        for event in self._engine.run(self._job, resume=resume, deadly=self._deadly):
-            now = time.monotonic()
-            if event is None:
-                yield from self._wait(now - self._last, now)
-                continue
-            self._learn(now - self._last)
-            self._last = now
-            self._move(event)
-            if (fresh := self._fresh(event, resume)) is not None:
-                yield fresh
+        try:
+            for event in self._engine.run(self._job, deadly=self._deadly):
+                now = time.monotonic()
+                if event is None:
+                    yield from self._wait(now - self._last, now)
+                    continue
+                self._learn(now - self._last)
+                self._last = now
+                self._move(event)
+                if (fresh := self._fresh(event)) is not None:
+                    yield fresh
+        except EngineDied:
+            self.advanced = self.advanced or folder.checkpoints > checkpoints
+            raise
 
     def _kind(self) -> str:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
@@ -192,7 +190,7 @@ class _Run:
             self._patience.learn(self._kind(), seconds)
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
-        """Nothing has come for `silence` seconds: says why, or ends the engine."""
+        """React to `silence` seconds without a message: explain them, or end the engine."""
         kind, loading = self._kind(), self.place.stage in ("", "load")
         if self._asked_to_end(0.0):
             self._asked = self._asked or now
@@ -205,7 +203,7 @@ class _Run:
         if self._is_first:
             limit = max(limit, self._patience.first)
         if self._engine.restarts and silence > limit and not self._hung:
-            self._hung = f"gave no sign of life for {_duration(silence)}"
+            self._hung = f"gave no sign of life for {duration(silence)}"
             self._engine.kill()
         first = self._compiles and not loading and is_new
         if first and silence > _NOTICE_SECONDS and _COMPILING not in self._said:
@@ -218,8 +216,8 @@ class _Run:
         elif isinstance(event, StepDone):
             self.place = Place("sample", event.section, event.step)
 
-    def _fresh(self, event: Event, resumed: bool) -> Event | None:
-        """The event as a reader of the whole job should see it; None for what was said before."""
+    def _fresh(self, event: Event) -> Event | None:
+        """Return the event as a reader of the whole job should see it; None for a repetition."""
         if isinstance(event, JobStarted):
             first, self._started = self._started is None, event
             return event if first else None
@@ -233,8 +231,8 @@ class _Run:
                 return None
             self.advanced = True
             self._shown = event
-            if resumed and self._job.request.mode == "inverted":
-                # The new engine does not know what the one before it had shown.
+            if self._job.request.mode == "inverted":
+                # The new engine does not know what the earlier one had shown.
                 return replace(event, added_in_front=event.frames - shown.frames if shown else 0)
         return event
 
@@ -246,17 +244,17 @@ class _Run:
         return died.cause
 
     def is_from_outside(self, died: EngineDied) -> bool:
-        """Whether someone else ended it: a kill that neither we nor the kernel's memory killer sent."""
+        """Return whether the kill came neither from us nor from the kernel's memory killer."""
         memory = _memory_kills() > self._kills_before
         return died.exit_code == -signal.SIGKILL and not self._hung and not memory
 
     def charge(self, deaths: list[Death]) -> None:
-        """Has a convolution computed another way from now on if it was to blame for the last death."""
+        """Let a convolution be computed in another way if it caused the last death."""
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
             self._deadly[trial] = f"the engine {deaths[-1].cause}"
 
     def warning(self, death: Death) -> Warned:
-        # What was encoded before the first section is kept, too.
+        # The encodings made before the first section are kept too.
         begun = self._shown.section + 1 if self._shown else death.place.section
         section = f" section {begun}" if begun else " the beginning"
         message = (
@@ -269,14 +267,14 @@ class _Run:
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:
-    """Whether a convolution is to blame. A kill from outside is no proof; a second one there is."""
+    """Return whether a convolution caused the death; of kills from outside, only a second one counts."""
     death = deaths[index]
     again = index > 0 and deaths[index - 1].trial == death.trial
     return death.trial is not None and (not death.from_outside or again)
 
 
 def _is_hopeless(deaths: list[Death]) -> bool:
-    """`deaths` since a section was finished. One that a convolution is charged with leaves another way."""
+    """Return whether to give up after `deaths` since the last section. A charged death leaves another way."""
     charged = [_is_charged(deaths, index) for index in range(len(deaths))]
     own = [d for d, is_charged in zip(deaths, charged, strict=True) if not d.from_outside and not is_charged]
     if len(own) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
@@ -296,13 +294,9 @@ def _lessons(deaths: list[Death]) -> str:
 
 
 def _memory_kills() -> int:
-    """Processes that the kernel has ended for lack of memory since it started; 0 where it does not say."""
+    """Return how many processes the kernel has ended for lack of memory since its start; 0 if unknown."""
     try:
         lines = _VMSTAT.read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -15,25 +15,42 @@ from pathlib import Path
 from app.jobs.engine_client import Engine, EngineDied
 from app.jobs.job import Job
 from app.jobs.patience import Patience
-from app.jobs.store import TAKEN_OVER, JobStore
+from app.jobs.recovery import INTERRUPTED, salvage
+from app.jobs.state_log import change_by
+from app.jobs.store import JobStore
 from app.jobs.supervisor import Supervisor
-from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
+from app.jobs.trouble import TROUBLE, facts_of
+from diffusers_helper.events import Cancelled, Event, Failed, Warned
 from diffusers_helper.failures import engine_died_event, failed_event
+from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # what is left of a stop's time when the engine has to be killed
-_RETRY_SECONDS = 2.0
+_BEAT_SECONDS = 0.2  # between two looks at whether something has ended
+# Between two tries where passing trouble, such as a full disk, keeps a job from going on.
+_RETRY_SECONDS, _LONGEST_PAUSE = 2.0, 30.0
 _LOOK_SECONDS = 10.0
 _KFD = Path("/dev/kfd")  # there with the kernel's driver for AMD's GPUs
 
 
 class Worker:
-    """Runs the store's queue. `on_change` is called after each event, from the worker's thread."""
+    """The maker of the store's queue.
+
+    Args:
+        on_change: Called after each event, from the worker's thread.
+        adopts: Whether jobs of programs that are gone are made here, too.
+    """
 
     def __init__(
-        self, store: JobStore, engine: Engine, patience: Patience, on_change: Callable[[], None]
+        self,
+        store: JobStore,
+        engine: Engine,
+        patience: Patience,
+        on_change: Callable[[], None],
+        *,
+        adopts: bool,
     ) -> None:
-        self._store, self._engine, self._on_change = store, engine, on_change
+        self._store, self._engine, self._on_change, self._adopts = store, engine, on_change, adopts
         self._supervisor = Supervisor(engine, patience, compiles=_KFD.exists())
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -43,16 +60,16 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def start(self, *, warm: bool) -> None:
-        """Begins to work; `warm` starts the engine now instead of with the first job."""
+        """Begin to work; `warm` starts the engine now instead of with the first job."""
         self._thread = threading.Thread(target=self._work, args=(warm,), name="jobs", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be a new job."""
+        """Look for a new job."""
         self._wake.set()
 
     def cancel(self, job_id: str) -> bool:
-        """Asks the running job to end within a step. False if that is not the running job."""
+        """Ask the running job to end within a step. False if that is not the running job."""
         with self._lock:
             if job_id != self._running:
                 return False
@@ -61,24 +78,28 @@ class Worker:
         return True
 
     def is_ending(self, job_id: str) -> bool:
-        """Whether the running job has been asked to end."""
+        """Return whether the running job has been asked to end."""
         with self._lock:
             return job_id in self._cancelled
 
     def stop(self, timeout: float) -> None:
-        """Cancels what runs, waits for its end, kills the engine if that takes too long. Queued jobs stay."""
+        """Interrupt what runs, and leave no process behind. A job that was asked to end is waited for.
+
+        Queued jobs stay. Takes at most `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
         self._stopping.set()
         self._wake.set()
         if self._thread is None:
             return
         with self._lock:
-            running = self._running
-        if running is not None:
-            self.cancel(running)
-        self._thread.join(max(0.0, timeout - _KILL_SECONDS))
-        if self._thread.is_alive():
+            ends = self._running is not None and self._running in self._cancelled
+        if ends:
+            self._thread.join(max(0.0, timeout - _KILL_SECONDS))
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            # More than once: the engine may be starting only now.
             self._engine.kill()
-            self._thread.join(_KILL_SECONDS)
+            self._thread.join(_BEAT_SECONDS)
 
     def _work(self, warm: bool) -> None:
         # Ctrl-C is for the main thread, and an engine that starts with it blocked is not hit while it starts.
@@ -88,14 +109,17 @@ class Worker:
                 self._engine.start()
             except OSError:
                 _log.exception("the engine did not start; the first job tries again")
+        trouble = ""
         while not self._stopping.is_set():
             self._wake.clear()
             try:
                 job = self._claim()
-            except Exception:  # noqa: BLE001 - the thread outlives trouble with the index, as on a full disk
-                _log.exception("no job could be taken from the queue; trying again")
+            except TROUBLE as error:
+                if trouble != (trouble := facts_of(error)["message"]):
+                    _log.warning("No job can be taken from the queue, which is tried again. %s", trouble)
                 self._wake.wait(_RETRY_SECONDS)
                 continue
+            trouble = ""
             if job is not None:
                 self._run(job)
             elif not self._wake.wait(_LOOK_SECONDS):
@@ -103,11 +127,11 @@ class Worker:
         self._engine.close()
 
     def _look_around(self) -> None:
-        """Ends the jobs of programs that have died since, so that nobody waits for them."""
+        """Look after the jobs of programs that have died since, so that nobody waits for them."""
         try:
-            self._store.recover(adopt=False)
-        except (OSError, sqlite3.Error):
-            _log.exception("the jobs of other programs could not be looked at")
+            self._store.recover(adopt=self._adopts)
+        except TROUBLE as error:
+            _log.warning("The jobs of other programs cannot be looked at. %s", facts_of(error)["message"])
         self._on_change()
 
     def _claim(self) -> Job | None:
@@ -122,45 +146,150 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the thread outlives any job, which ends with this reported
             _log.exception("job %s ended by an error of its worker", job.id)
             self._engine.close()
-            end = failed_event(error, job.id, _since(job), None, 0)
-            try:
-                self._store.record(end)
-            except (OSError, sqlite3.Error):
-                _log.exception("the end of job %s could not be written", job.id)
+            self._finish(job, failed_event(error, job.id, 0.0, *self._salvage(job)))
         finally:
+            self._store.let_go(job.id)
             with self._lock:
                 self._running = None
                 self._cancelled.discard(job.id)
             self._on_change()
 
     def _make(self, job: Job) -> None:
-        before = [event for _, event in self._store.events(job.id).read()]
-        if before:
-            self._record(job, Warned(job=job.id, time=0.0, message=TAKEN_OVER))
-        shown = next((event for event in reversed(before) if isinstance(event, SectionFinished)), None)
+        """Have the engine make the job, again after each passing trouble, to its end or to the program's."""
+        pause = _RETRY_SECONDS
         try:
-            for event in self._supervisor.make(job, partial(self._should_end, job), before):
-                shown = event if isinstance(event, SectionFinished) else shown
-                self._record(job, event)
+            while (trouble := self._attempt(job)) is not None:
+                self._wait_out(job, trouble, pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
         except EngineDied as death:
-            self._record(job, self._last_word(job, death, shown))
+            if not self._should_end(job):
+                end = engine_died_event(
+                    death.exit_code, job.id, 0.0, *self._salvage(job),
+                    attempts=death.attempts, lessons=death.lessons,
+                )  # fmt: skip
+                self._finish(job, end)
+                return
+            self._break_off(job)
+        except _AskedToEnd:
+            self._break_off(job)
 
-    def _record(self, job: Job, event: Event) -> None:
-        # One clock for the whole job: the engine's own begins only when it has loaded its libraries.
-        self._store.record(replace(event, time=_since(job)))
+    def _attempt(self, job: Job) -> dict[str, str] | None:
+        """Return why the job has to wait; None if it has come to its end.
+
+        Raises:
+            EngineDied: If the engine did, for good or because the job should end.
+            _AskedToEnd: If the job should end while it waits for something to be written.
+        """
+        if self._stopping.is_set():
+            raise _AskedToEnd
+        before = [event for _, event in self._store.events(job.id).read()]
+        for event in self._supervisor.make(job, partial(self._should_end, job), before):
+            if isinstance(event, Failed) and (trouble := self._trouble_of(job, event)):
+                return trouble
+            if event.is_final:
+                self._finish(job, event)
+            else:
+                self._write(job, partial(self._store.record, _timed(job, event)))
+                self._on_change()
+        return None
+
+    def _trouble_of(self, job: Job, failed: Failed) -> dict[str, str] | None:
+        """Return why a job has to wait whose engine could not go on for want of its folder."""
+        if self._store.is_removed(job.id):
+            return None
+        if failed.code == "disk_full":
+            return facts_of(OSError(errno.ENOSPC, ""))
+        if failed.code == "storage":
+            return {"message": failed.message, "remedy": failed.remedy}
+        if not job.folder.exists():
+            return facts_of(FileNotFoundError(errno.ENOENT, ""))
+        return None
+
+    def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
+        """Let a job wait, at least until its folder can be written."""
+        self._hold(job, trouble)
+        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble))
+        said = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
+        self._write(job, partial(self._store.record, _timed(job, said)))
+        self._on_change()
+        if self._should_end(job, seconds):
+            raise _AskedToEnd
+        self._write(job, partial(self._store.enter, job.id, "running", message="", remedy=""))
+
+    def _write(self, job: Job, write: Callable[[], None]) -> None:
+        """Write something of a job, however often that has to be tried; until then the job waits.
+
+        Raises:
+            _AskedToEnd: If the job should end before.
+        """
+        began, trouble = time.monotonic(), None
+        while True:
+            try:
+                write()
+            except TROUBLE as error:
+                trouble = facts_of(error)
+                self._hold(job, trouble)
+                if self._should_end(job, _RETRY_SECONDS):
+                    raise _AskedToEnd from error
+            else:
+                break
+        self._store.unhold(job.id)
+        if trouble is not None:
+            waited = f"{trouble['message']} The job waited for {time.monotonic() - began:.0f} seconds."
+            self._write(job, partial(self._store.note, job.id, _since(job), waited))
+
+    def _hold(self, job: Job, trouble: dict[str, str]) -> None:
+        if self._store.hold(job.id, "waiting", **trouble):
+            _log.warning("Job %s waits. %s", job.id, trouble["message"])
         self._on_change()
 
-    def _last_word(self, job: Job, death: EngineDied, shown: SectionFinished | None) -> Event:
-        video, frames = self._store.salvage(job.id, shown)
-        if self._should_end(job):
-            return Cancelled(job=job.id, time=0.0, video=video, frames=frames)
-        return engine_died_event(death.exit_code, job.id, 0.0, video, frames, death.lessons)
+    def _finish(self, job: Job, end: Event) -> None:
+        """Write a job's end. If that cannot be done, the job is over in this program at least."""
+        end = _timed(job, end)
+        try:
+            self._write(job, partial(self._store.record, end))
+        except _AskedToEnd:
+            state, facts = change_by(end, job.folder) or ("failed", {})
+            self._store.hold(job.id, state, **facts)
+
+    def _break_off(self, job: Job) -> None:
+        """End a job that a person has ended; one whose program ends only counts as interrupted."""
+        if self.is_ending(job.id):
+            video, frames = self._salvage(job)
+            self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
+            return
+        JobFolder(job.folder).remove_leftovers()
+        try:
+            self._store.enter(job.id, "interrupted", **INTERRUPTED)
+        except TROUBLE as error:  # then the next program finds that it was interrupted
+            _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
+
+    @staticmethod
+    def _salvage(job: Job) -> tuple[str | None, int]:
+        try:
+            return salvage(JobFolder(job.folder))
+        except OSError:  # its folder is away
+            return None, 0
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Whether the job was cancelled or the program is ending, or is so within `wait` seconds."""
-        with self._lock:
-            cancelled = job.id in self._cancelled
-        return cancelled or self._stopping.wait(wait)
+        """Return whether the job was cancelled or the program is ending, or is so within `wait` seconds."""
+        deadline = time.monotonic() + wait
+        while not self.is_ending(job.id):
+            left = deadline - time.monotonic()
+            if self._stopping.wait(max(0.0, min(left, _BEAT_SECONDS))):
+                return True
+            if left <= 0:
+                return False
+        return True
+
+
+class _AskedToEnd(Exception):
+    """A person, or the end of the program, wants a job to end that waits."""
+
+
+def _timed(job: Job, event: Event) -> Event:
+    """Return the event by the job's own clock: an engine's begins when it has loaded its libraries."""
+    return replace(event, time=_since(job))
 
 
 def _since(job: Job) -> float:

@@ -1,8 +1,10 @@
 """The one endpoint for programs. It takes what the command line takes and returns the finished video."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import fields
+from inspect import Parameter, Signature
 from typing import Any
 
 import gradio as gr
@@ -12,66 +14,120 @@ from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import picture_path
+from app.ui.waiting import Endings, Room, hears
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS
 
-# No `from __future__ import annotations` here: gradio reads the endpoint's types from its signature.
-
-_POLL_SECONDS = 0.2
+MOST_WAITING = 500  # each holds a connection, of which a process may commonly have 1024
+MOST_TAKEN_IN = 1000
+_THREADS = 2  # for checking and storing calls; others need threads meanwhile
+_MESSAGES_BEHIND = 0
+_REQUEST = "request"  # the parameter through which gradio says who calls; it is no setting
 _DESCRIPTION = "Makes a video that starts with a picture. Waits for its turn and returns the finished MP4."
 
 
-def add_endpoint(service: JobService, catalogue: Catalogue) -> None:
-    """Adds `/generate` to the page that is being built."""
+def add_endpoint(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
+    """Add `/generate` to the page that is being built."""
     gr.api(
-        endpoint(service, catalogue),
+        endpoint(service, catalogue, lambda request: hears(page, request, behind=_MESSAGES_BEHIND)),
         api_name="generate",
         api_description=_DESCRIPTION,
         concurrency_limit=None,  # the queue is ours: a waiting call must not hold up another
     )
 
 
-def endpoint(service: JobService, catalogue: Catalogue) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """The endpoint's function. A call that is given up does not end its job."""
-    preselected = catalogue.preselected
+class _Calls:
+    """Stores the jobs of calls at once, and lets a bounded number of calls wait for them."""
 
-    async def generate(
-        image: FileData | None = None,
-        prompt: str = "",
-        negative: str = "",
-        seconds: float = 5.0,
-        seed: int = 31337,
-        steps: int = 25,
-        mode: str | None = None,
-        resolution: int | None = None,
-        guidance: float = 10.0,
-        cfg: float = 1.0,
-        cfg_rescale: float = 0.0,
-        crf: int = 16,
-        sampler: str = "unipc",
-        model: str = preselected,
-        preserved_gb: float | None = None,
-        vram_cap_gb: float | None = None,
-        vae_tile: int | None = None,
-    ) -> FileData:
-        given = locals()
-        settings = {field.name: given[field.name] for field in fields(GenerationRequest)}
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
+        self._threads = asyncio.Semaphore(_THREADS)
+        self._room, self._endings = Room(MOST_WAITING, newcomer_goes=True), Endings(service)
+        self._taken_in = 0
+
+    async def store(self, settings: dict[str, Any]) -> Job:
+        if self._taken_in >= MOST_TAKEN_IN:
+            raise LongtakeError(
+                f"{MOST_TAKEN_IN} other calls are about to be stored; this one was not.", "Call again later."
+            )
+        self._taken_in += 1
         try:
-            settings["image"] = picture_path(image)
-            job = await asyncio.to_thread(catalogue.submit, service, settings)
-            while not job.is_over:
-                await asyncio.sleep(_POLL_SECONDS)
-                job = service.job(job.id)
-            return _video(job)  # pyright: ignore[reportReturnType] - gradio wants it as plain data
+            await self._catalogue.planner.pictures.prepare(settings["image"])
+            async with self._threads:
+                return await asyncio.to_thread(self._catalogue.submit, self._service, settings)
+        finally:
+            self._taken_in -= 1
+
+    async def wait(self, job: Job, listens: Callable[[], bool]) -> Job:
+        """Return the job once it is over.
+
+        Raises:
+            LongtakeError: If too many calls wait; the job goes its way without this one.
+        """
+        with self._room.place(listens) as place:
+            ends = asyncio.ensure_future(self._endings.wait(job.id))
+            leaves = asyncio.ensure_future(place.is_lost.wait())
+            try:
+                await asyncio.wait((ends, leaves), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                leaves.cancel()
+                ends.cancel()
+        if not ends.done() or ends.cancelled():
+            raise LongtakeError(
+                f"Job {job.id} is stored and will be made, but {MOST_WAITING} calls already wait for theirs.",
+                f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
+            )
+        return await asyncio.to_thread(self._service.job, job.id)
+
+
+def endpoint(
+    service: JobService, catalogue: Catalogue, listens: Callable[[gr.Request | None], bool] = lambda _: True
+) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Return the endpoint's function. A call that is given up does not end its job.
+
+    Args:
+        service: Where jobs are handed in.
+        catalogue: What there is to choose from.
+        listens: Whether whoever made a call still waits for its answer.
+    """
+    signature, calls = _signature(catalogue.preselected), _Calls(service, catalogue)
+
+    async def generate(*values: object, **named: object) -> Any:
+        given = signature.bind(*values, **named)
+        given.apply_defaults()
+        settings, request = dict(given.arguments), given.arguments[_REQUEST]
+        del settings[_REQUEST]
+        try:
+            settings["image"] = picture_path(settings["image"])
+            job = await calls.store(settings)
+            job = await calls.wait(job, lambda: listens(request))
+            return _video(job)
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
-    return generate  # pyright: ignore[reportReturnType]
+    # Gradio reads names, defaults and what is returned from the first, the parameters' types from the second.
+    generate.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    generate.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    return generate
+
+
+def _signature(preselected: str) -> Signature:
+    """Return the parameters: the settings, but for a picture that is sent along and the model's own order."""
+    types: dict[str, Any] = {
+        name: setting.kind | None if setting.is_optional else setting.kind
+        for name, setting in SETTINGS.items()
+    } | {"image": FileData | None, "mode": str | None}
+    defaults = {name: setting.default for name, setting in SETTINGS.items()}
+    defaults |= {"mode": None, "model": preselected}
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
+    parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))
+    return Signature(parameters, return_annotation=FileData)
 
 
 def _video(job: Job) -> dict[str, Any]:
     if job.state == "finished" and job.video is not None:
         return {"path": str(job.video), "meta": {"_type": "gradio.FileData"}}
-    if job.state == "failed":
+    if job.state in ("failed", "interrupted"):
         raise LongtakeError(job.message, job.remedy)
     raise LongtakeError("The job was ended before its video was finished.", "Start it again.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.planner import Planner, refusal
+from app.ui.planner import Planner
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.request import GenerationRequest
 
@@ -28,10 +28,10 @@ class Catalogue:
 
     @classmethod
     def starting_with(cls, model: str, planner: Planner) -> Catalogue:
-        """From a registered name or a folder.
+        """Return the catalogue that begins with a registered name or a folder.
 
         Raises:
-            InputError: if it is neither.
+            InputError: If it is neither.
         """
         info = find_model(model, allow_folder=True)
         if model in model_names():
@@ -41,26 +41,30 @@ class Catalogue:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, the folder's last."""
+        """Return all names, the folder's last."""
         return model_names() if self.folder is None else (*model_names(), self.preselected)
 
     def info(self, name: str) -> ModelInfo:
-        """Raises InputError for anything but one of the names, a path included."""
+        """Return the facts of a model.
+
+        Raises:
+            InputError: For anything but one of the names, a path included.
+        """
         if self.folder is not None and name == self.preselected:
             return self.folder
         return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
 
     def key(self, name: str) -> str:
-        """What the jobs of a model call it: its name, or the folder's path."""
+        """Return what the jobs of a model call it: its name, or the folder's path."""
         if self.folder is not None and name == self.preselected:
             return str(self.folder.folder)
         return name
 
     def submit(self, service: JobService, settings: dict[str, object]) -> Job:
-        """Queues one job made of what a person set; `mode` None stands for the model's own.
+        """Queue one job made of what a person set; `mode` None stands for the model's own.
 
         Raises:
-            InputError: for anything that cannot be used, and for what does not fit into the machine's memory.
+            InputError: For anything that cannot be used, and for what does not fit into the machine's memory.
         """
         settings = dict(settings)
         model = settings.get("model", self.preselected)
@@ -69,7 +73,6 @@ class Catalogue:
         folder = self.folder.folder if self.folder and model == self.preselected else None
         settings["model"] = str(folder) if folder else model
         request = GenerationRequest.from_dict(settings)
-        refused = self.planner.check(request, self.info(str(model)))
-        if refused is not None:
-            raise refusal(refused)
-        return service.submit(request, allow_folder=folder is not None)
+        self.planner.check(request, self.info(str(model)))
+        picture = self.planner.pictures.plain(request.image)
+        return service.submit(request, allow_folder=folder is not None, picture=picture)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from html import escape
 
 import gradio as gr
@@ -13,8 +14,8 @@ from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.live.subscribe import Result, connect_updates
-from app.ui.text import cap_gb
 from diffusers_helper import __version__
+from diffusers_helper.units import gb_text
 
 # The form's script puts the chosen model's title in.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
@@ -25,7 +26,7 @@ _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
 
 
 def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
-    """The whole page over a job service that has been started, or soon is."""
+    """Return the whole page over a job service that has been started, or soon is."""
     with gr.Blocks(
         title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
     ) as page:
@@ -39,14 +40,14 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
         gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
-        add_endpoint(service, catalogue)
+        add_endpoint(page, service, catalogue)
     return page
 
 
 def _header(catalogue: Catalogue) -> str:
-    """What computes, with what, and how much memory it may take unless a request says otherwise."""
+    """Return what computes, with what, and how much memory it may take unless a request says otherwise."""
     profile = catalogue.planner.profile
-    cap = f"memory cap {cap_gb(profile.cap_bytes.value)} GB"
+    cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
     return _HEADER.format(
         card=escape(profile.machine.name),
         model=escape(catalogue.info(catalogue.preselected).title),
@@ -58,11 +59,14 @@ def _header(catalogue: Catalogue) -> str:
 def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions: Actions) -> None:
     names = list(request.controls)
 
-    def start(*values: object) -> str:
-        return actions.start(dict(zip(names, values, strict=True)))
+    async def start(*values: object) -> str:
+        settings = dict(zip(names, values, strict=True))
+        await actions.catalogue.planner.pictures.prepare_upload(settings["image"])
+        return await asyncio.to_thread(actions.start, settings)
 
     # Unprocessed: the request itself checks the values, with the same words as the command line.
     request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
     request.end.click(actions.end, None, request.notice, **QUIET)
+    request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)
     connect_updates(page, actions.service, result, request)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
-from PIL import Image
 
+from app.ui.picture_process import Decoded, Limits, PictureProcess, Size
 from diffusers_helper.buckets import nearest_bucket
-from diffusers_helper.errors import InputError
-from diffusers_helper.picture import load_picture
+from diffusers_helper.errors import InputError, PictureError
+from diffusers_helper.picture import KEPT_PIXELS, MAX_PIXELS
 
-_PICTURES_KNOWN = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Upright size of a picture, as the file has it and as it is used, which differs above 16 megapixels."""
-
-    width: int
-    height: int
-    used_width: int
-    used_height: int
+# An ordinary picture does not wait for one of 64 megapixels, each of which takes seconds.
+_ORDINARY = Limits(KEPT_PIXELS, memory=3 * 2**29, seconds=10, wall_seconds=60.0)
+_LARGE = Limits(MAX_PIXELS, memory=2 * 2**30, seconds=20, wall_seconds=120.0)
+_PICTURES_KNOWN = 512
+_KEPT_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,7 @@ class Crop:
 
 
 def crop_of(size: Size, side: int, multiple: int) -> Crop:
-    """What `picture.fit_picture` leaves of a picture for the bucket nearest to its shape."""
+    """Return what `picture.fit_picture` leaves of a picture for the bucket nearest to its shape."""
     height, width = nearest_bucket(size.used_height, size.used_width, side, multiple)
     wanted, found = width / height, size.used_width / size.used_height
     across, down = min(1.0, wanted / found), min(1.0, found / wanted)
@@ -49,53 +45,110 @@ def crop_of(size: Size, side: int, multiple: int) -> Crop:
 
 
 class Pictures:
-    """Judges uploaded pictures by the rules of a job, each one once. Safe from any thread."""
+    """Uploaded pictures, decoded in processes of their own, by the rules of a job. Safe from any thread.
+
+    An upload never changes, so each is judged once. What was decoded last is kept for the job to come.
+    """
 
     def __init__(self) -> None:
+        self._processes = (PictureProcess(_ORDINARY), PictureProcess(_LARGE))
+        self._turns = (asyncio.Lock(), asyncio.Lock())
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Size | InputError] = OrderedDict()
+        self._known: OrderedDict[str, Decoded | InputError] = OrderedDict()
+
+    async def prepare(self, path: str) -> None:
+        """Decode a picture, unless it is known, so that `judge` and `plain` need not wait for it.
+
+        Pictures wait here for their turn without holding a thread.
+        """
+        for process, turn in zip(self._processes, self._turns, strict=True):
+            async with turn:
+                known = self._recall(path, whole=True)
+                if known or await asyncio.to_thread(self._try, process, path):
+                    return
+
+    async def prepare_upload(self, picture: object) -> None:
+        """Decode an upload, given as gradio describes it; do nothing for anything else."""
+        with contextlib.suppress(InputError):
+            path = picture_path(picture)
+            if path:
+                await self.prepare(path)
 
     def judge(self, path: str) -> Size | InputError:
-        """Its size, or why it cannot be used. An upload never changes."""
+        """Return the size of a picture, or why it cannot be used."""
+        found = self._recall(path, whole=False) or self._decode(path)
+        return found if isinstance(found, InputError) else found.size
+
+    def plain(self, path: str) -> bytes:
+        """Return what a picture shows as a plain PNG file.
+
+        Raises:
+            InputError: If the picture cannot be used.
+        """
+        found = self._recall(path, whole=True) or self._decode(path)
+        if isinstance(found, InputError):
+            raise found
+        return found.png
+
+    def close(self) -> None:
+        """End the processes, and what they decode."""
+        for process in self._processes:
+            process.close()
+
+    def _recall(self, path: str, *, whole: bool) -> Decoded | InputError | None:
+        """Return what is known of a picture; with `whole` only if its content is still kept."""
         with self._lock:
-            if path in self._known:
-                self._known.move_to_end(path)
-                return self._known[path]
-        try:
-            found: Size | InputError = _size(Path(path))
-        except InputError as error:
-            found = error
-        with self._lock:
-            self._known[path] = found
-            while len(self._known) > _PICTURES_KNOWN:
-                self._known.popitem(last=False)
+            found = self._known.get(path)
+            if found is None or (whole and isinstance(found, Decoded) and not found.png):
+                return None
+            self._known.move_to_end(path)
+            return found
+
+    def _decode(self, path: str) -> Decoded | InputError:
+        found = next(filter(None, (self._try(process, path) for process in self._processes)), None)
+        assert found is not None, "the second process takes whatever may have a job"
         return found
 
+    def _try(self, process: PictureProcess, path: str) -> Decoded | InputError | None:
+        """Decode with a process, and remember the outcome; None if the picture is too large for it."""
+        try:
+            found = process.decode(Path(path))
+        except InputError as error:
+            found = error
+        if found is not None:
+            with self._lock:
+                self._known[path] = found
+                self._known.move_to_end(path)
+                self._forget()
+        return found
 
-def _size(path: Path) -> Size:
-    used = load_picture(path)
-    with Image.open(path) as file:
-        width, height = file.size
-    if (width > height) != (used.width > used.height):  # the file says that the camera was held upright
-        width, height = height, width
-    return Size(width, height, used.width, used.height)
+    def _forget(self) -> None:
+        """Drop the content of the pictures that were used longest ago, and then the pictures."""
+        kept = 0
+        for path, found in reversed(self._known.items()):
+            if isinstance(found, Decoded):
+                kept += len(found.png)
+                if kept > _KEPT_BYTES:
+                    self._known[path] = replace(found, png=b"")
+        while len(self._known) > _PICTURES_KNOWN:
+            self._known.popitem(last=False)
 
 
 def picture_path(picture: object) -> str:
-    """Where the picture of an upload lies, from gradio's description of it; empty for none.
+    """Return where the picture of an upload lies, from gradio's description of it; empty for none.
 
     Gradio checks descriptions that call themselves its own, and passes others on as they came.
 
     Raises:
-        InputError: for anything else than an upload, whether there is such a file or not.
+        InputError: For anything else than an upload, whether there is such a file or not.
     """
     if picture is None:
         return ""
     path = picture.get("path") if isinstance(picture, dict) else None
     if isinstance(path, str) and "\0" not in path and _is_uploaded(Path(path)):
         return path
-    raise InputError(
-        "image is not an upload; expected a picture sent along.", "Pass gradio_client.handle_file(path)."
+    raise PictureError(
+        "`image` is not an upload; expected a picture sent along.", "Pass gradio_client.handle_file(path)."
     )
 
 

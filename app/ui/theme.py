@@ -1,4 +1,4 @@
-"""Colours, type and spacing, in one place. The fonts are the system's own: nothing comes from the network."""
+"""Colours, type and spacing of the page. The fonts are the system's own: nothing comes from the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WELL = ("*background_fill_secondary",) * 2
 _NONE = ("transparent",) * 2
 _TEXT = ("*body_text_color",) * 2
 _DIM = ("*body_text_color_subdued",) * 2
-# What differs from gradio's base theme, light and dark.
+# Differences from Gradio's base theme, light and dark.
 _COLOURS = {
     "body_background_fill": ("#f6f5f2", "#131211"),
     "body_text_color": ("#1d1b18", "#f0ede7"),
@@ -71,7 +71,7 @@ _SHAPES = {
 
 
 def theme() -> gr.themes.Base:
-    """The theme of the page, light and dark."""
+    """Return the theme of the page, light and dark."""
     base = gr.themes.Base(primary_hue=_ACCENT, neutral_hue=_GREY, font=_SANS, font_mono=_MONO)
     colours = {name: light for name, (light, _) in _COLOURS.items()}
     colours |= {f"{name}_dark": dark for name, (_, dark) in _COLOURS.items() if dark is not None}

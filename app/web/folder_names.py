@@ -7,7 +7,9 @@ folders can stand in the text of an error; nobody sends them back.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,20 +36,24 @@ class FolderNames:
         self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")")
 
     def outward(self, text: bytes) -> bytes:
-        """A part of an answer in JSON, HTML or as an event stream."""
+        """Return a part of an answer, in JSON, HTML or as an event stream, with our names of folders."""
         return self._forms.sub(lambda found: self._names[found[0]], text)
 
     def inward(self, message: bytes) -> bytes:
-        """A message in JSON; anything else stays as it is."""
-        if _UPLOADS.encode() not in message:
-            return message
+        """Return a message in JSON with gradio's names of uploads; leave anything else alone.
+
+        Gradio opens, copies or downloads what a description of a file names before any handler sees it. So
+        what is no upload, such as an address of the network, is not described, and handlers refuse it.
+        """
         try:
             return json.dumps(self._real(json.loads(message))).encode()
-        except (ValueError, RecursionError):
+        except ValueError:
             return message
+        except RecursionError:
+            return b"null"  # nobody's own page nests so deep
 
     def _real(self, value: Any) -> Any:
-        """With the paths of gradio's descriptions of files, and nothing else, as gradio has them."""
+        """Return a value with uploads as gradio names them, and without descriptions of other files."""
         if isinstance(value, list):
             return [self._real(one) for one in value]
         if not isinstance(value, dict):
@@ -56,12 +62,23 @@ class FolderNames:
         real = {name: self._real(one) for name, one in value.items()}
         if isinstance(path, str) and path.startswith(_UPLOADS):
             real["path"] = self._uploads + path.removeprefix(_UPLOADS)
+            if _is_missing_or_plain(real["path"]):
+                return real
+        if "path" in value:
+            real.pop("meta", None)
         return real
 
 
+def _is_missing_or_plain(path: str) -> bool:
+    """Return whether opening a path cannot wait, as it does for a pipe."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return True
+
+
 def _spellings(folder: Path) -> set[bytes]:
-    """How the path may stand in a message: as JSON writes it, with letters beyond ASCII or without, and as an
-    address does."""
+    """Return how a path may stand in a message: as JSON writes it, in ASCII or not, or as addresses do."""
     paths = {f"{form}/" for form in (folder, folder.resolve())}
     forms = {json.dumps(path, ensure_ascii=plain)[1:-1] for path in paths for plain in (False, True)}
     return {form.encode() for form in forms | {quote(path) for path in paths}}

@@ -9,9 +9,8 @@ import asyncio
 import base64
 import hashlib
 import ipaddress
+import math
 import re
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -22,16 +21,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.ui import scripts
+from app.web.attempts import Attempts
 from app.web.folder_names import FolderNames
-from app.web.served_files import ServedFiles, UploadRoom
+from app.web.served_files import ServedFiles, UploadRoom, page_script
 
 MAX_MESSAGE_BYTES = 2 * 2**20  # of a request that is no upload: settings and a prompt are a few kB
-LOGIN_ATTEMPTS, ALL_LOGIN_ATTEMPTS, LOGIN_SECONDS = 10, 100, 60.0
+_JOINS = 4  # of programs, and of pages, that ask for news: more at once would keep other answers waiting
+_KNOWN_BROWSER = "longtake-browser"
+_YEAR_SECONDS = 365 * 24 * 3600
 _AROUND_FILES = 2**16  # bytes of a form besides its files
 
 _API = "/gradio_api"
 _UPLOADED = f"{_API}/file=uploads/"
 _JOBS = "/jobs/"
+_SCRIPTS = f"/{scripts.ROUTE}/"
 _UPLOAD = f"{_API}/upload"
 # What a login page needs, and what tells nothing.
 _PUBLIC = re.compile(
@@ -39,12 +43,11 @@ _PUBLIC = re.compile(
     rf"|({_API})?/theme\.css|{_API}/(app_id|login_check|startup-events|user)"
 )
 _READ = re.compile(
-    rf"/config|/logout|{_JOBS}[^/]+/.+|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+"
-    rf"|heartbeat/[^/]+|call/[^/]+/[^/]+)"
+    rf"/config|/logout|{_SCRIPTS}.+|{_JOBS}[^/]+/.+"
+    rf"|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+|heartbeat/[^/]+|call/[^/]+/[^/]+)"
 )
-_WRITE = re.compile(
-    rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+|component_server)"
-)
+_WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)")
+_JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
 _SCRIPT = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 # Gradio sets styles on elements and makes functions of the text of its components, so neither can be banned.
@@ -83,8 +86,11 @@ class Hosts:
     trusted: set[str] = field(default_factory=set[str])
 
     def allows(self, host: str) -> bool:
-        """Whether `host`, a Host header, is one of them. Any address may be written as a number where other
-        machines reach the server: only names can be pointed elsewhere."""
+        """Return whether `host`, a Host header, is one of them.
+
+        Any address may be written as a number where other machines reach the server: only names can be
+        pointed elsewhere.
+        """
         found = _HOST.fullmatch(host)
         if found is None:
             return False
@@ -98,7 +104,7 @@ class Hosts:
         return address.is_loopback or not self.local
 
     def owns(self, origin: str, host: str) -> bool:
-        """Whether a page of `origin` is this page, which was asked for as `host`."""
+        """Return whether a page of `origin` is this page, which was asked for as `host`."""
         try:
             parts = urlsplit(origin)
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -112,39 +118,6 @@ class Hosts:
         return same or parts.hostname in self.trusted
 
 
-class Attempts:
-    """Bounds how often an address may try a password. From any thread.
-
-    Args:
-        clock: seconds, never falling.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._tries: dict[str, list[float]] = {}
-
-    def begin(self, address: str) -> bool:
-        """Whether the address may try now; that counts as a try until `succeeded`."""
-        now = self._clock()
-        with self._lock:
-            recent = {
-                key: kept
-                for key, times in self._tries.items()
-                if (kept := [at for at in times if now - at < LOGIN_SECONDS])
-            }
-            self._tries = recent
-            if len(recent.get(address, [])) >= LOGIN_ATTEMPTS:
-                return False
-            if sum(map(len, recent.values())) >= ALL_LOGIN_ATTEMPTS:
-                return False
-            recent.setdefault(address, []).append(now)
-            return True
-
-    def succeeded(self, address: str) -> None:
-        with self._lock:
-            self._tries.pop(address, None)
-
-
 class Guard:
     """ASGI middleware around gradio's whole application, its own middleware included."""
 
@@ -153,6 +126,7 @@ class Guard:
     ) -> None:
         self._app, self._hosts, self._files, self._uploads = app, hosts, files, uploads
         self._login, self._attempts = login, Attempts()
+        self._joins = {from_page: asyncio.Semaphore(_JOINS) for from_page in (True, False)}
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,20 +144,24 @@ class Guard:
             await refusal(scope, receive, send)
         elif path.startswith(_JOBS):
             await self._files.of_job(scope["path"].removeprefix(_JOBS))(scope, receive, send)
+        elif path.startswith(_SCRIPTS):
+            await page_script(scope["path"].removeprefix(_SCRIPTS))(scope, receive, send)
         elif path.startswith(_UPLOADED):
             await self._files.upload(scope["path"].removeprefix(_UPLOADED))(scope, receive, send)
         elif path == "/login":
             await self._try_login(scope, receive, send)
         elif path == _UPLOAD:
             await self._upload(scope, receive, send)
+        elif scope["method"] == "POST" and _JOIN.fullmatch(path):
+            # A browser says whose page asks; a page must not wait for a crowd of programs.
+            async with self._joins["origin" in Headers(scope=scope)]:
+                await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
         else:
             await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
 
     def _incoming(self, scope: Scope, receive: Receive) -> Receive:
         bounded = _bounded(receive, MAX_MESSAGE_BYTES)
-        if not Headers(scope=scope).get("content-type", "").startswith("application/json"):
-            return bounded
-        return _changed(bounded, self._names.inward)
+        return _changed(bounded, self._names.inward) if scope["method"] == "POST" else bounded
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -211,7 +189,7 @@ class Guard:
         return None
 
     def _is_foreign(self, headers: Headers, method: str, path: str) -> bool:
-        """Whether a page of another site is behind this. Programs send neither header."""
+        """Return whether a page of another site is behind this. Programs send neither header."""
         site = headers.get("sec-fetch-site")
         if site in ("cross-site", "same-site"):
             # A link to the page is no harm.
@@ -228,14 +206,25 @@ class Guard:
             await _refuse(507, "There is no room for more uploads now; try later.")(scope, receive, send)
 
     async def _try_login(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
+        # The address that connects; what a header says of others behind it, anyone can write.
         address = (scope.get("client") or ("", 0))[0]
-        if scope["method"] == "POST" and not self._attempts.begin(address):
-            wait = {"retry-after": str(int(LOGIN_SECONDS))}
-            await _refuse(429, "Too many attempts. Wait a minute.", wait)(scope, receive, send)
+        browser = Request(scope).cookies.get(_KNOWN_BROWSER)
+        wait = self._attempts.begin(address, browser) if scope["method"] == "POST" else 0.0
+        if wait:
+            seconds = math.ceil(wait)
+            refusal = _refuse(429, f"Too many attempts. Wait {seconds} s.", {"retry-after": str(seconds)})
+            await refusal(scope, receive, send)
             return
-        await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
-        if send.status == 200:
-            self._attempts.succeeded(address)
+
+        async def remember(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                known = self._attempts.succeeded(address, browser)
+                MutableHeaders(scope=message).append(
+                    "set-cookie", f"{_KNOWN_BROWSER}={known}; Path=/; Max-Age={_YEAR_SECONDS}; HttpOnly"
+                )
+            await send(message)
+
+        await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), remember)
 
 
 class _Outgoing:
@@ -245,11 +234,9 @@ class _Outgoing:
         self._send, self._names = send, names
         self._held: tuple[Message, list[bytes]] | None = None
         self._is_stream = False
-        self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             _set_headers(message)
             headers = Headers(raw=message["headers"])
             kind = headers.get("content-type", "")
@@ -298,7 +285,7 @@ def _set_headers(message: Message) -> None:
 
 
 def _policy(document: bytes) -> str:
-    """The content policy for a page: of scripts in it, those run that it came with, and no others."""
+    """Return the content policy for a page: of scripts in it, those run that it came with, and no others."""
     digests = (hashlib.sha256(script).digest() for script in _SCRIPT.findall(document))
     inline = "".join(f" 'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return _POLICY.format(inline=inline)
@@ -315,14 +302,14 @@ def _is_logged_in(scope: Scope) -> bool:
 
 
 def _uncompressed(scope: Scope) -> Scope:
-    """For what is read on its way out: asked for as it is."""
+    """Return the scope of a request for an answer that is read on its way out: without compression."""
     if scope["path"].startswith(("/assets/", "/static/", "/svelte/")):
         return scope
     return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
 
 
 def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
-    """The whole body as one message, changed; what follows it as it comes."""
+    """Return the whole body as one message, changed; what follows it as it comes."""
     parts: list[bytes] | None = []
 
     async def whole() -> Message:
@@ -341,7 +328,7 @@ def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """A body that says nothing of its length is counted. The error is the one that gradio tidies up after."""
+    """Count a body, which may say nothing of its length. The error is the one that gradio tidies up after."""
     seen = 0
 
     async def counted() -> Message:

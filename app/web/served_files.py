@@ -1,4 +1,4 @@
-"""Which files the page serves: what jobs show, and what was uploaded; and how much of the latter is kept."""
+"""The files that the page serves: its scripts, what jobs show, and uploads, of which a limit is kept."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
+from app.ui import scripts
 from diffusers_helper.output.job_folder import JobFolder
 
 # Of a job's folder: the start picture, the versions of the video, a small picture of each section.
@@ -28,13 +29,13 @@ _YOUNG_SECONDS = 600.0  # an upload of that age may be about to become a job
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """The files that the page may show, by names that say nothing of where they lie.
+    """The files that the page may show, by names that do not say where they lie.
 
-    Both methods answer with the file, ranges included, and with the same refusal for what is not there and
-    what is not served.
+    Both methods answer with the file, ranges included, and with the same refusal for missing files and for
+    files that are not served.
 
     Attributes:
-        outputs: the folder of the jobs, absolute.
+        outputs: The folder of the jobs, absolute.
         uploads: gradio's folder for uploads and for the pictures of examples, absolute.
     """
 
@@ -42,7 +43,7 @@ class ServedFiles:
     uploads: Path
 
     def of_job(self, path: str) -> Response:
-        """A file that a job's folder is meant to show, by `<job>/<name>`."""
+        """Return a file that a job's folder is meant to show, by `<job>/<name>`."""
         job, _, name = path.partition("/")
         if _SHOWN.fullmatch(name) is None or not _is_plain(job):
             return _NOT_THERE
@@ -50,12 +51,12 @@ class ServedFiles:
         try:
             # A link may stand above the outputs folder, but no job's folder may lead out of it.
             is_job = JobFolder(folder).request.is_file() and folder.resolve() == self.outputs.resolve() / job
-        except OSError:  # a name that no file system takes
+        except OSError:  # a name that no file system accepts
             return _NOT_THERE
         return _served(folder, name) if is_job else _NOT_THERE
 
     def upload(self, path: str) -> Response:
-        """An upload, by its path below their folder."""
+        """Return an upload, by its path below the folder of uploads."""
         if not all(map(_is_plain, path.split("/"))):
             return _NOT_THERE
         return _served(self.uploads, path)
@@ -64,8 +65,18 @@ class ServedFiles:
 _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 
+def page_script(address: str) -> Response:
+    """Return a script of the page, by its address below the route of scripts."""
+    content = scripts.content(address)
+    if content is None:
+        return _NOT_THERE
+    # The address names the version, so what lies there never changes.
+    headers = {"cache-control": "private, max-age=31536000, immutable"}
+    return Response(content, media_type="text/javascript", headers=headers)
+
+
 def _is_plain(part: str) -> bool:
-    """Whether this is one part of a path that goes down, and not to something hidden."""
+    """Return whether this is one part of a path that leads down, and not to something hidden."""
     return bool(part) and not part.startswith(".") and not any(mark in part for mark in "/\\\0")
 
 
@@ -75,7 +86,7 @@ def _served(folder: Path, name: str) -> Response:
         real = (folder / name).resolve(strict=True)
         # No link in the folder may lead out of it.
         is_ours = real.is_relative_to(folder.resolve()) and stat.S_ISREG(real.stat().st_mode)
-    except OSError:  # nothing there, or a name that no file system takes
+    except OSError:  # there is nothing, or no file system accepts the name
         return _NOT_THERE
     if kind is None or not is_ours:
         return _NOT_THERE
@@ -85,11 +96,11 @@ def _served(folder: Path, name: str) -> Response:
 
 @dataclass(frozen=True)
 class UploadRoom:
-    """Keeps the folder of uploads below a size.
+    """The limits of the folder of uploads.
 
     Attributes:
-        max_bytes: of one upload.
-        max_total_bytes, max_files: of all that is kept.
+        max_bytes: The limit of one upload.
+        max_total_bytes, max_files: The limits of all uploads.
     """
 
     folder: Path
@@ -99,9 +110,10 @@ class UploadRoom:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
-        """Removes what broken-off uploads left, then the oldest ones until one more upload fits.
+        """Remove what interrupted uploads left, then the oldest uploads, until one more upload fits.
 
-        Returns: False if all that is left is too young to go.
+        Returns:
+            False if everything that is left is too young to be removed.
         """
         with self._lock:
             kept = sorted(self._files())
@@ -116,7 +128,7 @@ class UploadRoom:
                     path.unlink()
                     total, count = total - size, count - 1
                 if not broken_off:
-                    with contextlib.suppress(OSError):  # not empty
+                    with contextlib.suppress(OSError):  # it is not empty
                         path.parent.rmdir()
             return total + self.max_bytes <= self.max_total_bytes and count < self.max_files
 

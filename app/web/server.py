@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, Parser, add_find_mode, take_find_mode
+from app.commands.arguments import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    Parser,
+    add_find_mode,
+    error_line,
+    take_find_mode,
+)  # fmt: skip
 from app.jobs.service import JobService
-from app.jobs.stdio import open_closed_streams
+from app.jobs.stdio import open_closed_streams, say
+from app.machine import this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
+from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
-from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE, detect, profile_for
+from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
 _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
@@ -40,14 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         auth = _auth(arguments)
         _take_memory_settings(arguments)
         take_find_mode(arguments)
+        _check_proxies(os.environ)
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
-    except InputError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_BAD_INPUT
     except LongtakeError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_FAILED
+        sys.stderr.write(error_line(error, outputs="--outputs"))
+        return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
 
 
 def _parser() -> Parser:
@@ -104,7 +111,7 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
     """
     given = {CAP_VARIABLE: arguments.vram_cap_gb, PRESERVED_VARIABLE: arguments.preserved_gb}
     os.environ.update({name: value for name, value in given.items() if value is not None})
-    profile_for(detect(os.environ), os.environ)
+    this_profile(os.environ)
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
@@ -129,6 +136,25 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
             f"Set --auth USER:PASSWORD or {AUTH_VARIABLE}.",
         )
     return None
+
+
+def _check_proxies(environ: Mapping[str, str]) -> None:
+    """Refuse proxies that the libraries which come next could not be imported with.
+
+    Raises:
+        InputError: If there is one.
+    """
+    if importlib.util.find_spec("socksio") is not None:
+        return
+    for name in ("all_proxy", "https_proxy", "http_proxy"):
+        for variable in (name, name.upper()):
+            value = environ.get(variable, "")
+            if value.lower().startswith("socks"):
+                raise InputError(
+                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, since "
+                    "the package for SOCKS is not installed.",
+                    f"Unset {variable}, or install socksio beside Longtake.",
+                )
 
 
 def _free_port(server: str, port: int) -> int:
@@ -160,7 +186,7 @@ def _free_port(server: str, port: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
-    outputs = Path(arguments.outputs)
+    outputs = given_path(arguments.outputs, "outputs")
     service = JobService(outputs)
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
     signals = _StopSignals()
@@ -179,8 +205,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         )
         # Only now: the engine's start would slow down the page's.
         service.start(warm=True)
-        sys.stdout.write(f"Longtake is on {url}\nCtrl-C ends it.\n")
-        sys.stdout.flush()
+        say(f"Longtake is on {url}\nCtrl-C ends it.\n")
         signals.wait()
         _end_within(_END_SECONDS)
     finally:

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from platformdirs import user_cache_path
-
 from app.jobs.service import JobService
-from app.machine import read_calibration, this_local, this_profile
+from app.machine import cache_folder, this_local, this_profile
 from app.web.guard import Guard, Hosts
 from app.web.served_files import ServedFiles, UploadRoom
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.picture import MAX_BYTES
+from diffusers_helper.planning.estimates import Calibration
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 7860
 UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit, so that the refusal is our own sentence in most cases
-_SUBSCRIBERS = 200  # each open page holds one thread of the server's
+# Of gradio's slots, more than those who wait can hold: 100 pages, 500 calls, and 1000 that are being stored.
+_SLOTS = 2000
 _SERVER_SECONDS = 0.5
 
 
 def is_local(server: str) -> bool:
-    """Whether only this machine reaches a server on that address."""
+    """Return whether only this machine reaches a server on that address."""
     if server == "localhost":
         return True
     try:
@@ -56,7 +58,7 @@ def open_page(
     allowed_hosts: Sequence[str] = (),
     profile: Profile | None = None,
 ) -> tuple[gr.Blocks, str]:
-    """Serves the page in a thread.
+    """Serve the page in a thread.
 
     Args:
         outputs: the service's folder; the page serves the media of its jobs.
@@ -65,21 +67,21 @@ def open_page(
         allowed_hosts: names, besides this machine's own, under which the page may be asked for.
         profile: of the machine that memory is planned for; this one's, as the environment has it.
 
-    Returns: the page, for `close_page`, and its address.
+    Returns:
+        The page, for `close_page`, and its address.
 
     Raises:
-        InputError: if there is no such model, or the machine's calibration is of no use.
+        InputError: If there is no such model or no folder for uploads, or the calibration is of no use.
     """
-    os.environ.setdefault("GRADIO_TEMP_DIR", str(user_cache_path("longtake") / "page"))
+    _take_environment()
     from app.ui.catalogue import Catalogue
     from app.ui.page import build_page
     from app.ui.planner import Planner
 
-    if profile is None:
-        profile = this_profile(os.environ)
-    planner = Planner(profile, read_calibration(profile.machine), this_local(os.environ))
+    profile, local = profile or this_profile(os.environ), this_local(os.environ)
+    planner = Planner(profile, Calibration.read(local.calibration, profile.machine.card), local)
     page = build_page(service, Catalogue.starting_with(model, planner))
-    outputs = outputs.expanduser().absolute()
+    outputs = given_path(outputs, "outputs").absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     _, url, public_url = page.launch(
         prevent_thread_lock=True,
@@ -91,7 +93,7 @@ def open_page(
         allowed_paths=[str(outputs)],  # from where gradio copies the answer of /generate; its route is closed
         blocked_paths=[str(outputs / ".longtake")],
         max_file_size=UPLOAD_BYTES,
-        max_threads=_SUBSCRIBERS,
+        max_threads=_SLOTS,
         quiet=True,
         ssr_mode=False,
         run_history=False,
@@ -105,8 +107,30 @@ def open_page(
     return page, public_url or url
 
 
+def _take_environment() -> None:
+    """Set what gradio and its server read of the environment, but for what a person has set.
+
+    Raises:
+        InputError: If there can be no folder for uploads.
+    """
+    os.environ.setdefault("GRADIO_TEMP_DIR", str(cache_folder() / "page"))
+    # Else whoever connects from this machine, as each visitor does by way of a proxy, could write another's
+    # address into a header. Who has a proxy that is to be believed sets this, as uvicorn describes it.
+    os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
+    # A table of all calls for a route that the guard does not open; it is made anew after each of them.
+    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder for uploads, {folder}, cannot be made ({error.strerror}); expected one to write to.",
+            "Set HOME, XDG_CACHE_HOME or GRADIO_TEMP_DIR to a folder that can be written.",
+        ) from error
+
+
 def close_page(page: gr.Blocks) -> None:
-    """Closes the server, without waiting long for browsers that hold a connection open."""
+    """Close the server, without waiting long for browsers that hold a connection open."""
     from gradio.tunneling import CURRENT_TUNNELS
 
     for tunnel in CURRENT_TUNNELS:
@@ -119,10 +143,12 @@ def close_page(page: gr.Blocks) -> None:
 def _guarded(
     hosts: Hosts, outputs: Path, *, has_login: bool
 ) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
-    """Puts the guard around the whole application before the server takes its first request.
+    """Put the guard around the whole application before the server takes its first request.
 
     Middleware that gradio is given would stand behind its own, which answers some requests itself.
     """
+
+    from app.web.sessions import LeanSessions
 
     uploads = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()
     settings: dict[str, Any] = {
@@ -134,6 +160,7 @@ def _guarded(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
+        app.state_holder = LeanSessions(app.get_blocks())
         app.middleware_stack = Guard(app.middleware_stack, **settings)
         yield
 
@@ -148,7 +175,7 @@ def _own_names(server: str) -> frozenset[str]:
 
 
 def _checker(user: str, password: str) -> Callable[[str, str], bool]:
-    """Compares in a time that does not hang on where the difference lies, or on which of the two is wrong."""
+    """Return a check of user and password whose time does not tell where the difference lies."""
     expected = (user.encode(), password.encode())
 
     def is_right(given_user: str, given_password: str) -> bool:

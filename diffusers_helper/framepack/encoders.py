@@ -1,4 +1,4 @@
-"""From a prompt to what the transformer reads: Llama's hidden states and CLIP's pooled output."""
+"""The encoders of prompt and picture: Llama's hidden states, CLIP's pooled output, SigLIP's hidden states."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from transformers import (
 
 from diffusers_helper.framepack.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TEMPLATE
 
-# Counted from the end: the last two layers, and the norm after them, are left out.
+# This is counted from the end: the last two layers, and the norm after them, are left out.
 _HIDDEN_STATE = -3
 
 
 @dataclass(frozen=True, slots=True)
 class TextCondition:
-    """What is known of one prompt.
+    """One prompt in the form that the transformer takes.
 
     Attributes:
-        states: (1, L, D) hidden states of its L tokens, 1 to 256; there is no padding.
-        pooled: (1, P) one vector for the whole prompt.
+        states: (1, L, D), the hidden states of its L tokens, 1 to 256; there is no padding.
+        pooled: (1, P), one vector for the whole prompt.
     """
 
     states: Tensor
@@ -36,7 +36,7 @@ class TextCondition:
 
 
 def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """Hidden states (1, L, D) of a prompt in HunyuanVideo's template, without the template's head.
+    """Return hidden states (1, L, D) of a prompt in HunyuanVideo's template, without the template's head.
 
     Only the prompt's own tokens go through the encoder. FramePack pads them to a fixed length; as the
     attention is causal and the padding comes last and is cut off by the transformer, the result is the same.
@@ -57,7 +57,7 @@ def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, promp
 
 
 def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """CLIP's pooled output (1, P) of the bare prompt; what exceeds CLIP's 77 tokens is left out."""
+    """Return CLIP's pooled output (1, P) for the bare prompt; tokens beyond CLIP's 77 are left out."""
     tokens = tokenizer(
         prompt,
         padding="max_length",
@@ -69,13 +69,13 @@ def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, pr
 
 
 def attention_mask(states: Tensor) -> Tensor:
-    """The mask (1, L) that the transformer asks for: all tokens count."""
+    """Return the mask (1, L) that the transformer requires, in which all tokens count."""
     return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
 
 
 def encode_vision(
     encoder: SiglipVisionModel, processor: SiglipImageProcessorPil, picture: Image.Image
 ) -> Tensor:
-    """Hidden states (1, tokens, D) of a picture, which is squashed to the encoder's square."""
+    """Return hidden states (1, tokens, D) of a picture, which is scaled to the encoder's square."""
     pixels = processor(images=np.asarray(picture), return_tensors="pt").pixel_values
     return encoder(pixels.to(encoder.device, encoder.dtype)).last_hidden_state

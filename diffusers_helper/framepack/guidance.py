@@ -18,13 +18,15 @@ _UNIT = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the whole video is made from.
+    """The prompt, the picture and the strengths that condition a section.
 
     Attributes:
-        positive: the prompt.
-        negative: what to keep away from; None where real guidance is off.
-        vision: (1, tokens, D) SigLIP's view of the picture.
-        guidance, cfg, cfg_rescale: as in the request.
+        positive: The prompt.
+        negative: The prompt to avoid; None where real guidance is off.
+        vision: (1, tokens, D), SigLIP's view of the picture.
+        guidance: The distilled guidance of the request.
+        cfg: The scale of real guidance.
+        cfg_rescale: The share of it that is rescaled.
     """
 
     positive: TextCondition
@@ -37,7 +39,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a section sees of the video: latents (1, 16, T, h, w) with their places in time."""
+    """The clean latents (1, 16, T, h, w) that a section sees, with their places in time."""
 
     indices: FrameIndices
     start: Tensor
@@ -47,7 +49,7 @@ class Context:
 
 
 class GuidedDenoiser:
-    """Clean latents by the transformer's velocity v: x0 = x - sigma v (flow matching).
+    """The transformer as a denoiser, by its velocity v: x0 = x - sigma v (flow matching).
 
     The weights' dtype is used for what the transformer computes; time, guidance and x0 stay in fp32.
     """
@@ -61,7 +63,7 @@ class GuidedDenoiser:
         self._positive, self._negative = (text and self._text_arguments(text) for text in texts)
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """x (1, 16, W, h, w) at the scalar noise level sigma -> x0 in the same shape and dtype."""
+        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in the same shape and dtype."""
         assert self._positive is not None
         v = self._velocity(x, sigma, self._positive)
         if self._negative is not None:
@@ -106,10 +108,10 @@ class GuidedDenoiser:
 
 
 def guide(positive: Tensor, negative: Tensor, cfg: float, rescale: float) -> Tensor:
-    """Classifier-free guidance: negative + cfg (positive - negative).
+    """Return negative + cfg (positive - negative), which is classifier-free guidance.
 
-    `rescale` mixes in the same with the spread of `positive`, which keeps large scales from overexposing
-    (Lin et al. 2023, arXiv 2305.08891, section 3.4).
+    `rescale` mixes in the same result with the spread of `positive`, which keeps large scales from
+    overexposing (Lin et al. 2023, arXiv 2305.08891, section 3.4).
     """
     guided = negative + cfg * (positive - negative)
     if rescale > 0:

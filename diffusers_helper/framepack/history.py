@@ -1,4 +1,4 @@
-"""The latents made so far, and the parts of them that a section and its decode need."""
+"""The clean latents made so far, and the parts of them that a section and its decode need."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from diffusers_helper.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X
 
 
 class History:
-    """Latents in order of time, fp32 on the CPU.
+    """The clean latents in order of time, fp32 on the CPU.
 
     Attributes:
-        start: (1, 16, 1, h, w), the picture's.
-        latents: (1, 16, T, h, w), all that is real so far. Forward mode begins with the picture's, inverted
+        start: The picture's latent, (1, 16, 1, h, w).
+        latents: All latents made so far, (1, 16, T, h, w). Forward mode begins with the picture's; inverted
             mode gets it with the last section.
     """
 
@@ -23,7 +23,7 @@ class History:
         self.latents = start if mode == "forward" else start[:, :, :0]
 
     def add(self, window: Tensor, section: Section) -> None:
-        """Takes the latents (1, 16, W, h, w) of a section."""
+        """Add the latents (1, 16, W, h, w) of a section."""
         if self._mode == "forward":
             self.latents = torch.cat([self.latents, window], dim=2)
         else:
@@ -31,7 +31,7 @@ class History:
             self.latents = torch.cat([*front, self.latents], dim=2)
 
     def context(self, section: Section) -> Context:
-        """What the section sees: the picture, and the latents nearest to it, zero where there are none."""
+        """Return the latents that a section sees: the picture's and the nearest ones, or zeros."""
         shape = list(self.start.shape)
         shape[2] = HISTORY
         nothing = self.start.new_zeros(shape)
@@ -44,9 +44,9 @@ class History:
         return Context(section.indices, self.start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> tuple[Tensor, int]:
-        """The latents to decode after a section, which has been added, and the place of the first.
+        """Return the latents to decode after a section was added, and the place of the first of them.
 
-        Places are counted from where the video began to grow: the picture, or the video's end.
+        Places are counted from the point where the video began to grow: the picture, or the video's end.
         """
         count, total = section.decode_latents, self.latents.shape[2]
         if self._mode == "inverted":

@@ -1,4 +1,4 @@
-"""The text around a prompt as HunyuanVideo was trained with it, and how long a prompt may be."""
+"""The text around a prompt, as in HunyuanVideo's training, and the limit of a prompt's length."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ TEMPLATE = (
 )
 HEAD_TOKENS = 95
 MAX_TEXT_TOKENS = 256
-# What the template puts behind a prompt.
+# The text that the template puts behind a prompt
 _TAIL_TOKENS = 8
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuses a prompt that the model would have to cut. The negative prompt counts only where it is used.
+    """Refuse a prompt that is too long for the model. The negative prompt counts only where it is used.
 
-    Does nothing where the model's tokenizer is not on this machine yet.
+    Nothing is checked while the model's tokenizer is not on this machine.
 
     Raises:
-        InputError: if a text has more than 256 tokens.
+        InputError: If a text has more than 256 tokens.
     """
     without = _count("", info)
     texts = {"prompt": request.prompt} | ({"negative": request.negative} if request.cfg > 1 else {})
@@ -43,19 +43,20 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
         count = all_of_it - without
         if count > MAX_TEXT_TOKENS:
             raise InputError(
-                f"{name} has {count} tokens; model {info.name} expects at most {MAX_TEXT_TOKENS}.",
-                "Shorten it.",
-            )
+                setting=name, found=f"has {count} tokens",
+                expected=f"at most {MAX_TEXT_TOKENS}, the most that model {info.name} reads",
+                remedy="Shorten it.",
+            )  # fmt: skip
 
 
 def encoded_tokens(text: str, info: ModelInfo) -> int:
-    """Tokens that the transformer reads of a prompt: those of the template behind its head.
+    """Return how many tokens the transformer reads of a prompt: those of the template behind its head.
 
-    Counted by the model's tokenizer. Where that is not on this machine yet, more than a tokenizer makes of
-    usual prompts: one for two bytes.
+    The model's tokenizer counts them. While it is not on this machine, the result is more than a tokenizer
+    makes of usual prompts: one token for two bytes.
 
     Raises:
-        InputError: if the tokenizer's file is of no use.
+        InputError: If the tokenizer's file cannot be used.
     """
     count = _count(text, info)
     if count is None:
@@ -64,7 +65,7 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 
 def _count(text: str, info: ModelInfo) -> int | None:
-    """Tokens of a text in the template, head and tail included; None without a tokenizer."""
+    """Return the number of tokens of a text in the whole template, or None without a tokenizer."""
     file = _tokenizer_file(info.parts["tokenizer"])
     if file is None:
         return None
@@ -72,16 +73,16 @@ def _count(text: str, info: ModelInfo) -> int | None:
     return len(_tokenizer(file, facts.st_mtime_ns, facts.st_size).encode(TEMPLATE.format(text)).ids)
 
 
-@lru_cache(maxsize=1)  # a large vocabulary takes a second to read
+@lru_cache(maxsize=1)  # reading a large vocabulary takes a second
 def _tokenizer(file: Path, changed: int, size: int) -> Any:
-    """`changed` and `size` are for the cache alone."""
-    from tokenizers import Tokenizer  # here: only a prompt to check has to pay for it
+    """Read a tokenizer. Its size and the time of its last change are part of the cache's key only."""
+    from tokenizers import Tokenizer  # only a check of a prompt needs it
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the package raises bare Exceptions
+    except Exception as error:  # the package raises plain Exceptions
         raise InputError(
-            f"{file} cannot be read ({error}); expected a tokenizer.", "Get the model's files anew."
+            f"{file} cannot be read ({error}); expected a tokenizer.", "Download the model's files again."
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

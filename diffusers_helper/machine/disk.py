@@ -1,4 +1,4 @@
-"""How fast weights come from the disk: measured once, for a bounded time, and remembered."""
+"""The speed at which weights are read from the disk, measured once within a time limit and remembered."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SECONDS = 2.0
 
 
 def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
-    """Bytes per second when a part of a file is read past the page cache; None where that cannot be done.
+    """Measure the bytes per second of reads past the page cache; None where that is impossible.
 
     Args:
-        seconds: after which no further block of 8 MiB is read.
+        seconds: The time after which no further block of 8 MiB is read.
     """
     flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
     if flags == os.O_RDONLY:
@@ -48,7 +48,7 @@ class DiskSpeeds:
     """Speeds by the folders that weights lie in. Safe from any thread.
 
     Attributes:
-        facts: where they are kept.
+        facts: Where the speeds are kept.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -58,12 +58,12 @@ class DiskSpeeds:
     )
 
     def known(self, file: Path) -> float | None:
-        """Bytes per second of the disk with this file, if it was measured before."""
+        """Return the bytes per second of the disk with this file, if it was measured before."""
         speed = self.facts.read(str(file.parent)).get("bytes_per_second")
         return float(speed) if isinstance(speed, int | float) and speed > 0 else None
 
     def measure(self, file: Path) -> float | None:
-        """As `known`; measured now where it was not."""
+        """Return the speed of the disk with this file, and measure it if it is not known."""
         known = self.known(file)
         if known is not None:
             return known
@@ -73,7 +73,7 @@ class DiskSpeeds:
         return speed
 
     def ask(self, file: Path) -> float | None:
-        """As `known`; where it was not measured, a thread begins to, once, and this returns at once."""
+        """Return the speed at once if it is known; otherwise let a thread measure it, once."""
         known = self.known(file)
         with self._lock:
             if known is None and file.parent not in self._threads:
@@ -83,7 +83,7 @@ class DiskSpeeds:
         return known
 
     def wait(self) -> None:
-        """Until what `ask` has begun is measured."""
+        """Wait until everything that `ask` has begun is measured."""
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:

@@ -1,4 +1,4 @@
-"""What was found out about this machine once and is worth keeping: small JSON files, one entry a key."""
+"""Facts about this machine that were found out once and are kept: small JSON files, one entry a key."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One file of them. A file that is missing or of no use is as good as none: no job fails for that.
+    """The facts in one file. A file that is missing or damaged counts as empty, so that no job fails for it.
 
     Attributes:
-        file: None for nowhere; then nothing is kept.
+        file: None keeps nothing.
     """
 
     file: Path | None = None
 
     def read(self, key: str) -> dict[str, Any]:
-        """The entry; empty if there is none."""
+        """Return the entry of a key; empty if there is none."""
         entry = self._all().get(key)
         return cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
 
     def write(self, key: str, entry: dict[str, Any]) -> None:
-        """Keeps the other entries."""
+        """Write an entry and keep the others."""
         if self.file is None:
             return
         entries = {**self._all(), key: entry}
@@ -40,12 +40,13 @@ class Facts:
             _log.warning("%s cannot be written (%s)", self.file, error)
 
     def forget(self) -> int:
-        """Removes the file.
+        """Remove the file.
 
-        Returns: how many entries it had.
+        Returns:
+            The number of entries that it had.
 
         Raises:
-            OSError: if it cannot be removed.
+            OSError: If it cannot be removed.
         """
         count = len(self._all())
         if self.file is not None:

@@ -1,4 +1,4 @@
-"""Which attention kernel SDPA ran on a card: found by `doctor`, kept for plans."""
+"""The attention kernel that SDPA runs on a card, which `doctor` finds out and plans use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from diffusers_helper.machine.facts import Facts
 
 
 def seen_kernel(facts: Facts, card: str) -> str:
-    """The operation that SDPA became on this card (`Machine.card`) with the torch that is installed.
+    """Return the operation that SDPA became on a card (`Machine.card`) with the installed torch.
 
-    Returns: its name; "" if nobody has looked.
+    Returns:
+        Its name; "" if nobody has looked.
     """
     kernel = facts.read(_key(card, _torch_version())).get("kernel")
     return kernel if isinstance(kernel, str) else ""
 
 
 def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
+    """Keep the attention kernel that SDPA ran on a card, with the version of torch."""
     facts.write(_key(card, torch_version), {"kernel": kernel})
 
 
@@ -27,7 +29,7 @@ def _key(card: str, torch_version: str) -> str:
 
 @lru_cache(maxsize=1)
 def _torch_version() -> str:
-    """As torch itself says, without importing it."""
+    """Return torch's version without importing torch."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What a program knows of the machine it runs on and hands to the library, which asks no environment."""
+"""The settings of a machine that a program hands to the library, which reads no environment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from diffusers_helper.machine.facts import Facts
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Settings of this machine rather than of a job.
+    """The settings of a machine, as opposed to those of a job.
 
     Attributes:
-        environ: environment variables; `profiles` tells which are read.
-        folder: where measurements of this machine and plans that were too large are kept; None for nowhere.
+        environ: Environment variables; `profiles` defines which are read.
+        folder: Where measurements of this machine and plans that were too large are kept; None for nowhere.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -23,22 +23,22 @@ class Local:
 
     @property
     def calibration(self) -> Path | None:
-        """Measured over estimated memory, by `benchmarks/calibrate_memory.py`."""
-        return self.folder and self.folder / "memory.json"
+        """Return the file with ratios of measured to estimated memory (`benchmarks/calibrate_memory.py`)."""
+        return self.folder and self.folder / "calibration.json"
 
     @property
     def learned(self) -> Facts:
-        """Which plans took too much memory (`memory.recovery`)."""
+        """Return the plans that took too much memory (`planning.recovery`)."""
         return self._facts("smaller_plans.json")
 
     @property
     def kernels(self) -> Facts:
-        """Which attention kernel SDPA ran here (`attention`)."""
+        """Return the attention kernel that SDPA ran here (`machine.kernels`)."""
         return self._facts("attention.json")
 
     @property
     def disks(self) -> Facts:
-        """How fast the disks with weights are read (`disk`)."""
+        """Return the speeds of the disks with weights (`machine.disk`)."""
         return self._facts("disks.json")
 
     def _facts(self, name: str) -> Facts:

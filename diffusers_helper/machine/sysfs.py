@@ -1,4 +1,4 @@
-"""What the kernel says of cards and memory, in files: no driver library, no torch.
+"""The facts about cards and memory that the kernel gives in files, read without a driver library and torch.
 
 Every function takes the root of the file system, so that a test can lay out a machine of its own.
 """
@@ -20,10 +20,10 @@ class Gpu:
 
     Attributes:
         arch: gfx name, such as "gfx1100".
-        name: what the driver calls it, "" where it says nothing.
-        vram_total, vram_used: the card's own memory (of an APU: what the firmware set aside); bytes.
-        gtt_total, gtt_used: main memory that the card may use; bytes.
-        is_apu: whether it shares the processor's memory.
+        name: The driver's name for it; "" where it gives none.
+        vram_total, vram_used: The card's own memory (of an APU: what the firmware set aside); bytes.
+        gtt_total, gtt_used: Main memory that the card may use; bytes.
+        is_apu: Whether it shares the processor's memory.
     """
 
     arch: str
@@ -46,13 +46,13 @@ class HostMemory:
 
 
 def gfx_name(target_version: int) -> str:
-    """The name of KFD's `gfx_target_version`: 110000 is gfx1100, 90010 gfx90a; stepping in hexadecimal."""
+    """Return the name of KFD's `gfx_target_version`: 110000 is gfx1100, and 90010 is gfx90a (hexadecimal)."""
     major, minor, stepping = target_version // 10000, target_version // 100 % 100, target_version % 100
     return f"gfx{major}{minor:x}{stepping:x}"
 
 
 def amd_gpus(root: Path = ROOT) -> list[Gpu]:
-    """The AMD cards that ROCm's driver serves, in its order; empty where there is no such driver."""
+    """Return the AMD cards that ROCm's driver serves, in its order; none where there is no such driver."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
     found: list[Gpu] = []
     for node in sorted(nodes.glob("[0-9]*"), key=lambda path: int(path.name)):
@@ -81,7 +81,7 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
 
 
 def _card_of(root: Path, properties: dict[str, int]) -> Path | None:
-    """The card's folder below /sys/class/drm, by the render node's number that KFD knows."""
+    """Return the card's folder below /sys/class/drm, by the render node's number that KFD knows."""
     minor = properties.get("drm_render_minor")
     folder = root / f"sys/class/drm/renderD{minor}/device"
     return folder if minor and folder.is_dir() else None
@@ -95,7 +95,7 @@ def _bank_sizes(node: Path) -> Iterator[int]:
 
 
 def _properties(file: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Return the numbers in a file with lines of a name and a number."""
     return {match[1]: int(match[2]) for match in re.finditer(r"^(\w+) (\d+)$", _text(file), re.MULTILINE)}
 
 
@@ -112,12 +112,12 @@ def _text(file: Path) -> str:
 
 
 def rocm_version(root: Path = ROOT) -> str:
-    """Of the installation in /opt/rocm, "" without one. Torch's wheels bring libraries of their own."""
+    """Return the version in /opt/rocm, or "" without one. Torch's wheels bring libraries of their own."""
     return _text(root / "opt/rocm/.info/version")
 
 
 def host_memory(root: Path = ROOT) -> HostMemory:
-    """From /proc/meminfo; zeros where there is none. In a container its limit counts."""
+    """Return the memory in /proc/meminfo; zeros where there is none. In a container its limit counts."""
     sizes = {
         match[1]: int(match[2]) * _KIB
         for match in re.finditer(r"^(\w+): +(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)

@@ -1,11 +1,10 @@
-"""The device that a job computes on: a GPU, or main memory with an account of what is on it."""
+"""The device that a job computes on: a GPU, or main memory with an account of the tensors on it."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -13,20 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.memory.accounting import Account
-from diffusers_helper.memory.flush import FlushReport, flush_rocm_allocator
-from diffusers_helper.memory.repeats import Repeats
 
 
 class Device(ABC):
-    """Memory that can be asked, capped and flushed. All figures are bytes.
+    """Memory with figures, a cap and a flush. All figures are bytes.
 
-    Enter it around what computes on it (`with device:`, nested at will): without a GPU only that is counted,
-    and only on the thread that entered.
+    Enter it around all that computes on it (`with device:`, which may be nested). Without a GPU, only this is
+    counted, and only on the thread that entered.
 
     Attributes:
-        torch_device: where tensors go.
-        cap_bytes: what torch may hold on it; None for no cap.
-        has_gpu: whether it is a GPU, where copying costs and a flush gives memory back to the driver.
+        torch_device: The device of tensors.
+        cap_bytes: The most that torch may hold on it; None for no cap.
+        has_gpu: Whether it is a GPU, where copying costs time and a flush returns memory to the driver.
     """
 
     torch_device: torch.device
@@ -36,43 +33,43 @@ class Device(ABC):
     @property
     @abstractmethod
     def total_bytes(self) -> int:
-        """What the device has."""
+        """Return the bytes that the device has."""
 
     @abstractmethod
     def allocated_bytes(self) -> int:
-        """Of live tensors."""
+        """Return the bytes of live tensors."""
 
     @abstractmethod
     def reserved_bytes(self) -> int:
-        """What torch holds: live tensors, and what its allocator keeps for the next."""
+        """Return the bytes that torch holds: live tensors, and the unused memory of its allocator."""
 
     @abstractmethod
     def peak_bytes(self) -> int:
-        """The highest `reserved_bytes` since `reset_peak`; of an account, of live tensors."""
+        """Return the highest `reserved_bytes` since `reset_peak`; for an account, of live tensors."""
 
     @abstractmethod
     def reset_peak(self) -> None:
-        """The peak starts anew from what is there."""
+        """Start the peak again from the current figure."""
 
     @abstractmethod
     def free_bytes(self) -> int:
-        """What can still be had, under the cap, by this process."""
+        """Return the bytes that this process can still allocate under the cap."""
 
     @abstractmethod
     def limit(self, cap_bytes: int | None) -> None:
-        """Sets or lifts the cap. An allocation that would pass it raises `torch.OutOfMemoryError`."""
+        """Set or lift the cap. An allocation beyond it raises `torch.OutOfMemoryError`."""
 
     @abstractmethod
     def empty_cache(self) -> None:
-        """Gives what the allocator keeps unused back to the driver."""
+        """Return the allocator's unused memory to the driver."""
 
     @abstractmethod
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Says that these tensors are on the device, where the device cannot know it by itself."""
+        """Tell the device that these tensors are on it, which it may not know by itself."""
 
     @abstractmethod
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Says that these tensors are on the host, where the device cannot know it by itself."""
+        """Tell the device that these tensors are on the host, which it may not know by itself."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -82,23 +79,15 @@ class Device(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def computing(self, network: nn.Module) -> AbstractContextManager[None]:
-        """While entered, a device that has to watch each operation may spare itself those it knows."""
-        return nullcontext()
-
     def put(self, tensor: Tensor) -> Tensor:
-        """A copy on the device, contiguous and in storage of its own."""
+        """Return a copy on the device, contiguous and in storage of its own."""
         with self:
             copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.torch_device)
             return copy.copy_(tensor)
 
-    def flush(self, stage: str, min_resident_gb: float = 0.0) -> FlushReport:
-        """As `flush_rocm_allocator`."""
-        return flush_rocm_allocator(stage, min_resident_gb, device=self)
-
 
 class CudaDevice(Device):
-    """A GPU, AMD's or NVIDIA's: torch calls both cuda."""
+    """A GPU of AMD or NVIDIA; torch calls both cuda."""
 
     has_gpu = True
 
@@ -124,7 +113,7 @@ class CudaDevice(Device):
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def free_bytes(self) -> int:
-        """The driver's free memory and the allocator's own spare, as far as the cap allows."""
+        """Return the driver's free memory plus the allocator's unused memory, as far as the cap allows."""
         allocated = self.allocated_bytes()
         free = torch.cuda.mem_get_info(self.torch_device)[0] + self.reserved_bytes() - allocated
         return free if self.cap_bytes is None else max(0, min(free, self.cap_bytes - allocated))
@@ -138,10 +127,10 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Its tensors know where they are."""
+        """Do nothing, since the tensors know where they are."""
 
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Its tensors know where they are."""
+        """Do nothing, since the tensors know where they are."""
 
     def __enter__(self) -> Self:
         return self
@@ -160,12 +149,11 @@ class AccountingDevice(Device):
     def __init__(self, cap_bytes: int | None = None) -> None:
         self.torch_device = torch.device("cpu")
         self.account = Account(cap_bytes)
-        self._repeats = Repeats(self.account)
         self.cap_bytes = cap_bytes
 
     @property
     def total_bytes(self) -> int:
-        """The machine's memory."""
+        """Return the bytes of the machine's memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocated_bytes(self) -> int:
@@ -181,7 +169,7 @@ class AccountingDevice(Device):
         self.account.reset_peak()
 
     def free_bytes(self) -> int:
-        """Under the cap; without one, under the machine's memory."""
+        """Return the free bytes under the cap or, without one, of the machine's memory."""
         cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
         return max(0, cap - self.allocated_bytes())
 
@@ -189,16 +177,13 @@ class AccountingDevice(Device):
         self.cap_bytes = self.account.cap_bytes = cap_bytes
 
     def empty_cache(self) -> None:
-        """Nothing is kept."""
+        """Do nothing, since there is no cache."""
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
         self.account.adopt(what)
 
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
         self.account.release(what)
-
-    def computing(self, network: nn.Module) -> AbstractContextManager[None]:
-        return self._repeats.of(network)
 
     def __enter__(self) -> Self:
         self.account.__enter__()
@@ -211,10 +196,10 @@ class AccountingDevice(Device):
 
 
 def open_device(cap_bytes: int | None = None, torch_device: torch.device | str | None = None) -> Device:
-    """The device to compute on, with a cap on what torch may hold there.
+    """Return the device to compute on, with a cap on the memory that torch may hold there.
 
     Args:
-        cap_bytes: None for no cap.
+        cap_bytes: The cap; None for no cap.
         torch_device: None for the first GPU, or the accounting device where there is none.
     """
     wanted = torch.device(torch_device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,8 +1,8 @@
-"""Gives memory back between the stages of a job, and says how much each way of doing so gave.
+"""The flush that gives memory back between the stages of a job, and reports how much each way gave back.
 
 PyTorch's caching allocator takes memory with `hipMalloc`, so `empty_cache` does most of the work; trimming
 the device's default pool returns what MIOpen, rocBLAS or the asynchronous allocator have left there.
-Not tried on a Radeon.
+This was not tried on a Radeon.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.device import Device
+from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
-_GB = 1024**3
 
 # The places of the memory document, in their order in a job.
 WORKER_START = "worker-start"
@@ -47,14 +45,14 @@ _RESERVED_BYTES = 5
 
 @dataclass(frozen=True, slots=True)
 class FlushReport:
-    """What one flush gave back, in bytes.
+    """The bytes that one flush gave back.
 
     Attributes:
-        stage: where.
-        gc_bytes: of tensors that were garbage.
-        cache_bytes: that torch's allocator returned to the driver.
-        pool_bytes: that the default pool returned; 0 if it cannot be asked.
-        trimmed: whether there is such a pool and it has taken the call.
+        stage: The place in the job.
+        gc_bytes: Bytes of tensors that were garbage.
+        cache_bytes: Bytes that torch's allocator returned to the driver.
+        pool_bytes: Bytes that the default pool returned; 0 if it cannot be asked.
+        trimmed: Whether there is such a pool and it has accepted the call.
     """
 
     stage: str
@@ -67,19 +65,19 @@ class FlushReport:
 def flush_rocm_allocator(
     stage: str, min_resident_gb: float = 0.0, *, device: Device | None = None
 ) -> FlushReport:
-    """Collects garbage, empties torch's cache and trims the GPU's default memory pool.
+    """Collect garbage, empty torch's cache and trim the GPU's default memory pool.
 
-    Where there is no GPU the last two do nothing, in silence. What goes wrong in the driver is logged.
+    Without a GPU the last two do nothing. Errors of the driver are logged.
 
     Args:
-        stage: one of `FLUSH_STAGES`, for the log.
-        min_resident_gb: what the pool may keep.
-        device: what to measure and empty; None for torch's current GPU.
+        stage: One of `FLUSH_STAGES`, for the log.
+        min_resident_gb: GB that the pool may keep.
+        device: The device to measure and to empty; None for torch's current GPU.
     """
     uses_gpu = torch.cuda.is_initialized() if device is None else device.has_gpu
     allocated, reserved = _in_use(device, uses_gpu)
-    # A full collection looks at all that was ever imported, half a second of it. Next to the minutes of a
-    # stage on a GPU that is nothing; without one, a stage may be shorter.
+    # A full collection looks at everything that was imported, which takes half a second. That is little
+    # beside the minutes of a stage on a GPU; without one, a stage may be shorter.
     gc.collect(2 if uses_gpu or stage == EXCEPTION_CLEANUP else 1)
     gc_bytes = allocated - _in_use(device, uses_gpu)[0]
     if uses_gpu:
@@ -87,31 +85,36 @@ def flush_rocm_allocator(
     cache_bytes = reserved - _in_use(device, uses_gpu)[1] if uses_gpu else 0
     pool_bytes, trimmed = 0, False
     library = _PoolLibrary.of_this_process()
-    # With a GPU that nobody has used yet, asking for its pool would be its first use.
+    # Asking an unused GPU for its pool would be the first use of the GPU.
     if library is not None and (uses_gpu or not torch.cuda.is_available()):
         index = torch.cuda.current_device() if uses_gpu else 0
         if device is not None and device.torch_device.index is not None:
             index = device.torch_device.index
-        pool_bytes, trimmed = library.trim(stage, index, max(0, int(min_resident_gb * _GB)))
+        pool_bytes, trimmed = library.trim(stage, index, max(0, int(min_resident_gb * GB)))
     report = FlushReport(stage, max(0, gc_bytes), max(0, cache_bytes), pool_bytes, trimmed)
     _log.debug("[%s] gave back: %s", stage, report)
     return report
 
 
 def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:
-    """Allocated and reserved."""
+    """Return the allocated and the reserved bytes."""
     if device is not None:
         return device.allocated_bytes(), device.reserved_bytes()
     return (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) if uses_gpu else (0, 0)
 
 
 class _PoolLibrary:
-    """The two calls of the HIP run time, or of CUDA's, which has the same under its own names."""
+    """The calls for memory pools of the HIP run time, or of CUDA's, which has them under its own names."""
 
     _KINDS = (("libamdhip64", "hip", "ROCm"), ("libcudart", "cuda", "CUDA"))
 
     def __init__(self, path: str, prefix: str, title: str) -> None:
-        """Raises: OSError, AttributeError if the library is not loaded or too old for pools."""
+        """Look the calls up.
+
+        Raises:
+            OSError: If the library is not loaded.
+            AttributeError: If it is too old for pools.
+        """
         # RTLD_NOLOAD: a second run time beside the one that torch uses would know nothing of its memory.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         self._title, self._prefix = title, prefix
@@ -125,7 +128,7 @@ class _PoolLibrary:
 
     @classmethod
     def of_this_process(cls) -> _PoolLibrary | None:
-        """The run time that is loaded, under whatever version its file is named for; None without one."""
+        """Return the run time that is loaded, whatever version its file name has, or None without one."""
         maps = Path("/proc/self/maps")
         lines = maps.read_text(encoding="utf-8", errors="replace") if maps.is_file() else ""
         for name, prefix, title in cls._KINDS:
@@ -137,7 +140,7 @@ class _PoolLibrary:
         return None
 
     def trim(self, stage: str, index: int, keep_bytes: int) -> tuple[int, bool]:
-        """Trims a device's default pool to what it may keep; returns the bytes given back, and success."""
+        """Trim a device's default pool, and return the bytes given back and whether that worked."""
         pool = ctypes.c_void_p()
         status = self._get_pool(ctypes.byref(pool), index)
         if status == _NO_DEVICE:
@@ -155,7 +158,7 @@ class _PoolLibrary:
         return max(0, before - self._reserved(pool)), True
 
     def _reserved(self, pool: ctypes.c_void_p) -> int:
-        """What the pool holds, 0 if it does not say."""
+        """Return the bytes that the pool holds, 0 if it does not say."""
         value = ctypes.c_uint64()
         if self._get is None or self._get(pool, _RESERVED_BYTES, ctypes.byref(value)):
             return 0

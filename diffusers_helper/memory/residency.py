@@ -1,7 +1,7 @@
-"""Which networks are on the device, and the moves between there and main memory.
+"""The networks on the device, and the moves between there and main memory.
 
-The moves go by the names they have in FramePack. They trim nothing and decide nothing: what stays is the
-planner's decision, and memory goes back to the driver at the borders of the stages only.
+The moves have the names that they have in FramePack. They trim nothing and decide nothing: the planner
+decides what stays, and memory goes back to the driver between the stages only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, weights_of
-from diffusers_helper.planning.budget import GB
+from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ class Residency:
     """The networks that are on one device.
 
     Attributes:
-        device: which.
-        trace: told what the streaming does; None for no one.
+        device: The device.
+        trace: Told what the streaming does; None for nobody.
     """
 
     def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
@@ -46,20 +46,21 @@ class Residency:
 
     @property
     def bytes_streamed(self) -> int:
-        """Copied by streaming since the beginning."""
+        """Return the bytes that were copied by streaming since the beginning."""
         streamers = (placed.streamer for placed in self._placed.values())
         return self._bytes_streamed + sum(streamer.bytes_copied for streamer in streamers if streamer)
 
     def is_on_device(self, module: nn.Module, streamed: Sequence[int] = ()) -> bool:
-        """Whether it is there with exactly these blocks streamed."""
+        """Return whether a network is there with exactly these blocks streamed."""
         placed = self._placed.get(id(module))
         return placed is not None and placed.streamed == frozenset(streamed)
 
     def load_model_as_complete(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """All of a network onto the device.
+        """Move a whole network onto the device.
 
         Args:
-            dtype: what its weights are there; None for as they are stored.
+            model: The network.
+            dtype: The type of its weights there; None for the stored type.
         """
         self.move_model_to_device_with_memory_preservation(module, dtype=dtype)
 
@@ -73,15 +74,17 @@ class Residency:
         num_slots: int = 2,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """A network onto the device, but for the blocks that have to be streamed to preserve memory.
+        """Move a network onto the device, without the blocks that have to be streamed to preserve memory.
 
-        What was begun is undone where it fails.
+        If it fails, what was begun is undone.
 
         Args:
-            preserved_bytes: for the log.
-            blocks: the network's blocks in the order they run.
-            streamed: indices of those to stream, ascending.
-            num_slots: how many blocks there is room for on the device beside the resident ones.
+            model: The network.
+            preserved_bytes: For the log.
+            blocks: The network's blocks in the order they run.
+            streamed: Indices of those to stream, ascending.
+            num_slots: How many blocks there is room for on the device beside the resident ones.
+            dtype: The type of the weights there; None for the stored type.
         """
         self.unload_complete_models(module)
         placed = _Placed(module, weights_of(module, dtype))
@@ -106,7 +109,7 @@ class Residency:
         streamed: Sequence[int],
         num_slots: int = 2,
     ) -> None:
-        """These blocks of a network that is on the device whole are streamed from now on; the rest stays."""
+        """Stream these blocks of a network that is on the device whole; the rest stays."""
         placed = self._placed[id(module)]
         members = _members(placed.weights, blocks, streamed)
         for weight in (weight for block in members.values() for weight in block):
@@ -145,7 +148,7 @@ class Residency:
             _log.info("Loaded %s to %s as complete.", name, self.device)
 
     def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
-        """Nothing is left of these on the device, or of any if none is named; returns what was there."""
+        """Take these networks off the device, or all if none is named, and return what was there."""
         wanted = {id(module) for module in modules} or set(self._placed)
         gone: list[nn.Module] = []
         for key in [key for key in self._placed if key in wanted]:
@@ -163,7 +166,7 @@ class Residency:
 def _members(
     weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
 ) -> dict[int, list[Weight]]:
-    """Which weights belong to which of these blocks."""
+    """Return which weights belong to which of these blocks."""
     known = {id(weight.tensor): weight for weight in weights}
     return {
         index: [known[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]

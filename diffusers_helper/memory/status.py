@@ -1,6 +1,6 @@
 """Lines on the console that say how full the device is, in the words people know from FramePack on AMD.
 
-Nothing here sets a limit: plans and `Device.limit` do.
+Nothing here sets a limit; plans and `Device.limit` do.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import logging
 import torch
 
 from diffusers_helper.memory.device import CudaDevice, Device
+from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
-_GB = 1024**3
 
 MAX_VRAM_USAGE_GB: float = 20.0
 """The cap for cards of 20 to 24 GB, which leaves the driver room; in force where a device has none."""
@@ -21,17 +21,17 @@ _NEAR = 0.9
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
-    """GB (1024^3 bytes) of live tensors on a device; 0 without one.
+    """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one.
 
     Args:
         device: None for torch's current GPU.
     """
     found = _find(device)
-    return found.allocated_bytes() / _GB if found else 0.0
+    return found.allocated_bytes() / GB if found else 0.0
 
 
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
-    """Whether less than 90 % of the limit is allocated; warns if not.
+    """Return whether less than 90 % of the limit is allocated, and warn if not.
 
     Args:
         device: None for torch's current GPU.
@@ -41,7 +41,7 @@ def check_vram_limit(device: Device | torch.device | None = None, limit_gb: floa
     if found is None:
         return True
     limit = _limit_gb(found) if limit_gb is None else limit_gb
-    allocated = found.allocated_bytes() / _GB
+    allocated = found.allocated_bytes() / GB
     if allocated < _NEAR * limit:
         return True
     _log.warning("[VRAM Limit] Warning: Current allocation %.2f GB near limit %.2f GB", allocated, limit)
@@ -49,12 +49,13 @@ def check_vram_limit(device: Device | torch.device | None = None, limit_gb: floa
 
 
 def clear_cache_near_limit(device: Device | torch.device | None, model_name: str) -> bool:
-    """Empties the allocator's cache where `check_vram_limit` warns. Returns whether it did.
+    """Empty the allocator's cache where `check_vram_limit` warns, and return whether it did.
 
-    For the border between two stages: within a load the allocator is left alone.
+    It is called between two stages; during a load the allocator is left alone.
 
     Args:
-        model_name: what is about to be loaded.
+        device: None for torch's current GPU.
+        model_name: The model that is about to be loaded.
     """
     found = _find(device)
     if found is None or check_vram_limit(found):
@@ -65,25 +66,25 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
 
 
 def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
-    """One line with what is free, allocated and reserved; none without a device.
+    """Log one line with what is free, allocated and reserved; none without a device.
 
     Args:
         device: None for torch's current GPU.
-        prefix: put before the line as it is, such as "[Before VAE Load] ".
+        prefix: Text before the line, such as "[Before VAE Load] ".
     """
     found = _find(device)
     if found is None:
         return
-    allocated, limit = found.allocated_bytes() / _GB, _limit_gb(found)
+    allocated, limit = found.allocated_bytes() / GB, _limit_gb(found)
     share = 100 * allocated / limit if limit else 100.0
     _log.info(
         "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
         prefix,
-        _gb(found.free_bytes() / _GB),
+        _gb(found.free_bytes() / GB),
         _gb(allocated),
         share,
         _gb(limit),
-        _gb(found.reserved_bytes() / _GB),
+        _gb(found.reserved_bytes() / GB),
     )
 
 
@@ -95,7 +96,7 @@ def _find(device: Device | torch.device | None) -> Device | None:
 
 
 def _limit_gb(device: Device) -> float:
-    return MAX_VRAM_USAGE_GB if device.cap_bytes is None else device.cap_bytes / _GB
+    return MAX_VRAM_USAGE_GB if device.cap_bytes is None else device.cap_bytes / GB
 
 
 def _gb(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The only owner of what is on the device: it carries out the plans that `budget` makes."""
+"""The store, the only owner of what is on the device; it carries out the plans that `budget` makes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from diffusers_helper.memory.streaming import Trace
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
 
-# Where the memory document flushes: when all else has left and a stage's model is about to load, and after a
-# stage's models have left.
+# The places where the memory document flushes: before a stage's model loads, when all others have left, and
+# after a stage's models have left.
 _FLUSH_BEFORE = {"text": flush.POST_UNLOAD_TEXT_ENC, "sample": flush.POST_UNLOAD_TRANSFORMER}
 _FLUSH_AFTER = {
     "text_2": flush.POST_TEXT_ENCODING,
@@ -33,24 +33,24 @@ _STATUS = {"sample": "Transformer", "decode": "VAE"}
 
 
 class Source(Protocol):
-    """Where the store gets networks from, and what it has to know of them."""
+    """The place where the store gets networks and the facts about them."""
 
     def part(self, name: str) -> Any:
-        """The network, in main memory."""
+        """Return a network, in main memory."""
         ...
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
-        """Those that can be streamed, in the order they run."""
+        """Return the blocks that can be streamed, in the order they run."""
         ...
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """What its weights are on the device; None for as they are stored."""
+        """Return the type of a network's weights on the device; None for the stored type."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One entry of the store's log: what was loaded or unloaded, or where was flushed."""
+    """One entry of the store's log: a load, an unload, or a flush."""
 
     action: Literal["load", "unload", "flush"]
     name: str
@@ -58,14 +58,15 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """How one use of a model went. Bytes are those of tensors on the device, times seconds of the store's.
+    """The record of one use of a model. Bytes are those of tensors on the device.
 
     Attributes:
-        section: of the video, None before the first.
-        predicted_bytes, measured_bytes: the highest, by plan and in fact.
-        resident_bytes: weights that stayed, those of other models included.
-        streamed_bytes: copied in by streaming.
-        is_complete: whether it came to its end.
+        section: Of the video; None before the first.
+        begin, end: Seconds since the store was made.
+        predicted_bytes, measured_bytes: The peak, by plan and in fact.
+        resident_bytes: Weights that stayed, those of other models included.
+        streamed_bytes: The bytes that were copied in by streaming.
+        is_complete: Whether the use came to its end.
     """
 
     stage: str
@@ -81,15 +82,15 @@ class StageRecord:
 
 
 class Store:
-    """Puts one network after the other on a device, each as far as the plan allows, and takes it off again.
+    """The networks of a job, each put on a device as far as the plan allows and taken off again.
 
     Not for use by several threads.
 
     Attributes:
-        device: where to.
-        plan: the job's plan in force.
-        log: all moves, in order.
-        records: all stages, in order.
+        device: The device that they are put on.
+        plan: The job's plan in force.
+        log: All moves, in order.
+        records: All stages, in order.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Store:
         plan: JobPlan,
         trace: Trace | None = None,
     ) -> None:
-        """Empty."""
+        """Begin with an empty device."""
         self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
         self._source, self._weights = source, dict[str, Weights]()
         self._residency = Residency(device.torch_device, trace)
@@ -113,47 +114,47 @@ class Store:
 
     @property
     def bytes_streamed(self) -> int:
-        """Copied in by streaming since the beginning."""
+        """Return the bytes that were copied in by streaming since the beginning."""
         return self._residency.bytes_streamed
 
     @property
     def peak_bytes(self) -> int:
-        """The most that tensors took on the device."""
+        """Return the most bytes that tensors took on the device."""
         return max((record.measured_bytes for record in self.records), default=0)
 
     def follow(self, plan: JobPlan) -> None:
-        """Takes everything off the device and goes on by this plan."""
+        """Take everything off the device and follow this plan from here on."""
         self.clear()
         self._weights.clear()  # they may be of another type from here on
         self.plan = plan
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
     def clear(self) -> None:
-        """Nothing is left on the device."""
+        """Take everything off the device."""
         for name in list(self._networks):
             self._unload(name)
 
     def flush(self, stage: str) -> None:
-        """Gives back what nobody uses."""
+        """Give unused memory back to the driver."""
         self.log.append(Move("flush", stage))
-        self.device.flush(stage)
+        flush.flush_rocm_allocator(stage, device=self.device)
 
     @contextmanager
     def on_device(
         self, name: str, *, working_bytes: int, stage: str = "", section: int | None = None
     ) -> Iterator[Any]:
-        """A network that can be used while entered, whole or with blocks that are streamed.
+        """Provide a network that can be used while entered, whole or with blocks that are streamed.
 
         On leaving, also by an exception, nothing of it is left on the device, unless the plan says that
         everything stays there.
 
         Args:
-            working_bytes: the most that its inputs, activations and outputs will take.
-            stage: which use of it this is; its name if there is only one.
-            section: for the record.
+            working_bytes: The most that its inputs, activations and outputs will take.
+            stage: The use of the network; its name if there is only one.
+            section: For the record.
 
         Raises:
-            DoesNotFit: if it cannot be done within the cap; then nothing was moved.
+            DoesNotFit: If it cannot be done within the cap; then nothing was moved.
         """
         network = self._source.part(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
@@ -170,18 +171,17 @@ class Store:
             self.device.reset_peak()
             with self.device:
                 self._load(plan, network)
-                with self.device.computing(network):
-                    yield network
+                yield network
 
     def _weights_of(self, name: str, network: nn.Module) -> Weights:
-        """As the network really has them; what was known before it was loaded may be of another revision."""
+        """Return the sizes of the loaded network; figures from before may be of another revision."""
         if name not in self._weights:
             dtype = self._source.compute_dtype(name)
             self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
         return self._weights[name]
 
     def _make_room(self, plan: StagePlan, kind: str) -> None:
-        """The border between two stages: the only place where the allocator is asked to give back."""
+        """Prepare for a stage, at the only place where the allocator is asked to give memory back."""
         for name in plan.evict:
             self._unload(name)
         if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:
@@ -215,7 +215,7 @@ class Store:
 
     def _leave(self, plan: StagePlan, *, failed: bool) -> None:
         if failed:
-            # What state it is in is not known. The flush comes when the exception's tensors are gone too.
+            # Its state is unknown. The flush follows when the exception's tensors are gone too.
             self._unload(plan.model)
         elif not self.plan.keep_all_resident:
             self._unload(plan.model)

@@ -1,16 +1,16 @@
-"""Blocks of a network that do not fit on the device are copied in ahead of their turn.
+"""The streaming of blocks that do not fit on the device: they are copied in ahead of their turn.
 
 A thread copies the next streamed blocks while the ones before them compute: from the memory-mapped file
 through a pinned buffer, and from there on a second stream into a slot on the device; on a CPU straight into
 the slot. As many slots as the plan says exist on each side and none is ever added, so both the device's and
 the pinned memory are bounded, and weights are never in anonymous main memory.
 
-diffusers' group offloading, which has the same aim, was looked at first (0.42). It can keep no block
-resident: every group leaves after its forward. Its prefetch runs in the thread that computes, which stands
-still while weights are copied into pinned memory (`low_cpu_mem_usage=True`; otherwise all weights of the
-model are pinned for good), and it waits for the whole copy stream before each copy. To stream from disk it
-first writes the model's weights into a second set of files. Streams need an accelerator, so that nothing
-could be tested on a CPU.
+diffusers' group offloading (0.42) has the same aim, but does not serve. It can keep no block resident: every
+group leaves after its forward. Its prefetch runs in the thread that computes, which stands still while
+weights are copied into pinned memory (`low_cpu_mem_usage=True`; otherwise all weights of the model stay
+pinned), and it waits for the whole copy stream before each copy. To stream from disk it first writes the
+model's weights into a second set of files. Streams need an accelerator, so that nothing could be tested on a
+CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from diffusers_helper.memory.weights import Layout, Weight
 
 Event = Literal["copy", "copied", "wait", "run", "ran"]
-# Told what happens next, with the block's index; called in the thread that does it.
+# A function that is told what happens next, with the block's index, in the thread that does it.
 Trace = Callable[[Event, int], None]
 
 
@@ -36,9 +36,10 @@ class _Slot:
     """Room for one block.
 
     Attributes:
-        storage: on the device.
-        pinned: the same size in main memory, None on a CPU.
-        copied, released: on a GPU, when the copy into `storage` and the block's computation are done.
+        storage: On the device.
+        pinned: The same size in main memory; None on a CPU.
+        copied: On a GPU, the event after the copy into `storage`.
+        released: On a GPU, the event after the block's computation.
     """
 
     storage: Tensor
@@ -48,13 +49,13 @@ class _Slot:
 
 
 class Streamer:
-    """Feeds some of a network's blocks to the device, one after the other, as its forward pass comes to them.
+    """The feeder of a network's streamed blocks: each comes to the device before the forward pass needs it.
 
-    Works by hooks on the blocks, which are called in ascending order; blocks may be left out, as a step cache
-    does, or begun anew. Results are those of resident weights, to the bit.
+    It works by hooks on the blocks, which are called in ascending order; blocks may be left out, as a step
+    cache does, or begun again. The results are those of resident weights, to the bit.
 
     Attributes:
-        bytes_copied: in all.
+        bytes_copied: In all.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class Streamer:
         num_slots: int = 2,
         trace: Trace | None = None,
     ) -> None:
-        """Takes the slots' memory and begins to copy.
+        """Take the slots' memory and begin to copy.
 
         Args:
-            module: the network; when its forward begins, the first blocks are fetched.
-            blocks: index, block and weights of those to stream, in the order they run.
+            module: The network; the first blocks are fetched when its forward begins.
+            blocks: Index, block and weights of those to stream, in the order they run.
         """
         self._device, self._trace = device, trace
         self._indices = [index for index, _, _ in blocks]
@@ -105,9 +106,9 @@ class Streamer:
         return _Slot(storage, pinned, torch.cuda.Event(), torch.cuda.Event())
 
     def close(self) -> None:
-        """Ends the copying, gives the slots' memory back and leaves all blocks in main memory.
+        """End the copying, give the slots' memory back and leave all blocks in main memory.
 
-        Also after an exception within a forward pass. When it returns, the thread has ended.
+        This works after an exception within a forward pass too. When it returns, the thread has ended.
         """
         with self._changed:
             self._is_closed = True
@@ -128,7 +129,7 @@ class Streamer:
             self._trace(what, self._indices[place])
 
     def _enter(self, place: int) -> None:
-        """Before a block computes: waits until its weights are there."""
+        """Wait, before a block computes, until its weights are there."""
         self._tell("wait", place)
         slot = self._take(place)
         self._in_use = place, slot
@@ -138,7 +139,7 @@ class Streamer:
         self._tell("run", place)
 
     def _leave(self, place: int) -> None:
-        """After a block has computed, or failed to: its slot may be filled again."""
+        """Release a block's slot after the block has computed, or failed to."""
         if self._in_use is None or self._in_use[0] != place:
             return
         self._tell("ran", place)
@@ -165,14 +166,14 @@ class Streamer:
                 self._changed.wait()
 
     def _begin_pass(self) -> None:
-        """The first blocks are fetched, unless they are already."""
+        """Fetch the first blocks, unless they are there already."""
         with self._changed:
             is_coming = self._copying == 0 or (self._wanted and self._wanted[0] == 0)
             if not (is_coming or (self._ready and self._ready[0][0] == 0)):
                 self._want(0)
 
     def _want(self, place: int) -> None:
-        """The blocks from `place` on, in this order, and no others."""
+        """Ask for the blocks from `place` on, in this order, and no others."""
         self._pass += 1
         self._copying = None
         self._free.extend(slot for _, slot in self._ready)
@@ -181,7 +182,7 @@ class Streamer:
         self._changed.notify_all()
 
     def _copy_all(self) -> None:
-        """The thread's work."""
+        """Do the thread's work."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or (self._wanted and self._free))
@@ -212,7 +213,7 @@ class Streamer:
         if self._stream is None or slot.pinned is None:
             layout.fill(slot.storage)
         else:
-            slot.copied.synchronize()  # what was in the pinned buffer before has left it
+            slot.copied.synchronize()  # the former content of the pinned buffer has left it
             layout.fill(slot.pinned)
             with torch.cuda.stream(self._stream):
                 self._stream.wait_event(slot.released)

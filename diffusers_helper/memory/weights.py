@@ -1,9 +1,8 @@
 """A module's weights in two places: waiting in main memory, and in use on the device.
 
-A module stays the same object with the same parameters; only what their `.data` refers to changes. In main
-memory that is the memory-mapped file, which is never written to. What enters the device is copied into
-aligned storage, on a CPU too: some CPU kernels give other bits for weights that begin at odd addresses, as
-those in a file do.
+A module stays the same object with the same parameters; only their `.data` changes. In main memory that is
+the memory-mapped file, which is never written to. What enters the device is copied into aligned storage, on a
+CPU too: some CPU kernels give other bits for weights that begin at odd addresses, as those in a file do.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# What the allocators of CPU and GPU align to at least, as far as any kernel asks.
+# The alignment that the allocators of CPU and GPU give at least, and that no kernel exceeds.
 _ALIGNMENT = {"cpu": 64}
 _ALIGNMENT_GPU = 256
 
@@ -24,9 +23,9 @@ class Weight:
     """One parameter or buffer.
 
     Attributes:
-        tensor: as the module holds it.
-        host: its values in main memory.
-        dtype: what it is on the device.
+        tensor: The tensor that the module holds.
+        host: Its values in main memory.
+        dtype: Its type on the device.
     """
 
     tensor: Tensor
@@ -35,11 +34,11 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """On the device."""
+        """Return the bytes on the device."""
         return self.host.numel() * self.dtype.itemsize
 
     def to_device(self, device: torch.device) -> None:
-        """Into storage of its own."""
+        """Copy the values into storage of their own on the device."""
         with torch.inference_mode(False):  # as the parameter is: it outlives the job
             placed = torch.empty(self.host.shape, dtype=self.dtype, device=device)
             self.tensor.data = placed.copy_(self.host)
@@ -49,11 +48,12 @@ class Weight:
 
 
 def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weight]:
-    """All parameters and buffers, each once, in main memory as they are now.
+    """Return all parameters and buffers, each once, in main memory as they are now.
 
     Args:
-        dtype: what most parameters become on the device; None to leave them. Those that are stored in another
-            type than most are kept in it on purpose.
+        module: The module that holds them.
+        dtype: The type of most parameters on the device; None for the stored type. Those that are stored in
+            another type than most keep it on purpose.
     """
     parameters = list(module.parameters())
     stored = _most_common(parameters)
@@ -68,7 +68,7 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
 def sizes_of(
     module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Bytes of all parameters on the device, and of those in each block."""
+    """Return the bytes of all parameters on the device, and of those in each block."""
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
     def size(part: nn.Module) -> int:
@@ -106,7 +106,7 @@ class Layout:
         alignment = _ALIGNMENT.get(device.type, _ALIGNMENT_GPU)
         places: list[tuple[Weight, int]] = []
         end = 0
-        # Those of odd sizes come last: less is lost to alignment.
+        # Tensors of odd sizes come last, which loses less to alignment.
         for weight in sorted(weights, key=lambda weight: weight.num_bytes % alignment != 0):
             begin = -(-end // alignment) * alignment
             places.append((weight, begin))
@@ -114,12 +114,12 @@ class Layout:
         return cls(tuple(places), end)
 
     def fill(self, storage: Tensor) -> None:
-        """Copies the values in main memory into `storage`, bytes in main memory."""
+        """Copy the values in main memory into `storage`, bytes in main memory."""
         for weight, begin in self.places:
             _view(weight, begin, storage).copy_(weight.host)
 
     def use(self, storage: Tensor) -> None:
-        """The module's tensors refer to `storage` from now on."""
+        """Let the module's tensors refer to `storage` from now on."""
         for weight, begin in self.places:
             weight.tensor.data = _view(weight, begin, storage)
 

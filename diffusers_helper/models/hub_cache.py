@@ -1,4 +1,4 @@
-"""Where the files of a model's part lie on this machine, without asking the hub for anything."""
+"""Folders on this machine that hold the files of a model's parts, found without a request to the hub."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from diffusers_helper.models.registry import PartSource
 
 
 def local_folder(source: PartSource, file: str) -> Path | None:
-    """The folder of a part that has this file: the part's own, or that of the hub's local cache."""
+    """Return the folder of a part that has this file: its own, or that of the hub's local cache."""
     folder = Path(source.location, source.subfolder)
     if (folder / file).is_file():
         return folder
     if Path(source.location).is_absolute():
         return None
-    from huggingface_hub import try_to_load_from_cache  # here: only a model of the hub needs it
+    from huggingface_hub import try_to_load_from_cache  # only a hub model needs it
 
     path = f"{source.subfolder}/{file}".lstrip("/")
     found = try_to_load_from_cache(source.location, path, revision=source.revision)
@@ -23,7 +23,7 @@ def local_folder(source: PartSource, file: str) -> Path | None:
 
 
 def network_folder(source: PartSource) -> Path | None:
-    """The folder with a network's files; None for a model of the hub that is not here whole."""
+    """Return the folder with a network's files, or None for a hub model that is not completely here."""
     folder = Path(source.location, source.subfolder)
     if folder.is_dir():
         return folder
@@ -32,7 +32,7 @@ def network_folder(source: PartSource) -> Path | None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a part's folder has its configuration and every file of weights or words that belongs to it."""
+    """Return whether a part's folder has its configuration and all files of weights or vocabulary."""
     if not folder.is_dir():
         return False
     if (folder / "config.json").is_file():

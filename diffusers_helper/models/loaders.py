@@ -1,12 +1,11 @@
-"""The parts of a model: found on disk or on the hub, checked, and loaded by their own classes.
+"""The parts of a model, found on disk or on the hub, checked, and loaded by their own classes.
 
-Weights stay in the files, which the libraries map into memory: as long as nobody writes to them, and they
-keep the type they are stored in, they take no memory that the kernel could not have back at any time.
+The libraries map the weights of the files into memory. As long as nobody writes to the weights and they keep
+their stored type, they take no memory that the kernel could not reclaim at any time.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from transformers.utils import logging as transformers_logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.part_files import find_part, fingerprint, stored_dtype
 from diffusers_helper.models.registry import PARTS, ModelInfo
@@ -45,16 +45,16 @@ _CLASSES: dict[str, Any] = {
     "text_encoder_2": CLIPTextModel,
     "image_encoder": SiglipVisionModel,
 }
-# What the libraries raise for files that are missing, damaged or of another kind.
+# Exceptions of the libraries for files that are missing, damaged or of another kind.
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 
 
 class Models:
-    """The parts of one model. Each is loaded when it is first asked for, and stays loaded.
+    """The parts of one model. Each part is loaded when it is first asked for, and stays loaded.
 
     Attributes:
-        info: which model.
-        device: where its parts compute. They wait in main memory, in the type they are stored in.
+        info: The registered facts about the model.
+        device: The device that computes. The parts stay in main memory, in their stored type.
     """
 
     def __init__(
@@ -67,39 +67,41 @@ class Models:
 
     @property
     def fingerprint(self) -> str:
-        """Tells these weights from others. Complete only once all parts are loaded."""
-        return hashlib.sha256(json.dumps(self._fingerprints, sort_keys=True).encode()).hexdigest()
+        """Return a text that identifies these weights, complete only once all parts are loaded."""
+        return sha256_of([json.dumps(self._fingerprints, sort_keys=True).encode()])
 
     @property
     def is_loaded(self) -> bool:
         return len(self._parts) == len(PARTS)
 
     def load(self, cancel: CancelToken) -> None:
-        """Loads what is not loaded yet.
+        """Load the parts that are not loaded yet.
 
         Raises:
-            GenerationCancelled: between two parts, or within a download.
-            LongtakeError: if a part cannot be had, lacks a file, or does not fit the others.
+            GenerationCancelled: If the cancel comes between two parts or during a download.
+            LongtakeError: If a part is not available, lacks a file, or does not fit the others.
         """
         for name in PARTS:
             self.part(name, cancel)
         _check_fit(self.info, {name: self._parts[name] for name in _CLASSES})
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
-        """A network's blocks in the order they run, as `estimates` counts them."""
+        """Return a network's blocks in the order they run, as `estimates` counts them."""
         network = self.part(name)
         return [block for blocks in BLOCKS.get(name, ()) for block in getattr(network, blocks)]
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """What a network's weights are on the device; None for as they are stored."""
+        """Return the type of a network's weights on the device, or None for the stored type."""
         stored: torch.dtype = self.part(name).dtype
         wanted = dtype_for(name, stored, self.device)
         return None if wanted == stored else wanted
 
     def part(self, name: str, cancel: CancelToken | None = None) -> Any:
-        """One of `registry.PARTS` where it waits: what has no weights needs no device.
+        """Return one of `registry.PARTS` as it lies in main memory.
 
-        Raises: as `load`.
+        Raises:
+            GenerationCancelled: If the cancel comes before the part is loaded.
+            LongtakeError: If the part is not available or lacks a file.
         """
         if name not in self._parts:
             cancel = cancel or CancelToken()
@@ -107,7 +109,7 @@ class Models:
             folder = find_part(self.info.parts[name], cancel)
             _log.info("loading %s from %s", name, folder)
             try:
-                # A tensor made in inference mode can never be moved by its `.data`.
+                # A tensor that is made in inference mode can never be moved by its `.data`.
                 with torch.inference_mode(False):
                     self._parts[name] = _load(name, folder)
                 self._fingerprints[name] = fingerprint(folder)
@@ -117,7 +119,7 @@ class Models:
                 )
                 raise LongtakeError(
                     f"{name} of model {self.info.name} cannot be loaded from {folder} ({reason}).",
-                    "Check that the folder is complete, or get the model's files anew.",
+                    "Check that the folder is complete, or download the model's files again.",
                 ) from error
             if name in ("transformer", "vae"):
                 self._convolutions.install(self._parts[name])
@@ -131,13 +133,13 @@ def load_models(
     cancel: CancelToken | None = None,
     convolutions: MIOpenFallbackHandler | None = None,
 ) -> Models:
-    """The parts of a model, none of them loaded yet; `Models.load` or their first use does that.
+    """Return the parts of a model. None is loaded yet; `Models.load` or the first use does that.
 
     Args:
-        info: which model.
-        device: where it computes; None for the first GPU, or the CPU where there is none.
-        cancel: ends the call if it is set already.
-        convolutions: what stands by when a Conv3d fails; None for one that forgets what it learns.
+        info: The registered facts about the model.
+        device: The device that computes; None for the first GPU, or the CPU where there is none.
+        cancel: Raises before anything is done if it is already set.
+        convolutions: The fallback for failing Conv3d modules; None for one that forgets what it learns.
     """
     if cancel is not None:
         cancel.check()
@@ -146,10 +148,10 @@ def load_models(
 
 
 def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
-    """What a part computes in: as stored, but for fp16 on a CPU.
+    """Return the type in which a part computes: the stored one, except for fp16 on a CPU.
 
-    CPUs are slow at fp16 where they can do it at all. There the large text encoder becomes bf16, which takes
-    no more memory, and the small parts fp32.
+    CPUs are slow at fp16 if they support it at all. On a CPU, the large text encoder becomes bf16, which
+    takes no more memory, and the small parts become fp32.
     """
     if device.type != "cpu" or stored != torch.float16:
         return stored
@@ -160,11 +162,11 @@ def _load(name: str, folder: Path) -> Any:
     if name == "feature_extractor":
         return SiglipImageProcessorPil.from_pretrained(folder)
     if name.startswith("tokenizer"):
-        # The file's own tokenizer: transformers' LlamaTokenizer puts another pre-tokenizer in its place.
+        # Use the file's own tokenizer: transformers' LlamaTokenizer replaces its pre-tokenizer.
         if (folder / "tokenizer.json").is_file():
             return PreTrainedTokenizerFast.from_pretrained(folder)
         if not (folder / "vocab.json").is_file():
-            raise FileNotFoundError("it has neither tokenizer.json nor vocab.json")
+            raise FileNotFoundError("it contains neither tokenizer.json nor vocab.json")
         return CLIPTokenizer.from_pretrained(folder)
     kind = _CLASSES[name]
     _check_class(folder, kind)
@@ -177,14 +179,16 @@ def _load(name: str, folder: Path) -> Any:
         )
     lacking = sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])])
     if lacking:
-        raise ValueError(f"{len(lacking)} weights are missing or of another shape, {lacking[0]} the first")
+        raise ValueError(
+            f"{len(lacking)} weights are missing or have another shape; the first is {lacking[0]}"
+        )
     module = cast(nn.Module, module).eval().requires_grad_(False)
     return module
 
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Events tell what is going on; a bar per part would break into the log."""
+    """Switch off progress bars, which would interrupt the log; events report the progress."""
     libraries = [
         library for library in (diffusers_logging, transformers_logging) if library.is_progress_bar_enabled()
     ]
@@ -205,7 +209,7 @@ def _check_class(folder: Path, kind: Any) -> None:
 
 
 def _check_fit(info: ModelInfo, parts: dict[str, Any]) -> None:
-    """The sizes at which the parts meet."""
+    """Check the sizes at which the parts meet."""
     transformer = parts["transformer"].config
     expected = {
         "transformer takes latents of %s channels": (transformer.in_channels, 16),

@@ -1,11 +1,11 @@
-"""Where the files of a model's parts lie: a local folder, or a copy of a hub repository at one revision."""
+"""The files of a model's parts: a local folder, or a copy of a hub repository at one revision."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,24 @@ from safetensors import safe_open
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.files import sha256_of
 from diffusers_helper.models.hub_cache import is_complete
 from diffusers_helper.models.registry import PartSource
 
 _log = logging.getLogger(__name__)
 
-# What is read of each file to tell weights apart.
+# The samples of each file that tell weights apart.
 _SAMPLES, _SAMPLE_BYTES = 16, 65536
-# Configurations, vocabularies and weights; never pickles, which other files of a repository may be.
+# Configurations, vocabularies and weights; other files are left out, since they may be pickles.
 _WANTED = ("*.json", "*.safetensors", "*.txt")
 
 
 def find_part(source: PartSource, cancel: CancelToken) -> Path:
-    """The folder with one part's files; downloads what a hub repository has and this machine has not.
+    """Return the folder with one part's files, and download those of a hub repository that are missing.
 
     Raises:
-        GenerationCancelled: within a download.
-        LongtakeError: if there is no such folder, or the files cannot be had.
+        GenerationCancelled: If the cancel comes during a download.
+        LongtakeError: If the folder does not exist, or the files cannot be downloaded.
     """
     location = Path(source.location)
     if location.is_absolute() or location.is_dir():
@@ -46,7 +47,7 @@ def find_part(source: PartSource, cancel: CancelToken) -> Path:
     prefix = f"{source.subfolder}/" if source.subfolder else ""
     wanted = [prefix + pattern for pattern in _WANTED]
     with contextlib.suppress(LocalEntryNotFoundError):
-        # A revision never changes: what is here whole needs no question to the hub.
+        # A revision never changes, so that a complete copy needs no request to the hub.
         folder = _snapshot(source, wanted, local_files_only=True)
         if is_complete(folder):
             return folder
@@ -65,8 +66,9 @@ def find_part(source: PartSource, cancel: CancelToken) -> Path:
         folder, reason = None, (str(error).strip().splitlines() or [type(error).__name__])[0]
     if folder is None or not is_complete(folder):
         raise LongtakeError(
-            f"{source.location} is not whole on this machine and cannot be downloaded ({reason[:200]}).",
+            f"{source.location} is incomplete on this machine and cannot be downloaded ({reason[:200]}).",
             "Check the network connection and start again; what was downloaded is kept.",
+            code="download",
         )
     return folder
 
@@ -77,11 +79,11 @@ def _snapshot(source: PartSource, wanted: list[str], **options: Any) -> Path:
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
-    """The floating-point type that most of a part's weights are stored in.
+    """Return the floating-point type in which most of a part's weights are stored.
 
     Raises:
-        FileNotFoundError: if the folder has no safetensors file.
-        ValueError: if its weights are not floating-point.
+        FileNotFoundError: If the folder has no safetensors file.
+        ValueError: If the weights are not floating-point numbers.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -96,17 +98,17 @@ def stored_dtype(folder: Path) -> torch.dtype:
 
 
 def fingerprint(folder: Path) -> str:
-    """Tells weights apart by the names and sizes of their files and samples of their content.
+    """Return a text that identifies weights by their files' names and sizes and by samples of their content.
 
-    Reading all of a large model would take minutes; a change that leaves all samples as they are is not made
-    by accident.
+    Reading all of a large model would take minutes, and no accidental change leaves all samples as they are.
     """
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            for place in range(_SAMPLES):
-                file.seek(size * place // _SAMPLES)
-                digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
+    return sha256_of(part for path in sorted(folder.glob("*.safetensors")) for part in _samples(path))
+
+
+def _samples(path: Path) -> Iterator[bytes]:
+    size = path.stat().st_size
+    yield f"{path.name} {size} ".encode()
+    with path.open("rb") as file:
+        for place in range(_SAMPLES):
+            file.seek(size * place // _SAMPLES)
+            yield file.read(_SAMPLE_BYTES)

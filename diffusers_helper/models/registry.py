@@ -1,4 +1,4 @@
-"""Which models there are, where their parts lie, and what they expect. Names and numbers only, no weights."""
+"""The registered models: where their parts are, and what they expect. Names and numbers only, no weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.packing import MODES, Mode
-from diffusers_helper.request import RANGES
+from diffusers_helper.request import SETTINGS
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
@@ -22,7 +22,7 @@ _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartSource:
-    """Where `from_pretrained` finds one part: a local folder or a hub repository at a fixed revision."""
+    """The place of a part for `from_pretrained`: a local folder, or a hub repository at a fixed revision."""
 
     location: str
     subfolder: str = ""
@@ -31,14 +31,14 @@ class PartSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelInfo:
-    """What is known of a model before any of it is loaded.
+    """The facts about a model that are known before any of it is loaded.
 
     Attributes:
-        side, multiple: the picture shapes (`buckets.buckets`) it was made for.
-        modes: orders of sections it serves; the first is its default.
-        steps, guidance: what it works best with; the page starts from them.
-        vocabulary: words it knows, by group; empty for a model that reads free text.
-        examples: prompts that work.
+        side, multiple: The picture shapes (`buckets.buckets`) that it was made for.
+        modes: The orders of sections that it supports; the first is its default.
+        steps, guidance: The values that suit it best; the page starts with them.
+        vocabulary: The words that it knows, by group; empty for a model that reads free text.
+        examples: Prompts that work.
     """
 
     name: str
@@ -54,21 +54,22 @@ class ModelInfo:
     folder: Path | None = None
 
     def check_mode(self, mode: Mode) -> None:
-        """Raises InputError if the model was not made for this order of sections."""
+        """Raise InputError if the model was not made for this order of sections."""
         if mode not in self.modes:
             raise InputError(
-                f"mode is {mode!r}; model {self.name} expects {' or '.join(self.modes)}.",
-                "Choose that mode, or another model.",
-            )
+                setting="mode", value=mode,
+                expected=f"{' or '.join(self.modes)}, which model {self.name} was made for",
+                remedy="Choose that `mode`, or another `model`.",
+            )  # fmt: skip
 
     @property
     def known_words(self) -> list[str]:
-        """All that this model knows, lower case, sorted; empty if it takes free text."""
+        """Return all words that this model knows, lower case and sorted; empty if it takes free text."""
         entries = (entry for words in self.vocabulary.values() for entry in words)
         return sorted({word.lower() for entry in entries for word in entry.split()})
 
     def unknown_words(self, prompt: str) -> list[str]:
-        """Words of the prompt that this model does not know, in order, none twice. Empty for free text."""
+        """Return the prompt's words that the model does not know, in order, once each; none for free text."""
         known = self.known_words
         if not known:
             return []
@@ -76,12 +77,12 @@ class ModelInfo:
         return [word for word in dict.fromkeys(cleaned.split()) if word not in known]
 
 
-# Revisions are pinned so that a change on the hub cannot change a result or slip in other files.
+# Revisions are pinned, so that a change on the hub can neither change a result nor add other files.
 _COMMUNITY = "hunyuanvideo-community/HunyuanVideo"
 _COMMUNITY_REVISION = "e8c2aaa66fe3742a32c11a6766aecbf07c56e773"
 _REDUX = "lllyasviel/flux_redux_bfl"
 _REDUX_REVISION = "45b801affc54ff2af4e5daf1b282e0921901db87"
-# name: title, transformer's repository, its revision, order of sections it was trained for
+# name: title, the transformer's repository, its revision, the order of sections in its training
 _PUBLISHED: dict[str, tuple[str, str, str, Mode]] = {
     "framepack-i2v": (
         "FramePack I2V", "lllyasviel/FramePackI2V_HY",
@@ -134,7 +135,7 @@ def _read_facts(file: Path) -> dict[str, Any]:
     if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
         raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
     for name in ("steps", "guidance"):
-        bounds = RANGES[name]
+        bounds = SETTINGS[name]
         if name in facts and not bounds.low <= facts[name] <= bounds.high:
             raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
     return facts
@@ -158,15 +159,15 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
 
 
 def model_names() -> tuple[str, ...]:
-    """Registered names, the default first."""
+    """Return the registered names, the default first."""
     return (DEFAULT_MODEL, *_PUBLISHED)
 
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
-    """The facts of a registered model, or of a local folder where `allow_folder` says so.
+    """Return the facts of a registered model, or of a local folder where `allow_folder` says so.
 
     Raises:
-        InputError: if there is no such model, or a folder lacks one of the parts.
+        InputError: If there is no such model, or a folder lacks one of the parts.
     """
     if name == DEFAULT_MODEL:
         return _from_folder(name, _DEMO_FOLDER)
@@ -174,21 +175,24 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
         return _published(name, *_PUBLISHED[name])
     choices = ", ".join(model_names())
     if not allow_folder:
-        raise InputError(f"model is {short_repr(name)}; expected one of {choices}.", "Choose one of them.")
+        raise InputError(
+            setting="model", value=name, expected=f"one of {choices}", remedy="Choose one of them."
+        )
     try:
         folder = Path(name).expanduser()
         is_folder = folder.is_dir()
-    except (OSError, RuntimeError):  # a name no file system takes, a home directory that does not exist
+    except (OSError, RuntimeError):  # an impossible file name, or a home directory that does not exist
         folder, is_folder = Path(name), False
     if not is_folder:
         raise InputError(
-            f"model is {short_repr(name)}; expected one of {choices}, or a folder with the model's parts.",
-            "Check the spelling.",
-        )
+            setting="model", value=name, expected=f"one of {choices}, or a folder with the model's parts",
+            remedy="Check the spelling.",
+        )  # fmt: skip
     missing = [part for part in PARTS if not (folder / part).is_dir()]
     if missing:
         raise InputError(
             f"model folder {name} lacks {', '.join(missing)}; expected the folders {', '.join(PARTS)}.",
-            "Point --model at a complete folder.",
+            "Set `model` to a complete folder.",
+            setting="model",
         )
     return _from_folder(name, folder.resolve())

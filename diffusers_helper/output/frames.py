@@ -1,4 +1,4 @@
-"""One small picture per section, for the timeline of a page."""
+"""Decoded frames: their blending, and a small picture of each section for the page's timeline."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from torch import Tensor
 from diffusers_helper.files import write_atomic
 from diffusers_helper.packing import Mode, Section
 
-MAX_SIDE = 192  # pixels
+MAX_SIDE = 192  # in pixels
 
 
 def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) -> Path:
-    """Writes the picture from the middle of what a section adds to the video.
+    """Write the picture from the middle of the frames that a section adds to the video.
 
     Args:
-        folder: where the pictures go; made if it is missing.
-        frames: (T, H, W, 3), all that the section's decode gave, -1 to 1.
+        folder: The folder for the pictures, made if it is missing.
+        section: The section.
+        frames: (T, H, W, 3), all frames of the section's decode, -1 to 1.
+        mode: The order in which sections are made.
 
-    Returns: the file, named after the section's number.
+    Returns:
+        The file, named after the section's number.
     """
     own = section.decoded_frames - section.overlap_frames
     middle = own // 2 + (section.overlap_frames if mode == "forward" else 0)
@@ -38,16 +41,16 @@ def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) 
 
 
 def to_uint8(frames: Tensor) -> np.ndarray:
-    """Pixels of frames in -1 to 1: out of range is cut, the rest rounded to 0 to 255."""
+    """Return the pixels of frames in -1 to 1, clipped to that range and rounded to 0 to 255."""
     return (frames / 2 + 0.5).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
 
 
 class FrameBlender:
-    """Joins what the sections decode, and tells frames that are final from those that will still change.
+    """The joint of decoded sections, which separates final frames from those that will still change.
 
-    Neighbouring sections both decode the frames where they meet; over those the picture changes linearly from
-    the earlier section's to the later one's, as in FramePack. Only frames that face the next section are
-    kept.
+    Neighbouring sections both decode the frames where they meet. Over these frames the picture changes
+    linearly from the earlier section's to the later one's, as in FramePack. Only frames that face the next
+    section are kept.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -55,20 +58,21 @@ class FrameBlender:
         self._pending: Tensor | None = None
 
     def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
-        """Takes the frames that a section decoded, (T, H, W, 3) in -1 to 1.
+        """Blend a section's decoded frames, (T, H, W, 3) in -1 to 1, with those of the section before.
 
-        Where the frames of the section before are not known, nothing is blended; `pending` is right even so.
+        Without the frames of the section before nothing is blended; `pending` is correct nevertheless.
 
-        Returns: (final, pending) as `GrowingVideo.add_section` takes them.
+        Returns:
+            (final, pending) as `GrowingVideo.add_section` takes them.
 
         Raises:
-            ValueError: if there are not as many frames as the plan says.
+            ValueError: If the number of frames is not the planned one.
         """
         if len(frames) != section.decoded_frames:
             raise ValueError(f"{len(frames)} frames were decoded; expected {section.decoded_frames}.")
         overlap, pending = section.overlap_frames, section.pending_frames
         if self._pending is not None and overlap:
-            # From 1 to 0: how much of the frame that is earlier in time.
+            # The weight of the frame that is earlier in time, from 1 to 0
             earlier = torch.linspace(1, 0, overlap).view(-1, 1, 1, 1)
             if self._mode == "inverted":
                 rest, met = frames[:-overlap], frames[-overlap:]

@@ -11,7 +11,7 @@ from diffusers_helper.errors import InputError
 
 
 def new_job_id() -> str:
-    """An id that sorts by time and is safe as a file name: `20261121-081530-3f9a`."""
+    """Return an id that sorts by time and is safe as a file name: `20261121-081530-3f9a`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
@@ -37,6 +37,11 @@ class JobFolder:
     @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def states(self) -> Path:
+        """The job's states, one line for each change; the last one holds."""
+        return self.path / "states.jsonl"
 
     @property
     def memory(self) -> Path:
@@ -81,17 +86,27 @@ class JobFolder:
         """The finished video, or what there was when the job ended early."""
         return self.path / "video.mp4"
 
+    @property
+    def checkpoints(self) -> int:
+        """The number of results that a job which goes on does not compute again."""
+        return self.encodings.exists() + len(list(self.sections.glob("[0-9]*.safetensors")))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an engine has left something here."""
+        return self.segments.exists() or self.checkpoints > 0
+
     def remove_leftovers(self) -> None:
-        """Removes files that a process was writing when it died. Nobody may be writing."""
+        """Remove the files that a process was writing when it died. Nobody may be writing."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
 
     @classmethod
     def create(cls, outputs: Path, job: str | None = None) -> JobFolder:
-        """Makes a new folder below `outputs`.
+        """Make a new folder below `outputs`.
 
         Raises:
-            InputError: if nothing can be written there.
+            InputError: If nothing can be written there.
         """
         try:
             folder = cls(outputs.expanduser().absolute() / (new_job_id() if job is None else job))
@@ -102,6 +117,7 @@ class JobFolder:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
                 f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",
-                "Choose another one with --out or --outputs.",
+                "Choose another one with `outputs`.",
+                setting="outputs",
             ) from error
         return folder

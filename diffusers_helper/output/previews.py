@@ -1,4 +1,4 @@
-"""A glimpse of a section while it is being sampled, without the VAE."""
+"""The preview of a section while it is being sampled, made without the VAE."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ _FRAME_MILLISECONDS = round(4 / FPS * 1000)  # a latent frame stands for four fr
 class LatentColours:
     """A linear map from latents to RGB, fitted to the one picture whose latent is known: the start.
 
-    Ridge regression of the picture's colours, averaged over each latent's 8x8 pixels, on its latent. So it
-    fits any VAE, and needs no constants.
+    It is a ridge regression of the picture's colours, averaged over each latent's 8x8 pixels, on its latent.
+    Thus it fits any VAE and needs no constants.
     """
 
     def __init__(self, picture: Image.Image, start_latent: Tensor) -> None:
-        """Args:
-        picture: RGB, 8 times the latent's size.
-        start_latent: (1, 16, 1, h, w).
+        """Fit the map.
+
+        Args:
+            picture: RGB, 8 times the latent's size.
+            start_latent: (1, 16, 1, h, w).
         """
         height, width = start_latent.shape[-2:]
         small = picture.resize((width, height), Image.Resampling.BOX)
@@ -43,7 +45,7 @@ class LatentColours:
         self._weights = torch.linalg.solve(x.T @ x + penalty, x.T @ y)
 
     def frames(self, latents: Tensor) -> list[Image.Image]:
-        """One small picture per latent frame of (1, 16, T, h, w)."""
+        """Return one small picture for each latent frame of (1, 16, T, h, w)."""
         pixels = latents[0].double().cpu().permute(1, 2, 3, 0) - self._latent_mean
         colours = (pixels @ self._weights + self._colour_mean).clamp(0, 1) * 255
         size = latents.shape[-1] * _SCALE, latents.shape[-2] * _SCALE
@@ -54,14 +56,14 @@ class LatentColours:
 
 
 class Preview:
-    """Writes animated WebP files, at most two a second, and keeps the last two."""
+    """A writer of animated WebP files, at most two a second, of which it keeps the last two."""
 
     def __init__(self, folder: Path, colours: LatentColours) -> None:
         self._folder, self._colours = folder, colours
         self._last = -SECONDS_BETWEEN
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
-        """A picture of the prediction (1, 16, T, h, w), or None where the last one is too new."""
+        """Write the prediction (1, 16, T, h, w) as a picture; return None where the last one is too new."""
         now = time.monotonic()
         if now - self._last < SECONDS_BETWEEN:
             return None

@@ -1,4 +1,4 @@
-"""What a job tells the world while it runs: the events, in the order a reader may rely on."""
+"""The events of a running job, in the order that a reader may rely on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from diffusers_helper.packing import Section, SectionPlan
 
 
 class Report:
-    """Makes events out of what happens, with the job's id and the time since it started."""
+    """The sender of one job's events, with the job's id and the time since it started."""
 
     def __init__(
         self, job: str, plan: SectionPlan, video: GrowingVideo, on_event: Callable[[Event], None]
@@ -35,100 +35,75 @@ class Report:
         self._start = time.monotonic()
         self._frames_before = 0
 
+    def _tell(self, kind: Callable[..., Event], **facts: Any) -> None:
+        self._on_event(kind(job=self._job, time=self._seconds, **facts))
+
     @property
-    def _time(self) -> float:
+    def _seconds(self) -> float:
         return time.monotonic() - self._start
 
     def started(self, width: int, height: int) -> None:
+        """Tell that the job has started on a video of this size."""
         sections, frames = len(self._plan), self._plan.total_frames
-        self._on_event(
-            JobStarted(
-                job=self._job, time=self._time, sections=sections, frames=frames, width=width, height=height
-            )
-        )
+        self._tell(JobStarted, sections=sections, frames=frames, width=width, height=height)
 
     def warned(self, message: str) -> None:
-        self._on_event(Warned(job=self._job, time=self._time, message=message))
+        """Pass a sentence on to the person."""
+        self._tell(Warned, message=message)
 
     def stage(self, stage: Stage, section: Section | None = None) -> None:
-        number = section.number if section else None
-        self._on_event(StageStarted(job=self._job, time=self._time, stage=stage, section=number))
+        """Tell that a stage begins."""
+        self._tell(StageStarted, stage=stage, section=_number(section))
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None) -> None:
+        """Tell that a denoising step is finished."""
         picture = str(preview) if preview else None
-        self._on_event(
-            StepDone(
-                job=self._job,
-                time=self._time,
-                section=section.number,
-                step=step,
-                steps=steps,
-                preview=picture,
-            )
-        )
+        self._tell(StepDone, section=section.number, step=step, steps=steps, preview=picture)
 
     def piece(self, stage: Stage, section: Section | None, piece: int, pieces: int) -> None:
-        """Nothing is said of a work that is one piece."""
+        """Tell that the VAE has finished a piece, unless its work is a single piece."""
         if pieces > 1:
-            number = section.number if section else None
-            self._on_event(
-                PieceDone(
-                    job=self._job, time=self._time, stage=stage, section=number, piece=piece, pieces=pieces
-                )
-            )
+            self._tell(PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
 
     def section(self, section: Section, thumbnail: Path) -> None:
-        """A section can be watched in the video's latest version."""
-        frames = self._video.frames
-        in_front = (
-            frames - self._frames_before if self._plan.mode == "inverted" and self._frames_before else 0
-        )
+        """Tell that a section can be watched in the latest version of the video."""
+        frames, before = self._video.frames, self._frames_before
         self._frames_before = frames
-        self._on_event(
-            SectionFinished(
-                job=self._job,
-                time=self._time,
-                section=section.number,
-                sections=len(self._plan),
-                video=str(self._video.latest),
-                frames=frames,
-                added_in_front=in_front,
-                thumbnail=str(thumbnail),
-            )
+        self._tell(
+            SectionFinished,
+            section=section.number,
+            sections=len(self._plan),
+            video=str(self._video.latest),
+            frames=frames,
+            added_in_front=frames - before if self._plan.mode == "inverted" and before else 0,
+            thumbnail=str(thumbnail),
         )
 
     def finished(self, usage: Mapping[str, Any]) -> Path:
-        """The video gets its lasting name, which is returned. `usage`: Finished's figures of memory."""
+        """Give the video its lasting name, tell that the job is finished, and return the video's path.
+
+        Args:
+            usage: The figures of memory in `Finished`.
+        """
         video = self._video.finish()
-        seconds = self._time
-        self._on_event(
-            Finished(
-                job=self._job,
-                time=seconds,
-                video=str(video),
-                frames=self._video.frames,
-                seconds=seconds,
-                peak_host_bytes=_peak_host_bytes(),
-                **usage,
-            )
-        )
+        self._end(Finished, video, seconds=self._seconds, **usage)
         return video
 
     def cancelled(self) -> None:
-        """What there is of the video gets its lasting name."""
-        video = str(self._video.finish()) if self._video.latest else None
-        self._on_event(
-            Cancelled(
-                job=self._job,
-                time=self._time,
-                video=video,
-                frames=self._video.frames,
-                peak_host_bytes=_peak_host_bytes(),
-            )
-        )
+        """Give what there is of the video its lasting name, and tell that the job was cancelled."""
+        self._end(Cancelled, self._video.finish() if self._video.latest else None)
+
+    def _end(self, kind: Callable[..., Event], video: Path | None, **facts: Any) -> None:
+        name = None if video is None else str(video)
+        frames, peak = self._video.frames, _peak_host_bytes()
+        self._tell(kind, video=name, frames=frames, peak_host_bytes=peak, **facts)
+
+
+def _number(section: Section | None) -> int | None:
+    return section.number if section else None
 
 
 def _peak_host_bytes() -> int:
-    """Of this process, since it was started."""
+    """Return the most main memory that this process has held since it was started."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -11,8 +11,6 @@ threads. H.264, yuv420p, bt709 with limited range, index in front of the data (f
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -31,6 +29,7 @@ from av.container import OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
+from diffusers_helper.files import file_sum, replacing, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import FPS, MODES, Mode
 
@@ -43,10 +42,10 @@ _PRESET = "medium"
 _THREADS = 4
 # `stitchable` keeps headers independent of content and CRF, `cpu-independent` the choices of x264 from
 # depending on the instruction set; a join needs the first, equal bytes on all machines the second.
-# `mbtree` gives fewer bits to frames that nothing refers to, which the last of a segment always are: with it
-# they lie up to 3 dB below the mean, a seam at every join; without it, about 1 dB.
+# `mbtree` gives fewer bits to frames that nothing refers to, as to the last frames of each segment: they lie
+# up to 3 dB below the mean, a seam at every join. Without it they lie about 1 dB below.
 _X264 = "stitchable=1:cpu-independent=1:open-gop=0:mbtree=0"
-# A provisional segment is thrown away by the next section: a third of the work for about half a dB less.
+# The next section replaces a provisional segment, so these take a third of the work for half a dB less.
 # x264 lowers this chroma offset by itself at higher subme only; given here, the headers stay the same.
 _X264_PROVISIONAL = f"{_X264}:subme=1:me=dia:trellis=0:chroma-qp-offset=-2"
 # Frames by which x264 lets decoding run ahead of showing, with its default pyramid of B-frames.
@@ -55,7 +54,7 @@ _BT709 = 1  # the code of bt709 for primaries, transfer and matrix alike, ITU-T 
 # x264 writes its version and options into an SEI unit (NAL type 6).
 _STRIP_SEI = "filter_units=remove_types=6"
 _BITEXACT = {"fflags": "+bitexact"}
-# Opening a file decodes its first picture, unless told not to: 15 ms a segment that a join has no use for.
+# Opening a file decodes its first picture by default, which takes 15 ms a segment and helps no join.
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
 _CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 
@@ -64,12 +63,12 @@ _VERSION = re.compile(r"video-(\d+)\.mp4")
 
 
 def effective_crf(crf: int) -> int:
-    """The constant rate factor that is used for a wished one.
+    """Return the constant rate factor that is used for a requested one.
 
     Below 1 x264 turns to the lossless profile High 4:4:4 Predictive, which no browser plays.
 
     Raises:
-        ValueError: if `crf` is not a whole number from 0 to 51.
+        ValueError: If `crf` is not a whole number from 0 to 51.
     """
     if not isinstance(crf, int) or not 0 <= crf <= MAX_CRF:
         raise ValueError(f"crf is {crf!r}; expected a whole number from 0 to {MAX_CRF}.")
@@ -77,35 +76,36 @@ def effective_crf(crf: int) -> int:
 
 
 class GrowingVideo:
-    """Writes one job's video, section by section, and picks up where a writer before it ended.
+    """The writer of one job's video, section by section, which continues where an earlier writer ended.
 
     Files in `folder`: `segments/0001.mp4` and on, one per section in order of making (empty for a section
     without final frames), `video-0001.mp4` and on, the playable versions by the section they were made
     after, of which the last two are kept, and `video.mp4` after `finish()`. Each appears whole or not at all.
-    `segments/sums.json` has their SHA-256 sums: a file that is not as it was written is made again. One
+    `segments/sums.json` has their SHA-256 sums: a file that has changed since is made again. There may be one
     writer per folder at a time.
 
     Attributes:
-        latest: the newest playable version, None before the first section.
-        frames: its length, provisional frames included.
-        sections: sections whose frames are safe in the folder. After a restart the next call of
+        latest: The newest playable version; None before the first section.
+        frames: Its length, provisional frames included.
+        sections: Number of sections whose frames are safe in the folder. After a restart the next call of
             `add_section` is for section `sections + 1`; what a dead writer left of that one is replaced.
-        doubt: a sentence for a person about files that are not as they were written; "" if there are none.
+        doubt: A sentence for a person about files that have changed since they were written; "" if none has.
     """
 
     def __init__(
         self, folder: Path, *, width: int, height: int, mode: Mode, crf: int, fps: int = FPS
     ) -> None:
-        """Takes a folder as it stands: new, or with the sections of a writer before.
+        """Open a folder, new or with the sections of an earlier writer.
 
         Args:
-            width, height: frame size in pixels, multiples of 16.
-            mode: the order in which sections come.
-            crf: constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
-            fps: frames per second.
+            folder: The job's folder.
+            width, height: Frame size in pixels, multiples of 16.
+            mode: The order in which sections come.
+            crf: Constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
+            fps: Frames per second.
 
         Raises:
-            ValueError: for a size, mode, crf or fps out of range.
+            ValueError: For a size, mode, crf or fps out of range.
         """
         for name, value in (("width", width), ("height", height)):
             if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
@@ -115,7 +115,9 @@ class GrowingVideo:
         if fps < 1:
             raise ValueError(f"fps is {fps}; expected at least 1.")
         self._folder = folder.expanduser().absolute()
-        self._segments = JobFolder(self._folder).segments
+        job_folder = JobFolder(self._folder)
+        job_folder.remove_leftovers()
+        self._segments = job_folder.segments
         self._width, self._height, self._mode = width, height, mode
         self._crf = effective_crf(crf)
         self._fps = fps
@@ -143,18 +145,18 @@ class GrowingVideo:
             )
 
     def add_section(self, final: np.ndarray | None, pending: np.ndarray | None) -> Path:
-        """Encodes one section's frames and joins a new playable version.
+        """Encode one section's frames and join a new playable version.
 
         Args:
-            final: frames that no later section changes, uint8 RGB (T, H, W, 3) in order of time; None or
+            final: Frames that no later section changes, uint8 RGB (T, H, W, 3) in order of time; None or
                 T = 0 where there are none.
-            pending: frames that face the next section and will be part of its `final`, likewise.
+            pending: Frames that face the next section and will be part of its `final`, likewise.
 
         Returns:
             The new version. The one before it stays, so that a player can read it to its end.
 
         Raises:
-            ValueError: for arrays of another type or shape, or if there is not a single frame.
+            ValueError: For arrays of another type or shape, or if there is not a single frame.
         """
         final, pending = self._checked("final", final), self._checked("pending", pending)
         if not len(final) + len(pending):
@@ -179,15 +181,15 @@ class GrowingVideo:
         return version
 
     def finish(self) -> Path:
-        """Gives the latest version its lasting name, `video.mp4`; provisional frames stay in it.
+        """Give the latest version its lasting name, `video.mp4`; provisional frames stay in it.
 
         Raises:
-            ValueError: if there is no section yet.
+            ValueError: If there is no section yet.
         """
         if self.latest is None:
             raise ValueError(f"{self._folder} holds no section; expected at least one before finish().")
         video = JobFolder(self._folder).video
-        with _replacing(video) as temporary:
+        with replacing(video) as temporary:
             try:
                 os.link(self.latest, temporary)
             except OSError:  # a file system without hard links
@@ -205,16 +207,15 @@ class GrowingVideo:
         return {int(match[1]) for match in matches if match}
 
     def _is_whole(self, path: Path) -> bool:
-        """Whether a file is, to the byte, what was written."""
-        return path.is_file() and self._sums.get(path.name) == _sum_of(path)
+        """Return whether a file is, to the byte, what was written."""
+        return path.is_file() and self._sums.get(path.name) == file_sum(path)
 
     def _note(self, number: int) -> None:
-        """From here on section `number` counts as made."""
+        """Record that section `number` is made."""
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
         sums = {name: value for name, value in self._sums.items() if name in kept}
-        sums |= {path.name: _sum_of(path) for path in (self._segment(number), self._version(number))}
-        with _replacing(self._segments / _SUMS) as temporary:
-            temporary.write_text(json.dumps(sums, indent=1), encoding="utf-8")
+        sums |= {path.name: file_sum(path) for path in (self._segment(number), self._version(number))}
+        write_atomic(self._segments / _SUMS, json.dumps(sums, indent=1).encode())
         self._sums = sums
 
     def _checked(self, name: str, frames: np.ndarray | None) -> np.ndarray:
@@ -229,8 +230,8 @@ class GrowingVideo:
         return frames
 
     def _encode(self, path: Path, frames: np.ndarray, x264: str) -> None:
-        """Writes `frames`, (T, H, W, 3), as one segment of its own; no frame gives an empty file."""
-        with _replacing(path) as temporary:
+        """Write `frames`, (T, H, W, 3), as a segment; no frame gives an empty file."""
+        with replacing(path) as temporary:
             if not len(frames):
                 temporary.touch()
                 return
@@ -255,7 +256,7 @@ class GrowingVideo:
         return stream
 
     def _convert(self, frames: np.ndarray) -> Iterator[av.VideoFrame]:
-        """RGB to yuv420p with the matrix and range that the stream is tagged with, one frame at a time."""
+        """Convert RGB to yuv420p with the stream's matrix and range, one frame at a time."""
         reformatter = VideoReformatter()
         for index, pixels in enumerate(frames):
             frame = reformatter.reformat(
@@ -270,16 +271,16 @@ class GrowingVideo:
             yield frame
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
-        """Copies the packets of `segments`, in order of time, into one file; returns its frames.
+        """Copy the packets of `segments`, in order of time, into one file, and return its number of frames.
 
-        Time stamps count frames: a packet is decoded `_REORDER_DELAY` frames before the place it has in the
-        file, and shown at its own time in the segment after the frames of all segments before. So decoding
-        times rise by one frame a packet, and showing times have no gap at a join.
+        Time stamps count frames: a packet is decoded `_REORDER_DELAY` frames before its place in the file,
+        and shown at its own time in the segment after the frames of all segments before. So decoding times
+        rise by one frame a packet, and showing times have no gap at a join.
         """
         tick = Fraction(1, self._fps)
         position = 0
         options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * self._fps)}
-        with _replacing(path) as temporary, av.open(temporary, "w", format="mp4", options=options) as output:
+        with replacing(path) as temporary, av.open(temporary, "w", format="mp4", options=options) as output:
             target: VideoStream | None = None
             for segment in segments:
                 with av.open(segment, stream_options=_COPY_ONLY) as source:
@@ -302,7 +303,7 @@ class GrowingVideo:
 
 
 def _read_sums(file: Path) -> dict[str, str]:
-    """By the names of files; empty if there are none, or none that can be read."""
+    """Return the sums by the names of files; none if there is no file that can be read."""
     try:
         sums: Any = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -310,26 +311,6 @@ def _read_sums(file: Path) -> dict[str, str]:
     return {str(name): str(value) for name, value in sums.items()} if isinstance(sums, dict) else {}
 
 
-def _sum_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _count_frames(video: Path) -> int:
     with av.open(video) as container:
         return container.streams.video[0].frames
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path that becomes `path` when the block ends well; a reader or a crash sees old or new."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    # What a dead process left may be a hard link to a version; it must not be written through.
-    temporary.unlink(missing_ok=True)
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What of the machine's kernels an estimate has to know."""
+"""The properties of a machine's kernels that the estimates depend on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ Attention = Literal["fused", "math"]
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What computes.
+    """The kernels of a machine.
 
     Attributes:
         attention: "math" keeps the scores of all tokens with all tokens, in fp32.
-        conv_decode, conv_encode: times what the VAE takes with kernels that need no room of their own. On
-            ROCm others measured 2 and 4 (InvokeAI's VAE constants); not measured here.
+        conv_decode: The VAE's memory for decoding, as a multiple of what kernels without workspace take.
+            Others measured 2 on ROCm (InvokeAI's VAE constants); it was not measured here.
+        conv_encode: The same for encoding; others measured 4.
     """
 
     attention: Attention = "fused"

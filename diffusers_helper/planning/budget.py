@@ -1,22 +1,21 @@
-"""What of a model stays on the device and what is streamed: decided from integers, before anything is loaded.
+"""The decision what of a model stays on the device and what is streamed, made before anything is loaded.
 
 The rule: resident weights <= cap - max(preserved, working set + reserve), and no plan's peak exceeds the cap.
 A transformer's blocks that do not fit are copied in ahead of their turn, through a ring of `RING_BLOCKS`
-slots that lies in the preserved memory and is part of the peak.
+slots that lies in the preserved memory and is part of the peak. All figures are whole bytes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.units import GB, gb_text
 
-GB = 1024**3
 RING_BLOCKS = 2
-# What a default of preserved memory leaves for weights at least, as 18 of 20 GB do.
+# The least that a default of preserved memory leaves for weights, as 18 of 20 GB do.
 LEFT_FOR_WEIGHTS = 2 * GB
 
 
@@ -25,10 +24,10 @@ class Weights:
     """A model's weights as they lie on the device.
 
     Attributes:
-        name: the part's name in the registry.
-        total_bytes: all of them.
-        block_bytes: those of each block that can be streamed, in the order they run. The rest is always
-            resident while the model is in use.
+        name: The part's name in the registry.
+        total_bytes: The bytes of all weights.
+        block_bytes: The bytes of each block that can be streamed, in the order they run. The others are
+            always resident while the model is in use.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Stage:
     """One use of one model: "text", "text_2", "vae_encode", "vision", "sample" or "decode".
 
     Attributes:
-        working_bytes: most that inputs, activations and outputs take at a time.
+        working_bytes: The most that inputs, activations and outputs take at a time.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job needs with one size of the VAE's tiles (pixels; None where nothing is tiled)."""
+    """The needs of a job with one size of the VAE's tiles (in pixels; None where nothing is tiled)."""
 
     vae_tile_px: int | None
     stages: tuple[Stage, ...]
@@ -67,14 +66,14 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What there is.
+    """The memory that a job may use.
 
     Attributes:
-        total_bytes: the device's memory.
-        cap_bytes: most that this process may hold there, in all.
-        preserved_bytes: what weights leave free, at least.
-        reserve_bytes: what the process holds that no tensor shows: context, MIOpen's and BLAS' workspaces.
-        is_default: whether preserved_bytes is a default, which gives way to a small cap.
+        total_bytes: The device's memory.
+        cap_bytes: The most that this process may hold there, in all.
+        preserved_bytes: The least that weights leave free.
+        reserve_bytes: What the process holds that no tensor shows: context, MIOpen's and BLAS' workspaces.
+        is_default: Whether preserved_bytes is a default, which is lowered under a small cap.
     """
 
     total_bytes: int
@@ -84,12 +83,12 @@ class Budget:
     is_default: bool = False
 
     def with_cap(self, cap_bytes: int) -> Budget:
-        """The same under another cap."""
+        """Return the same budget under another cap."""
         return replace(self, cap_bytes=cap_bytes)
 
     @property
     def preserved_in_force(self) -> int:
-        """A default leaves LEFT_FOR_WEIGHTS; a person's own value stands."""
+        """Return the preserved bytes: a default leaves LEFT_FOR_WEIGHTS, a person's own value is kept."""
         if not self.is_default:
             return self.preserved_bytes
         return max(0, min(self.preserved_bytes, self.cap_bytes - LEFT_FOR_WEIGHTS))
@@ -97,19 +96,19 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """How one stage runs.
+    """The plan of one stage.
 
     Attributes:
-        stage, model: names.
-        resident_bytes: weights that stay on the device for the stage.
-        resident_blocks, streamed_blocks: indices of blocks, ascending.
-        ring_bytes: the device side of the ring; 0 where nothing is streamed.
-        slot_bytes: one slot of the ring: the largest streamed block.
-        streamed_bytes: what is copied in for one forward pass.
-        others_bytes: weights of other models that stay on the device meanwhile.
-        peak_bytes: others + resident + ring + working + reserve; never more than the cap.
-        evict: names of models that leave the device before.
-        reason: a sentence for people.
+        stage, model: Names.
+        resident_bytes: Weights that stay on the device for the stage.
+        resident_blocks, streamed_blocks: Indices of blocks, ascending.
+        ring_bytes: The device side of the ring; 0 where nothing is streamed.
+        slot_bytes: One slot of the ring, as large as the largest streamed block.
+        streamed_bytes: The bytes that are copied in for one forward pass.
+        others_bytes: Weights of other models that stay on the device meanwhile.
+        peak_bytes: Others + resident + ring + working + reserve; never more than the cap.
+        evict: Names of models that leave the device before.
+        reason: A sentence for people.
     """
 
     stage: str
@@ -130,12 +129,12 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """How all stages of a job run.
+    """The plan of all stages of a job.
 
     Attributes:
-        keep_all_resident: all models fit at once, and stay on the device between the stages and after.
-        peak_bytes: the highest of the stages'.
-        smallest_cap_bytes: with one byte less the job would be refused.
+        keep_all_resident: Whether all models fit at once and stay on the device between the stages.
+        peak_bytes: The highest peak of the stages.
+        smallest_cap_bytes: The cap below which the job would be refused.
     """
 
     budget: Budget
@@ -146,7 +145,11 @@ class JobPlan:
     smallest_cap_bytes: int
 
     def stage(self, name: str) -> StagePlan:
-        """Raises KeyError if the job has no such stage."""
+        """Return the plan of a stage.
+
+        Raises:
+            KeyError: If the job has no such stage.
+        """
         for plan in self.stages:
             if plan.stage == name:
                 return plan
@@ -154,52 +157,64 @@ class JobPlan:
 
 
 class DoesNotFit(InputError):
-    """No plan keeps within the cap.
+    """A cap that no plan keeps within.
 
     Attributes:
-        smallest_cap_bytes: a cap at which it would work, and below which nothing does.
-        stage: the first stage that does not fit.
-        remedies: three sentences; together they are `remedy`.
+        budget: The cap and what else there is.
+        demands: What was to fit, each in a way of its own.
+        stage: Name of the first stage that does not fit.
+        smallest_cap_bytes: A cap at which it would work, and below which nothing does.
+        remedies: Three sentences; together they are `remedy`.
     """
 
-    def __init__(self, budget: Budget, stage: Stage, smallest_cap_bytes: int) -> None:
-        preserved, name = budget.preserved_in_force, stage.model.name
+    code = "does_not_fit"
+
+    def __init__(self, budget: Budget, demands: Sequence[Demand]) -> None:
+        least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
+        stage = next(one for one in least.stages if smallest_cap(budget, (one,)) > budget.cap_bytes)
+        self.budget, self.demands, self.stage = budget, tuple(demands), stage.name
+        self.smallest_cap_bytes = smallest_cap(budget, least.stages)
         weights, working = least_resident(stage.model), stage.working_bytes + budget.reserve_bytes
-        message = (
-            f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
-            f"{gb_text(weights, up=True)} GB of {name}'s weights must be on the device, working takes "
-            f"{gb_text(working, up=True)} GB, and {gb_text(preserved)} GB are preserved."
-        )
-        cap = gb_text(smallest_cap_bytes, up=True)
-        by_cap = f"Set --vram-cap-gb to {cap} or more."
-        if smallest_cap_bytes > budget.total_bytes:
+        cap = gb_text(self.smallest_cap_bytes, up=True)
+        by_cap = f"Set `vram_cap_gb` to {cap} or more."
+        if self.is_too_large:
             by_cap = f"It would fit into {cap} GB; this device has {gb_text(budget.total_bytes)} GB."
-        by_preserved = "Or lower --preserved-gb, which holds weights back."
+        by_preserved = "Or lower `preserved_gb`, which holds weights back."
         if weights + working > budget.cap_bytes:
-            by_preserved = "Lowering --preserved-gb alone is not enough."
-        self.remedies = (by_cap, by_preserved, "Or choose a smaller --resolution, or --vae-tile auto.")
-        super().__init__(message, " ".join(self.remedies))
-        self.smallest_cap_bytes, self.stage = smallest_cap_bytes, stage.name
+            by_preserved = "To lower `preserved_gb` alone is not enough."
+        self.remedies = (by_cap, by_preserved, "Or choose a smaller `resolution`, or leave out `vae_tile`.")
+        super().__init__(
+            f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
+            f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, "
+            f"working takes {gb_text(working, up=True)} GB, and {gb_text(budget.preserved_in_force)} GB are "
+            "preserved.",
+            " ".join(self.remedies),
+            setting="vram_cap_gb",
+        )
 
+    @property
+    def is_too_large(self) -> bool:
+        """Return whether the device itself is smaller than the smallest cap."""
+        return self.smallest_cap_bytes > self.budget.total_bytes
 
-def gb_text(count: int, *, up: bool = False) -> str:
-    """Bytes as GB (1024^3) for people: two decimals, four below 1 GB; `up` never shows less than there is."""
-    scale = 100 if count >= GB else 10_000
-    whole = -(-count * scale // GB) if up else round(count * scale / GB)
-    return f"{whole / scale:.2f}" if scale == 100 else f"{whole / scale:.4f}".rstrip("0").rstrip(".")
+    @property
+    def is_preserved(self) -> bool:
+        """Return whether less preserved memory alone would do."""
+        freed = replace(self.budget, preserved_bytes=0, is_default=False)
+        return min(smallest_cap(freed, demand.stages) for demand in self.demands) <= freed.cap_bytes
 
-
-def gb_bytes(count: float) -> int:
-    """GB (1024^3), as people give them, as bytes."""
-    return math.floor(count * GB)
+    @property
+    def least(self) -> JobPlan:
+        """Return the plan under the smallest cap that works."""
+        return plan_job(self.budget.with_cap(self.smallest_cap_bytes), self.demands)
 
 
 @lru_cache(maxsize=64)
 def _spread_order(count: int) -> tuple[int, ...]:
-    """0 to count - 1 so that the indices before any place lie evenly: by reversed bits.
+    """Return 0 to count - 1 in an order whose beginnings are spread evenly: by reversed bits.
 
-    Resident blocks between streamed ones give the copies time. That the first n are among the first n + 1 is
-    what makes a larger cap never stream more.
+    Resident blocks between streamed ones give the copies time. Since the first n are among the first n + 1, a
+    larger cap never streams more.
     """
     bits = max(1, (count - 1).bit_length())
     reversed_bits = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
@@ -208,7 +223,7 @@ def _spread_order(count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The first `count` blocks of the spread order resident, the rest streamed."""
+    """A split of blocks: the first `count` of the spread order are resident, the others are streamed."""
 
     count: int
     resident_bytes: int
@@ -238,7 +253,7 @@ def _splits(model: Weights) -> tuple[_Split, ...]:
 
 
 def least_resident(model: Weights) -> int:
-    """Bytes on the device when as many blocks as possible are streamed, the ring included."""
+    """Return the bytes on the device when as many blocks as possible are streamed, with the ring."""
     return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
 
 
@@ -251,13 +266,13 @@ def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
 
 
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
-    """As many of the stage's weights on the device as the budget allows.
+    """Plan a stage with as many of its weights on the device as the budget allows.
 
-    Other models stay there only where this one fits beside them whole; else all of them leave first, so that
-    there is one large model at a time.
+    Other models stay there only where this one fits beside them whole. Otherwise all of them leave first, so
+    that there is one large model at a time.
 
     Raises:
-        DoesNotFit: if no split keeps within the cap.
+        DoesNotFit: If no split keeps within the cap.
     """
     splits = _splits(stage.model)
     others = [model for model in already_resident if model.name != stage.model.name]
@@ -267,7 +282,7 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
         evict, beside = tuple(model.name for model in others), 0
     fitting = [split for split in splits if _fits(budget, split, stage.working_bytes, beside)]
     if not fitting:
-        raise DoesNotFit(budget, stage, smallest_cap(budget, (stage,)))
+        raise DoesNotFit(budget, (Demand(None, (stage,)),))
     split = fitting[-1]
     order = _spread_order(len(stage.model.block_bytes))
     streamed = tuple(sorted(order[split.count :]))
@@ -307,17 +322,15 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
-    """The plan for the first of the demands that fits; give them by preference, largest tiles first.
+    """Return the plan for the first of the demands that fits; give them by preference, largest tiles first.
 
     Raises:
-        DoesNotFit: if none does.
+        DoesNotFit: If none of them fits.
     """
     for demand in demands:
         if smallest_cap(budget, demand.stages) <= budget.cap_bytes:
             return _plan(budget, demand, min(smallest_cap(budget, other.stages) for other in demands))
-    least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
-    stage = next(stage for stage in least.stages if smallest_cap(budget, (stage,)) > budget.cap_bytes)
-    raise DoesNotFit(budget, stage, smallest_cap(budget, least.stages))
+    raise DoesNotFit(budget, demands)
 
 
 def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
@@ -327,7 +340,7 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
     keep = all(_fits(budget, whole, stage.working_bytes) for stage in demand.stages)
     plans: list[StagePlan] = []
     for place, stage in enumerate(demand.stages):
-        # What the stages before have brought onto the device is still there.
+        # The weights of the earlier stages are still on the device.
         beside = {other.model.name: other.model for other in demand.stages[:place]} if keep else {}
         plans.append(plan_stage(budget, stage, tuple(beside.values())))
     peak = max(plan.peak_bytes for plan in plans)
@@ -335,7 +348,7 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
-    """The smallest cap under which each stage fits, one model at a time: exact to the byte."""
+    """Return, exact to the byte, the smallest cap under which each stage fits, one model at a time."""
     return max(_smallest_cap(budget, stage) for stage in stages)
 
 
@@ -344,7 +357,7 @@ def _smallest_cap(budget: Budget, stage: Stage) -> int:
         working = split.resident_bytes + split.ring_bytes + stage.working_bytes + budget.reserve_bytes
         kept = split.resident_bytes + budget.preserved_bytes
         if budget.is_default and split.resident_bytes <= LEFT_FOR_WEIGHTS:
-            # The default gives way until LEFT_FOR_WEIGHTS are left, and to nothing below that.
+            # The default is lowered until LEFT_FOR_WEIGHTS are left, and no further.
             kept = split.resident_bytes
         return max(working, kept)
 

@@ -1,9 +1,9 @@
-"""What each stage needs besides weights: inputs, activations and outputs, by shape, type, tile and backend.
+"""The memory that each stage needs besides weights: inputs, activations and outputs.
 
 Each formula counts tensors of one size that live at the network's fullest moment. The factors were fitted
 to peaks of live tensors that `benchmarks/calibrate_memory.py` measures, on the grids named at each. They hold
 for kernels that keep nothing large between operations, as on a CPU. What GPU kernels add was not measured on
-hardware: it is named (`Backend`), and a local calibration file takes the place of all guesses.
+hardware: `Backend` names it, and a local calibration file replaces all estimates.
 """
 
 from __future__ import annotations
@@ -23,48 +23,56 @@ from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
-# The sizes of the VAE's pieces in pixels that `auto` steps down through.
+# The sizes of the VAE's tiles in pixels that `auto` tries, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
-# What the template puts before a prompt (`prompts`), and the most tokens that may come after.
+# The tokens of the template before a prompt (`prompts`), and the most tokens that may follow.
 _HEAD_TOKENS, _MAX_TOKENS = 95, 256
 # Latent frames in one of the VAE's windows of time: they give 17 frames.
 _WINDOW_LATENTS = 5
 _SHRINK, _CHANNELS = 8, 16
-# So that the fits' scatter does not become a shortage, and buffers and other small things have a place.
+# A margin for the scatter of the fits, for buffers and other small tensors.
 _MARGIN, _SMALL = 1.02, 8 * 1024
-# Two tokens a side of the transformer's patch; history is packed 2 and 4 times more.
+# The transformer's patch has 2 latents a side; history is packed 2 and 4 times as densely.
 _PATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Measured over estimated working sets on one machine, by stage; 1 where nothing was measured."""
+    """Ratios of measured to estimated working sets on one machine, by stage; 1 where nothing was measured."""
 
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def apply(self, stage: str, num_bytes: int) -> int:
+        """Return an estimate corrected by the ratio of its stage."""
         return math.ceil(num_bytes * self.factors.get(stage, 1.0))
 
     @classmethod
-    def read(cls, file: Path, device: str) -> Calibration:
-        """Of this device ("cpu", "gfx1100"), from what `benchmarks/calibrate_memory.py` wrote; empty without.
+    def read(cls, file: Path | None, device: str) -> Calibration:
+        """Return the ratios of a device ("cpu", "gfx1100") that `benchmarks/calibrate_memory.py` wrote.
+
+        Args:
+            file: None are known without a file.
 
         Raises:
-            InputError: if the file is there and of no use.
+            InputError: If the file cannot be used.
         """
+        if file is None:
+            return cls()
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
             factors = {name: float(value) for name, value in data.get(device, {}).items()}
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{file} is no calibration ({error}).", "Delete it, or measure anew.") from error
+            raise InputError(
+                f"{file} is no calibration ({error}).", "Delete it, or measure again."
+            ) from error
         if not all(0.1 <= factor <= 100 for factor in factors.values()):
-            raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure anew.")
+            raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure again.")
         return cls(factors)
 
     def write(self, file: Path, device: str) -> None:
-        """Keeps the factors of other devices that the file has."""
+        """Write the ratios of a device and keep those of other devices that the file has."""
         known = (
             cast(dict[str, object], json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
         )
@@ -73,7 +81,7 @@ class Calibration:
 
 
 def latent_tokens(height: int, width: int) -> int:
-    """Tokens of the noisy window and of the history, for pixels as `packing` lays them out (F = 1, 2, 4)."""
+    """Return the tokens of noisy window and history, for pixels as `packing` lays them out (F = 1, 2, 4)."""
     h, w = height // _SHRINK, width // _SHRINK
 
     def patches(frames: int, factor: int) -> int:
@@ -84,14 +92,14 @@ def latent_tokens(height: int, width: int) -> int:
 
 
 def vision_tokens(encoder: Network) -> int:
-    """Patches of SigLIP's picture."""
+    """Return the number of patches of SigLIP's picture."""
     return (encoder.config["image_size"] // encoder.config["patch_size"]) ** 2
 
 
 def transformer_bytes(
     network: Network, height: int, width: int, *, text: int, vision: int, backend: Backend
 ) -> int:
-    """One forward pass with the sampler's state.
+    """Estimate one forward pass with the sampler's state.
 
     The fullest moment is the rotation of a block's keys, or its feed-forward part where the text is longer
     than the picture. Grid: 4 to 24 heads of 32 to 128, 96x176 to 960x416 pixels, 16 to 985 tokens of text and
@@ -104,7 +112,7 @@ def transformer_bytes(
     whole, rotated, forward, tables = (3.5, 14.9, 17.3, 3.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
     streams = max(whole * tokens + rotated * image, forward * tokens) * heads * head_dim * size
     streams += tables * image * head_dim * 4
-    # Picture, history and noise in fp32 and as the transformer takes them, and what the solver remembers.
+    # Picture, history and noise in fp32 and in the transformer's type, and the solver's memory.
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
@@ -113,7 +121,7 @@ def transformer_bytes(
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
-    """All hidden states, and the fullest moment of a layer.
+    """Estimate Llama: all hidden states, and the fullest moment of a layer.
 
     Grid: 3 and 6 layers of 64 to 256, 108 and 351 tokens, fp32 and bf16.
     """
@@ -123,7 +131,7 @@ def llama_bytes(network: Network, tokens: int) -> int:
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
-    """CLIP's text encoder: the fullest moment of a layer.
+    """Estimate CLIP's text encoder: the fullest moment of a layer.
 
     Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
     """
@@ -132,7 +140,7 @@ def encoder_bytes(network: Network, tokens: int) -> int:
 
 
 def vision_bytes(network: Network) -> int:
-    """SigLIP: its picture, or the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
+    """Estimate SigLIP: its picture, or the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     pixels = 3 * network.config["image_size"] ** 2
     values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
@@ -150,11 +158,11 @@ def stages(
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> tuple[Stage, ...]:
-    """A job's stages in the order of the memory document, with what each needs.
+    """Return a job's stages in the order of the memory document, with the needs of each.
 
     Args:
-        text: tokens that the transformer reads of the longest prompt.
-        texts: prompts; 2 with real guidance.
+        text: Tokens of the longest prompt that the transformer reads.
+        texts: Number of prompts; 2 with real guidance.
     """
     vision = vision_tokens(networks["image_encoder"])
     vae, piece = networks["vae"], (min(tile, height), min(tile, width))
@@ -176,7 +184,7 @@ def stages(
         ),
         "decode": ("vae", decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
     }
-    # The sampler puts what the encoders have made onto the device for as long as it works.
+    # The encoders' results are on the device as long as the sampler works.
     llama, encoder = networks["text_encoder"], networks["image_encoder"]
     size = networks["transformer"].dtype_bytes
     kept = (texts * text * llama.config["hidden_size"] + vision * encoder.config["hidden_size"]) * size
@@ -201,18 +209,18 @@ def demands(
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> tuple[Demand, ...]:
-    """What a job needs with each size of tiles, in the order given; `tile_steps` gives the usual ones."""
+    """Return a job's needs with each size of tiles, in their order; `tile_steps` gives the usual sizes."""
     given: dict[str, Any] = {"text": text, "texts": texts, "backend": backend, "calibration": calibration}
     return tuple(Demand(tile, stages(networks, height, width, tile, **given)) for tile in tiles)
 
 
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
-    """The sizes of tiles to try: only the one that is wanted, or `first` and all below."""
+    """Return the sizes of tiles to try: only `wanted` where it is given, or `first` and all smaller ones."""
     if wanted is not None:
         return (wanted,)
     return (first, *(tile for tile in TILES if tile < first))
 
 
 def largest_bucket(side: int, multiple: int) -> tuple[int, int]:
-    """Of the shapes of one resolution, the one whose sampling needs most, for a picture that is not known."""
+    """Return the shape of a resolution whose sampling needs most memory, for an unknown picture."""
     return max(buckets(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))

@@ -1,4 +1,4 @@
-"""The memory plan of a video before anything is loaded, and its cost: for the page, `plan` and the engine."""
+"""The memory plan of a video before anything is loaded, and its cost, for the page, `plan` and the engine."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from diffusers_helper.machine.facts import Facts
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
-from diffusers_helper.planning.budget import GB, Demand, JobPlan, gb_text
+from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, largest_bucket, tile_steps
 from diffusers_helper.planning.estimates import demands as demands_of
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.profiles import YOU, Profile
 from diffusers_helper.planning.recovery import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, duration, gb_text
 
 _PER_SECTION = ("sample", "decode")
-# What a person types so that plans are as large again as the card's memory lets them be.
+# The command that forgets the smaller plans of earlier shortages.
 FORGET = "python -m app doctor --forget-smaller-plans"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one stage does over a whole video.
+    """The work of one stage over a whole video.
 
     Attributes:
-        runs: how often its model comes onto the device.
-        passes: forward passes in one run.
-        streamed_bytes: copied in for one pass.
-        copied_bytes: copied in over the whole video, with the weights that stay while a run lasts.
+        runs: How often its model comes onto the device.
+        passes: Forward passes in one run.
+        streamed_bytes: The bytes that are copied in for one pass.
+        copied_bytes: The bytes that are copied in over the whole video, weights that stay for a run included.
     """
 
     stage: str
@@ -47,12 +48,12 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
-        height, width: pixels; for a picture that is not known, the shape that needs most.
-        waiting_bytes: weights that wait in main memory while they are streamed; they lie in files, so that
-            the kernel may drop them and read them again.
-        seconds_per_step: where main memory cannot hold them, by the disk's speed; None where it can, or the
-            disk's speed is not known.
-        notes: sentences for people.
+        height, width: Pixels; for an unknown picture, the shape that needs most memory.
+        waiting_bytes: Weights that wait in main memory while they are streamed. They lie in files, so
+            that the kernel may drop them and read them again.
+        seconds_per_step: The time to read them again at the disk's speed where main memory cannot hold them;
+            None where it can, or where the disk's speed is not known.
+        notes: Sentences for people.
     """
 
     job: JobPlan
@@ -67,10 +68,10 @@ class VideoPlan:
 
 
 def known_networks(info: ModelInfo, profile: Profile) -> dict[str, Network]:
-    """The networks of a model as this machine computes with them.
+    """Return the networks of a model as this machine computes with them.
 
     Raises:
-        LongtakeError: if a local model's files cannot be read.
+        LongtakeError: If a local model's files cannot be read.
     """
     return networks(
         info,
@@ -81,19 +82,19 @@ def known_networks(info: ModelInfo, profile: Profile) -> dict[str, Network]:
 
 
 def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
-    """Where the networks of a model lie, in the order of `NETWORKS`; None for what is not on this machine."""
+    """Return the folders of a model's networks, in the order of `NETWORKS`; None for one that is absent."""
     return tuple(network_folder(info.parts[name]) for name in NETWORKS)
 
 
 def weights_file(info: ModelInfo) -> Path | None:
-    """The largest file of the transformer's weights; None where they are not on this machine."""
+    """Return the largest file of the transformer's weights, or None where they are not on this machine."""
     folder = network_folder(info.parts["transformer"])
     files = folder.glob("*.safetensors") if folder else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
 def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float | None:
-    """What `ask` says of the disk with the transformer's weights; None where they are not on this machine."""
+    """Ask for the speed of the disk with the transformer's weights; None where they are absent."""
     file = weights_file(info)
     return ask(file) if file else None
 
@@ -106,9 +107,11 @@ def demands_for(
     width: int,
     calibration: Calibration | None = None,
 ) -> tuple[Demand, ...]:
-    """What a job needs, with the tiles that it may use.
+    """Return the needs of a job, with the tiles that it may use.
 
-    Raises: as `known_networks`, and InputError if the model's tokenizer is of no use.
+    Raises:
+        LongtakeError: If a local model's files cannot be read.
+        InputError: If the model's tokenizer cannot be used.
     """
     return demands_of(
         known_networks(info, profile),
@@ -123,10 +126,10 @@ def demands_for(
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
-    """Tokens of the longer of the prompts that are used.
+    """Return the tokens of the longest prompt that is used.
 
     Raises:
-        InputError: if the model's tokenizer is of no use.
+        InputError: If the model's tokenizer cannot be used.
     """
     return max(encoded_tokens(text, info) for text in _texts(request))
 
@@ -138,10 +141,9 @@ def _texts(request: GenerationRequest) -> tuple[str, ...]:
 def learned_levels(
     facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
 ) -> LearnedLevels:
-    """What jobs of this card, model, size and cap have learned of shortages.
+    """Return what jobs of this card, model, size and cap have learned from shortages.
 
-    Web process and engine name the same card in different words and see sizes that differ by a little, so
-    only what both know is part of the key.
+    Web process and engine may see sizes that differ by a little, so the key has rounded ones only.
     """
     machine = profile.machine
     size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
@@ -149,7 +151,7 @@ def learned_levels(
     if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
-    # A level is a place among the tiles that such a job may use.
+    # A level counts among the tiles that such a job may use.
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
     return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
 
@@ -166,19 +168,20 @@ def plan_video(
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[], float | None] = lambda: None,
 ) -> VideoPlan:
-    """The plan of a request and its cost.
+    """Plan a request and its cost.
 
     Args:
-        shape: height and width of the video in pixels; None where the picture is not known.
-        demands: what `demands_for` gave for the same, so that no file is read.
-        learned: of shortages in earlier jobs; the engine begins with the plan that they have left.
-        free_ram_bytes: what main memory has left for files.
-        disk_speed: of the disk with the weights, in bytes per second; only asked where they are read again
-            and again.
+        shape: Height and width of the video in pixels; None for an unknown picture.
+        calibration: Ratios of measured to estimated memory; used where `demands` is not given.
+        demands: The result of `demands_for` for the same request, so that no file is read.
+        learned: Shortages of earlier jobs; the plan begins where they ended.
+        free_ram_bytes: What main memory has left for files.
+        disk_speed: Returns bytes per second of the disk with the weights; called only where they are read
+            repeatedly.
 
     Raises:
-        DoesNotFit: if no plan keeps within the cap.
-        LongtakeError: if a local model's files cannot be read.
+        DoesNotFit: If no plan keeps within the cap.
+        LongtakeError: If a local model's files cannot be read.
     """
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
     if demands is None:
@@ -228,7 +231,9 @@ def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str, card: str) ->
 
 
 def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
-    how_long = f"about {seconds:.0f} s a step for that" if seconds else "the disk's speed is not known yet"
+    how_long = (
+        f"about {duration(seconds)} a step for that" if seconds else "the disk's speed is not known yet"
+    )
     return (
         f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
         f"memory, so that each step reads them from the disk again: {how_long}. Weights in 8 bit would "

@@ -1,4 +1,4 @@
-"""How large the networks of a model are, read from their files' headers or known: no tensor is touched."""
+"""The sizes of a model's networks, known or read from the headers of their files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Network:
     """One network as it computes.
 
     Attributes:
-        weights: their bytes on the device.
-        config: what its config.json says.
-        dtype_bytes: of one value that it computes with.
-        file_bytes: of its files.
+        weights: Their bytes on the device.
+        config: The content of its config.json.
+        dtype_bytes: The bytes of one value that it computes with.
+        file_bytes: The bytes of its files.
     """
 
     weights: Weights
@@ -41,8 +41,8 @@ class Network:
     file_bytes: int
 
 
-# The published weights, whose revisions are pinned: parameters in all, in each of the streamed blocks, and
-# what of the configuration matters here. All are stored in 2 bytes.
+# The published weights, whose revisions are pinned: all parameters, those of each streamed block, and the
+# entries of the configuration that matter here. All are stored in 2 bytes.
 _TRANSFORMER = {"num_attention_heads": 24, "attention_head_dim": 128}
 _PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "transformer": (12_874_314_816, (339_831_296,) * 20 + (141_591_808,) * 40, _TRANSFORMER),
@@ -68,17 +68,18 @@ def networks(
     vae_bytes: int | None = None,
     folders: Mapping[str, Path | None] = MappingProxyType({}),
 ) -> dict[str, Network]:
-    """All networks of a model, by the names of their parts.
+    """Return all networks of a model, by the names of their parts.
 
-    What lies on this machine is read. Of the published models' other parts the sizes are known.
+    Files on this machine are read. The sizes of other parts are known for the published models.
 
     Args:
-        on_cpu: without a GPU; what is stored in fp16 computes in other types there (`loaders.dtype_for`).
-        vae_bytes: of one value that the VAE computes with, where it is not as stored.
-        folders: where parts of the hub lie.
+        on_cpu: Whether there is no GPU; networks stored in fp16 compute in other types then
+            (`loaders.dtype_for`).
+        vae_bytes: The bytes of one value that the VAE computes with, if that is not the stored type.
+        folders: Where parts of the hub lie.
 
     Raises:
-        LongtakeError: if a local model's files cannot be read.
+        LongtakeError: If a local model's files cannot be read.
     """
     found: dict[str, Network] = {}
     for name in NETWORKS:
@@ -103,7 +104,7 @@ def _read(name: str, folder: Path, on_cpu: bool) -> Network:
         headers = [safetensors_header(file) for file in sorted(folder.glob("*.safetensors"))]
     except (OSError, ValueError, struct.error) as error:
         raise LongtakeError(
-            f"{name} in {folder} cannot be read ({error}).", "Get the model's files anew."
+            f"{name} in {folder} cannot be read ({error}).", "Download the model's files again."
         ) from error
     tensors = {key: value for header in headers for key, value in header.items()}
     prefixes = BLOCKS.get(name, ())
@@ -127,7 +128,7 @@ def _read(name: str, folder: Path, on_cpu: bool) -> Network:
 def _network(
     name: str, by_kind: Mapping[str, tuple[int, tuple[int, ...]]], config: Mapping[str, Any], on_cpu: bool
 ) -> Network:
-    """From counts of values, in all and in each block, by the type they are stored in."""
+    """Return a network from its numbers of values, in all and in each block, by their stored type."""
 
     def size(kind: str) -> int:
         widened = on_cpu and kind == "F16" and name != "text_encoder"
@@ -147,10 +148,10 @@ def _network(
 
 
 def safetensors_header(file: Path) -> dict[str, tuple[str, int]]:
-    """Type and number of values of each tensor in a safetensors file.
+    """Return type and number of values of each tensor in a safetensors file.
 
     Raises:
-        OSError, ValueError, struct.error: if it is none.
+        OSError, ValueError, struct.error: If the file is not one.
     """
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))

@@ -1,7 +1,7 @@
-"""What suits which card: cap, preserved memory, allocator, VAE, attention, MIOpen; each with its reason.
+"""The settings that suit a card, each with its reason: memory, allocator, VAE, attention and MIOpen.
 
-Decided from what the kernel says (`sysfs`), before torch exists, because the engine's environment has to be
-complete when it starts. None of the values was measured on a card here; the sources name who did.
+They are decided from what the kernel says (`sysfs`), before torch is imported, because the engine's
+environment has to be complete when it starts. We measured none of them on a card; the sources name who did.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.kernels import seen_kernel
+from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
 from diffusers_helper.planning.backend import ROCM, Attention, Backend
-from diffusers_helper.planning.budget import GB, Budget, gb_bytes
-from diffusers_helper.request import RANGES
+from diffusers_helper.planning.budget import Budget
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import GB, gb_bytes
 
 Kind = Literal["rocm", "cuda", "cpu"]
 VaeDtype = Literal["stored", "fp32", "bf16", "fp16"]
@@ -31,7 +34,7 @@ ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A value, why it is that, and who says so ("you" for a value from arguments, environment or page)."""
+    """A value, its reason, and its source ("you" for a value from arguments, environment or page)."""
 
     value: T
     reason: str
@@ -40,13 +43,13 @@ class Setting(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What computes.
+    """The device that computes.
 
     Attributes:
         kind: "rocm", "cuda" or "cpu".
         arch: gfx name; "" without an AMD card.
-        name: for people.
-        total_bytes: what the device has; 0 where only its driver would know.
+        name: The name for people.
+        total_bytes: The device's memory; 0 where only its driver would know.
     """
 
     kind: Kind
@@ -57,21 +60,21 @@ class Machine:
 
     @property
     def card(self) -> str:
-        """What is measured on it is kept under this name: "gfx1100", "cuda", "cpu"."""
+        """Return the name under which measurements are kept: "gfx1100", "cuda", "cpu"."""
         return self.arch or self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What suits a machine.
+    """The settings that suit a machine.
 
     Attributes:
-        family: name of the profile.
-        cap_bytes, preserved_bytes, reserve_bytes: as `Budget` has them.
-        vae_dtype: what the VAE computes in; "stored" is the type of its weights.
-        vae_tile: the largest pieces that "auto" takes, in pixels.
-        attention: which kernel SDPA is expected to run.
-        environment: variables of the engine.
+        family: The profile's name.
+        cap_bytes, preserved_bytes, reserve_bytes: As in `Budget`.
+        vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
+        vae_tile: The largest tiles that "auto" takes, in pixels.
+        attention: The kernel that SDPA is expected to run.
+        environment: Variables of the engine.
     """
 
     family: str
@@ -86,20 +89,19 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        """What the estimates have to know."""
+        """Return the facts that the estimates need."""
         base = ROCM if self.machine.kind == "rocm" else Backend()
         return replace(base, attention=self.attention.value)
 
     @property
     def vae_bytes(self) -> int | None:
-        """Of one value that the VAE computes with; None for as stored."""
+        """Return the bytes of one value that the VAE computes with; None for the stored type."""
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
     def with_kernel(self, kernel: str) -> Profile:
-        """With the attention that SDPA was seen to run; a person's own setting stands.
+        """Return the profile with the attention kernel that SDPA was seen to run ("" if none was seen).
 
-        Args:
-            kernel: the operation's name; "" if none was seen.
+        A person's own setting takes precedence.
         """
         if not kernel or self.attention.source == YOU:
             return self
@@ -107,7 +109,7 @@ class Profile:
         return replace(self, attention=Setting(kind, f"SDPA ran {kernel} here", "`doctor` measured it"))
 
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
-        """The profile's, or what a person sets, in GB of 1024^3 bytes; never more than there is."""
+        """Return the profile's budget, or the one that a person sets in GB; never more than there is."""
         cap = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
         if self.machine.total_bytes:
             cap = min(cap, self.machine.total_bytes)
@@ -128,17 +130,16 @@ _NOT_MEASURED = "not measured"
 
 
 def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
-    """The machine that the engine will compute on.
-
-    A CUDA card is only seen, not measured: its size is 0 here.
+    """Return the machine that the engine will compute on; the size of a CUDA card is given as 0.
 
     Args:
-        environ: for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
+        environ: For HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
+        root: Of the file system that describes the machine.
     """
     gpu = _visible(amd_gpus(root), environ)
     if gpu is not None:
         memory = host_memory(root)
-        # An APU's own share is small; what it may use of main memory counts, as far as there is any.
+        # An APU's own share is small; the main memory that it may use is added, as far as it is available.
         shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
         arch = _overridden(gpu.arch, environ)
         return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu)
@@ -148,7 +149,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
 
 
 def _visible(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
-    """The first card that the environment does not hide; a hidden list may name cards in ways we cannot."""
+    """Return the first card that the environment does not hide; names that are not numbers hide none."""
     for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if variable not in environ:
             continue
@@ -179,7 +180,7 @@ FAMILIES = (*_FAMILIES, "radeon", "cuda", "cpu")
 
 
 def family_of(machine: Machine) -> str:
-    """One of `FAMILIES`; "radeon" for an AMD card that none of the others fits."""
+    """Return one of `FAMILIES`; "radeon" for an AMD card that no other one fits."""
     if machine.kind != "rocm":
         return machine.kind
     for family, pattern in _FAMILIES.items():
@@ -189,10 +190,10 @@ def family_of(machine: Machine) -> str:
 
 
 def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
-    """The profile of a machine, with what the environment sets instead.
+    """Return the profile of a machine, with the values that the environment sets instead.
 
     Raises:
-        InputError: for a value in the environment that cannot be used.
+        InputError: For a value in the environment that cannot be used.
     """
     family = environ.get(PROFILE_VARIABLE) or family_of(machine)
     if family not in FAMILIES:
@@ -214,6 +215,16 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         environment=_environment(family),
     )
     return _with_environment(profile, environ)
+
+
+def profile_in_force(machine: Machine, local: Local) -> Profile:
+    """Return the profile of a machine with its settings and the attention kernel that was seen to run there.
+
+    Raises:
+        InputError: For a value in the environment that cannot be used.
+    """
+    kernel = seen_kernel(local.kernels, machine.card)
+    return profile_for(machine, local.environ).with_kernel(kernel)
 
 
 def _is_small_radeon(family: str, machine: Machine) -> bool:
@@ -296,7 +307,7 @@ def _environment(family: str) -> dict[str, Setting[str]]:
 
 
 def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
-    """What a person sets by variables takes the place of the profile's values."""
+    """Return the profile with the values that a person sets by variables."""
 
     def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
         text = environ.get(variable)
@@ -315,27 +326,23 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
 
 
 def _gb(variable: str, name: str) -> Callable[[str], int]:
-    bounds = RANGES[name]
+    setting = SETTINGS[name]
 
     def read(text: str) -> int:
         try:
-            value = float(text)
+            return gb_bytes(setting.check(float(text)))
         except ValueError:
-            value = float("nan")
-        if not bounds.low <= value <= bounds.high:
-            raise _refusal(variable, text, f"a number from {bounds.low:g} to {bounds.high:g}")
-        return gb_bytes(value)
+            raise _refusal(variable, text, setting.expected) from None
 
     return read
 
 
 def _tile(text: str) -> int:
-    bounds = RANGES["vae_tile"]
-    if not text.isdigit() or int(text) % bounds.step or not bounds.low <= int(text) <= bounds.high:
-        raise _refusal(
-            TILE_VARIABLE, text, f"a multiple of {bounds.step:g} from {bounds.low:g} to {bounds.high:g}"
-        )
-    return int(text)
+    setting = SETTINGS["vae_tile"]
+    try:
+        return setting.check(int(text))
+    except ValueError:
+        raise _refusal(TILE_VARIABLE, text, setting.expected) from None
 
 
 def _vae_dtype_named(text: str) -> VaeDtype:
@@ -356,7 +363,7 @@ def _refusal(variable: str, text: str, expected: str) -> InputError:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable of the engine's environment and whose value is in force."""
+    """A variable of the engine's environment, and whether its value is the user's own."""
 
     name: str
     value: str
@@ -366,7 +373,7 @@ class Variable:
 
 
 def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Variable]:
-    """Every variable that the profile sets or would set. A user's own value wins, under older names too."""
+    """List the variables that the profile sets or would set; a user's value wins, under older names too."""
     report: list[Variable] = []
     for name, setting in profile.environment.items():
         names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
@@ -381,7 +388,7 @@ def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Var
 
 
 def engine_environment(profile: Profile, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the engine's environment gets besides `environ`: nothing that the user has set."""
+    """Return the variables that the engine gets besides `environ`: none that the user has set."""
     return {
         variable.name: variable.value
         for variable in environment_report(profile, environ)

@@ -1,7 +1,7 @@
-"""What is tried when a plan turns out too large: smaller ones, at most three, remembered for the next job.
+"""The smaller plans that are tried after a shortage, at most three, and remembered for the next job.
 
 The estimates behind a plan are measured on some cards and can be too low on another. Each step down gives
-weights half of the room they had, or has the VAE work in smaller tiles where it was the VAE that failed.
+weights half of the room they had, and smaller tiles to the VAE if it was the VAE that failed.
 """
 
 from __future__ import annotations
@@ -10,25 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diffusers_helper.machine.facts import Facts
-from diffusers_helper.planning.budget import (
-    Budget,
-    Demand,
-    JobPlan,
-    StagePlan,
-    gb_text,
-    least_resident,
-    plan_job,
-)
+from diffusers_helper.planning.budget import Budget, Demand, JobPlan, StagePlan, least_resident, plan_job
+from diffusers_helper.units import gb_text
 
 MAX_STEPS = 3
 _VAE_STAGES = ("vae_encode", "decode")
-# Of what weights may take beyond the least there is no way around.
+# The shares that weights may take of the room beyond what they need at least.
 _SHARES = (1.0, 0.5, 0.25, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How far down the plans are: how often the weights' room was halved, and the tile made smaller.
+    """A place on the ladder: how often the weights' room was halved, and the tile made smaller.
 
     A failure of the VAE does both, as its weights take room too.
     """
@@ -37,7 +30,7 @@ class Level:
     tile: int = 0
 
     def below(self, stage: str) -> Level:
-        """The next one after this stage has failed."""
+        """Return the next level after this stage has failed."""
         return Level(min(self.weights + 1, len(_SHARES) - 1), self.tile + (stage in _VAE_STAGES))
 
 
@@ -45,17 +38,17 @@ class Ladder:
     """The plans of one job, each smaller than the one before.
 
     Attributes:
-        first: the one that knows of no shortage.
-        plan: the one in force.
-        level: where it stands.
-        retries: steps taken in this job.
+        first: The plan before any shortage.
+        plan: The plan in force.
+        level: The level in force.
+        retries: The steps taken in this job.
     """
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:
-        """Begins at a level that is remembered from an earlier job; None for the top.
+        """Begin at a level that is remembered from an earlier job, or at the top.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         self._budget, self._demands = budget, tuple(demands)
         self.first = self.plan = plan_job(budget, demands)
@@ -65,19 +58,20 @@ class Ladder:
             self.plan, self.level = self._plan(level), level
 
     def renew(self, demands: Sequence[Demand]) -> None:
-        """The job needs something else from here on; the plans stay as small as they are.
+        """Follow other demands from here on; the plans stay as small as they are.
 
         Raises:
-            DoesNotFit: if no plan keeps within the cap.
+            DoesNotFit: If no plan keeps within the cap.
         """
         self._demands = tuple(demands)
         self.first = plan_job(self._budget, demands)
         self.plan = self._plan(self.level)
 
     def step_down(self, stage: str) -> str | None:
-        """A smaller plan, as the stage has run out of memory.
+        """Take a smaller plan after a stage has run out of memory.
 
-        Returns: what changes, for a person; None if there is no smaller plan, or enough were tried.
+        Returns:
+            What changes, for a person; None if there is no smaller plan, or if enough were tried.
         """
         if self.retries >= MAX_STEPS:
             return None
@@ -93,7 +87,7 @@ class Ladder:
 
     @property
     def reason(self) -> str:
-        """How the plan in force differs from the first, for a person; "" where it does not."""
+        """Return how the plan in force differs from the first, for a person; "" where it does not."""
         old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
         return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
 
@@ -106,12 +100,12 @@ class Ladder:
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         preserved = max(self._budget.preserved_in_force, self._budget.cap_bytes - room)
         plan = plan_job(replace(self._budget, preserved_bytes=preserved, is_default=False), demands)
-        # What is preserved beyond the budget's own gives way where the cap asks for it.
+        # The memory preserved beyond the budget's own is lowered where the cap demands it.
         return replace(plan, smallest_cap_bytes=self.first.smallest_cap_bytes)
 
 
 def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
-    """What changes for the stage that failed; "" if nothing does."""
+    """Return what changes for the stage that failed; "" if nothing does."""
     tiles = (before.vae_tile_px, after.vae_tile_px) if stage in _VAE_STAGES else (None, None)
     return _changes(_held(before.stage(stage)), _held(after.stage(stage)), *tiles)
 
@@ -130,7 +124,7 @@ def _held(plan: StagePlan) -> int:
 
 
 class LearnedLevels:
-    """Where the last job of a card and size ended."""
+    """The level at which the last job of a card and size ended."""
 
     def __init__(self, facts: Facts, key: str) -> None:
         self._facts, self._key = facts, key

@@ -1,4 +1,4 @@
-"""What a video VAE needs besides weights, by its kind, the frames at a time, and the size of a piece.
+"""The memory that a video VAE needs besides weights, by its kind, frames at a time, and size of a tile.
 
 Each formula counts tensors of one size that live at the network's fullest moment. The factors were fitted to
 peaks of live tensors, which `benchmarks/calibrate_memory.py` measures on the grids named at each.
@@ -15,19 +15,19 @@ _MARGIN = 1.02
 
 
 def has_stream(network: Network) -> bool:
-    """Whether frames can follow one another exactly: Wan's VAE, which alone names its width `base_dim`."""
+    """Return whether frames can follow one another exactly, as in Wan's VAE, whose config has `base_dim`."""
     return "base_dim" in network.config
 
 
 def decode_bytes(
     network: Network, at_once: int, height: int, width: int, *, backend: Backend, latents: int = 1
 ) -> int:
-    """Decoding in pieces.
+    """Estimate decoding in pieces.
 
     Args:
-        at_once: latent frames in one pass (4 n - 3 frames); in a stream, those that leave together.
-        height, width: of a piece in pixels.
-        latents: latent frames in all, for a stream, which has all of them on the device.
+        at_once: Latent frames in one pass (4 n - 3 frames); in a stream, those that leave together.
+        height, width: Of a piece in pixels.
+        latents: All latent frames, for a stream, which has all of them on the device.
     """
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
@@ -44,7 +44,7 @@ def decode_bytes(
 def encode_bytes(
     network: Network, at_once: int, height: int, width: int, *, backend: Backend, latents: int = 1
 ) -> int:
-    """Encoding in pieces; arguments as for `decode_bytes`. The input waits on the host."""
+    """Estimate encoding in pieces, with the arguments of `decode_bytes`. The input waits on the host."""
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
         values = _stream_encode(network, area, latents)
@@ -58,7 +58,7 @@ def encode_bytes(
 
 
 def _attention(network: Network, area: int, backend: Backend) -> int:
-    """The mask of HunyuanVideo's middle block: latents x latents, made in fp32; and scores, if they are kept.
+    """Estimate HunyuanVideo's middle block: its mask of latents x latents in fp32, and scores if kept.
 
     Grid: 2 to 9 latent frames of 96x96 to 256x256 pixels, bf16 and fp32.
     """
@@ -70,7 +70,7 @@ def _attention(network: Network, area: int, backend: Backend) -> int:
 
 
 def _stream_decode(network: Network, area: int, latents: int) -> float:
-    """Values at four frames' fullest moment, with what the convolutions remember.
+    """Return the values at the fullest moment of four frames, with those that the convolutions remember.
 
     Grid: widths of 8 to 32, 1 and 2 layers a block, 1 to 6 latent frames of 64x64 to 128x128 pixels, Wan 2.1
     and 2.2 (which works on patches of 2x2), bf16 and fp32.
@@ -81,13 +81,13 @@ def _stream_decode(network: Network, area: int, latents: int) -> float:
         values = (17.6 + 1.82 * layers) * channels + 12.5
     else:
         values = ((38.2 if wide else 36.4) + 7.25 * layers) * channels + (22 if wide else 15)
-    # The first latent frame gives one frame, and finds nothing remembered.
+    # The first latent frame gives one frame, before anything is remembered.
     share = 0.37 if latents == 1 else 1.0
     return (share * values + 0.5 * latents) * area
 
 
 def _stream_encode(network: Network, area: int, latents: int) -> float:
-    """As `_stream_decode`, on the same grid."""
+    """Return the same for encoding, on the same grid."""
     channels, layers = network.config["base_dim"], network.config["num_res_blocks"]
     wide = network.dtype_bytes < 4
     if network.config.get("is_residual"):

@@ -1,4 +1,10 @@
-"""From noise to latents: a noise schedule, and samplers that call a model once per step."""
+"""The noise schedule, and the samplers that turn noise into latents by one call of a model per step."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol
+
+from torch import Tensor
 
 from diffusers_helper.sampling.denoiser import Denoise, OnStep, StepInfo
 from diffusers_helper.sampling.euler import sample_euler
@@ -8,10 +14,25 @@ from diffusers_helper.sampling.unipc import sample_unipc
 __all__ = [
     "Denoise",
     "OnStep",
+    "Sampler",
     "StepInfo",
     "flow_sigmas",
     "mu_of",
     "sample_euler",
     "sample_unipc",
+    "sampler",
     "shift_of",
 ]
+
+
+class Sampler(Protocol):
+    """The signature of all samplers; see `sample_euler`."""
+
+    def __call__(
+        self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
+    ) -> Tensor: ...
+
+
+def sampler(name: str) -> Sampler:
+    """Return the sampler with this name in `request.SAMPLERS`: `sample_NAME` of the module NAME."""
+    return getattr(import_module(f"{__name__}.{name}"), f"sample_{name}")

@@ -1,4 +1,4 @@
-"""What all samplers share: the checked noise levels, and the one call of the model per step."""
+"""The part that all samplers share: the checked noise levels, and the one call of the model per step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class StepInfo:
     """One finished model call, for progress and previews.
 
     Attributes:
-        step: counts from 1.
-        steps: how many there will be.
-        sigma: noise level of the call.
-        x0: what the model returned, in the shape of the latents. Samplers work on a copy.
+        step: The number of the step, from 1.
+        steps: The number of all steps.
+        sigma: The noise level of the call.
+        x0: The model's result, in the shape of the latents. Samplers work on a copy.
     """
 
     step: int
@@ -30,16 +30,16 @@ class StepInfo:
 
 # denoise(x, sigma): noisy latents and their noise level, a float64 scalar tensor -> clean latents.
 Denoise = Callable[[Tensor, Tensor], Tensor]
-# What it returns is ignored; what it raises ends the run.
+# Its result is ignored; its exceptions end the run.
 OnStep = Callable[[StepInfo], object]
 
 
 class Denoiser:
-    """Calls the model with the latents' own dtype and keeps everything else in at least float32.
+    """The caller of the model, in the latents' own dtype; everything else stays in at least float32.
 
     Attributes:
-        sigmas: the noise levels of the model calls, without the 0 at the end.
-        dtype: what a sampler computes in.
+        sigmas: The noise levels of the model calls, without the 0 at the end.
+        dtype: The type in which a sampler computes.
     """
 
     def __init__(
@@ -54,22 +54,22 @@ class Denoiser:
         self._on_step = on_step
 
     def predict(self, x: Tensor, index: int) -> Tensor:
-        """The model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
+        """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
 
         Raises:
-            ValueError: if they have another shape than `x`.
+            ValueError: If their shape differs from that of `x`.
         """
         sigma = self.sigmas[index]
         level = torch.tensor(sigma, dtype=torch.float64, device=x.device)
         x0 = self._denoise(x.to(self._latents_dtype), level)
         if x0.shape != x.shape:
             raise ValueError(f"denoise returned {tuple(x0.shape)}; expected {tuple(x.shape)}.")
-        # A copy, as the model may reuse its output buffer and the callback may write to what it sees.
+        # Copy it, as the model may reuse its output buffer and the callback may write to its argument.
         kept = x0.to(self.dtype, copy=True)
         if self._on_step is not None:
             self._on_step(StepInfo(index + 1, len(self.sigmas), sigma, x0))
         return kept
 
     def result(self, x0: Tensor) -> Tensor:
-        """The last prediction in the latents' own dtype."""
+        """Return the last prediction in the latents' own dtype."""
         return x0.to(self._latents_dtype)

@@ -12,24 +12,24 @@ from diffusers_helper.sampling.denoiser import Denoise, Denoiser, OnStep
 def sample_euler(
     denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Clean latents by one model call per step: x becomes x + (x - x0) / sigma * (sigma_next - sigma).
+    """Return clean latents by one model call per step: x becomes x + (x - x0) / sigma * (sigma_next - sigma).
 
-    The step to sigma 0 ends on the last prediction itself, which is returned.
+    The step to sigma 0 ends at the last prediction itself, which is returned.
 
     Args:
-        denoise: (x, sigma) -> x0, both like `x`; sigma is a float64 scalar tensor.
-        x: latents at `sigmas[0]`, any shape and floating-point dtype, which the result keeps.
-        sigmas: steps + 1 strictly descending levels, the last one 0.
-        on_step: called after each model call.
+        denoise: A function (x, sigma) -> x0, both shaped like `x`; sigma is a float64 scalar tensor.
+        x: Latents at `sigmas[0]`, of any shape and floating-point dtype, which the result keeps.
+        sigmas: The steps + 1 strictly descending noise levels, the last one 0.
+        on_step: Called after each model call.
 
     Raises:
-        ValueError: for other sigmas, latents that are not floating-point, or a prediction of another shape.
+        ValueError: For other sigmas, latents that are not floating-point, or a prediction of another shape.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)
     x0 = model.predict(x, 0)
     for index in range(1, len(model.sigmas)):
-        # The same step as a mean of x and x0.
+        # This is the same step, written as a mean of x and x0.
         x = x0 + model.sigmas[index] / model.sigmas[index - 1] * (x - x0)
         x0 = model.predict(x, index)
     return model.result(x0)

@@ -1,4 +1,4 @@
-"""The noise levels of a run: flow-matching sigmas, shifted towards noise as the token count asks."""
+"""The noise levels of a run: flow-matching sigmas, shifted towards noise by the token count."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MAX_SHIFT = 7.0
 
 
 def shift_of(num_tokens: int) -> float:
-    """Shift of the schedule, e^mu, for `num_tokens` noisy tokens (latent T * H * W / 4 of one section).
+    """Return the shift e^mu for `num_tokens` noisy tokens (latent T * H * W / 4 of one section).
 
     From 8798 tokens on, and so at every shape of side 640, it is exactly 7.
 
     Raises:
-        ValueError: if there is not at least one token.
+        ValueError: If there is not at least one token.
     """
     if num_tokens < 1:
         raise ValueError(f"num_tokens is {num_tokens}; expected at least 1.")
@@ -30,33 +30,34 @@ def shift_of(num_tokens: int) -> float:
 
 
 def mu_of(num_tokens: int) -> float:
-    """The logarithm of `shift_of`: linear in the tokens, at most ln 7."""
+    """Return the logarithm of `shift_of`, which is linear in the tokens and at most ln 7."""
     return math.log(shift_of(num_tokens))
 
 
 def flow_sigmas(steps: int, shift: float) -> Tensor:
-    """Noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps.
+    """Return the noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps.
 
-    Returns: float64 tensor (steps + 1,) that descends from 1 to 0.
+    Returns:
+        A float64 tensor (steps + 1,) that descends from 1 to 0.
 
     Raises:
-        ValueError: for less than one step, or a shift that is not a positive number.
+        ValueError: For less than one step, or a shift that is not a positive number.
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}; expected at least 1.")
     if not (math.isfinite(shift) and shift > 0):
         raise ValueError(f"shift is {shift}; expected a positive number.")
-    # In this form of the formula both ends come out exactly.
+    # This form of the formula gives both ends exactly.
     done = torch.arange(steps + 1, dtype=torch.float64)
     signal, noise = done, shift * (steps - done)
     return noise / (noise + signal)
 
 
 def check_sigmas(sigmas: Tensor | Sequence[float]) -> list[float]:
-    """The levels as plain numbers.
+    """Return the levels as plain numbers.
 
     Raises:
-        ValueError: unless they are steps + 1 >= 2 finite, strictly descending numbers, the last one 0.
+        ValueError: Unless they are steps + 1 >= 2 finite, strictly descending numbers, the last one 0.
     """
     if isinstance(sigmas, Tensor):
         if sigmas.ndim != 1:

@@ -1,12 +1,13 @@
-"""UniPC, data prediction, order 3, B(h) = h ("bh1"), in lambda = -ln sigma, as FramePack samples.
+"""UniPC with data prediction, order 3, B(h) = h ("bh1"), in lambda = -ln sigma, as FramePack samples.
 
 Method: Zhao et al. 2023, "UniPC: A Unified Predictor-Corrector Framework" (arXiv 2302.04867). With data
 prediction and alpha = 1, the exact step from sigma_0 to sigma with h = ln(sigma_0 / sigma) is
 
     x = (sigma / sigma_0) x_0 + integral over l from 0 to h of exp(l - h) m(l) dl,
 
-where m is the model's clean prediction along the path. The method puts a polynomial through the predictions
-it has for m. Its moments are b_i = integral over u from 0 to 1 of exp((u - 1) h) u^i du = i! phi_{i+1}(-h).
+where m is the model's clean prediction along the path. The method approximates m by a polynomial through the
+known predictions. Its moments are b_i = integral over u from 0 to 1 of exp((u - 1) h) u^i du = i!
+phi_{i+1}(-h).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_ORDER = 3
 
 
 def _phi(k: int, z: float) -> float:
-    """phi_k(z) = sum over j >= 0 of z^j / (j + k)!, for z <= 0."""
+    """Return phi_k(z) = sum over j >= 0 of z^j / (j + k)!, for z <= 0."""
     if z < -1:
         value = math.exp(z)
         for i in range(k):
@@ -35,9 +36,9 @@ def _phi(k: int, z: float) -> float:
 
 
 def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
-    """Weights rho with sum over j of rho_j nodes_j^(i-1) = moments_i."""
+    """Return weights rho with sum over j of rho_j nodes_j^(i-1) = moments_i."""
     if len(nodes) == 1:
-        # The first-order rule of UniPC in place of the exact moment: one half.
+        # UniPC's first-order rule uses one half in place of the exact moment.
         return [0.5]
     powers = torch.tensor(
         [[node**i for node in nodes] for i in range(len(nodes))], dtype=torch.float64, device="cpu"
@@ -46,13 +47,14 @@ def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
 
 
 def step_weights(sigmas: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Weights of the differences m_k - m_0 in one step of order `len(sigmas)` - 1.
+    """Return the weights of the differences m_k - m_0 in one step of order `len(sigmas)` - 1.
 
     Args:
-        sigmas: level aimed at, level left, levels before it; the newest first.
+        sigmas: The level to reach, the present level, and the levels before it, the newest first.
 
-    Returns: (predictor, corrector). The predictor's weigh the earlier predictions, the newest first; the
-        corrector's the same and then the one at the level aimed at.
+    Returns:
+        (predictor, corrector). The predictor weighs the earlier predictions, the newest first; the corrector
+            weighs the same and then the one at the level to reach.
     """
     target, left, *earlier = sigmas
     h = math.log(left / target)
@@ -76,19 +78,19 @@ def _moved(base: Tensor, weights: Sequence[float], predictions: Sequence[Tensor]
 def sample_unipc(
     denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Clean latents by one model call per step; the predictor's call serves the corrector too.
+    """Return clean latents by one model call per step, which serves predictor and corrector.
 
-    The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0: the last prediction is
-    the result.
+    The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0: the last prediction is the
+    result.
 
     Args:
-        denoise: (x, sigma) -> x0, both like `x`; sigma is a float64 scalar tensor.
-        x: latents at `sigmas[0]`, any shape and floating-point dtype, which the result keeps.
-        sigmas: steps + 1 strictly descending levels, the last one 0.
-        on_step: called after each model call.
+        denoise: A function (x, sigma) -> x0, both shaped like `x`; sigma is a float64 scalar tensor.
+        x: Latents at `sigmas[0]`, of any shape and floating-point dtype, which the result keeps.
+        sigmas: The steps + 1 strictly descending noise levels, the last one 0.
+        on_step: Called after each model call.
 
     Raises:
-        ValueError: for other sigmas, latents that are not floating-point, or a prediction of another shape.
+        ValueError: For other sigmas, latents that are not floating-point, or a prediction of another shape.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

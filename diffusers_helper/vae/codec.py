@@ -1,54 +1,58 @@
-"""Between pixels and latents, and the blending of frames that two sections both decode."""
+"""The way from a picture to its latent, and from a section's latents to frames, through the VAE engine."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from diffusers import AutoencoderKLHunyuanVideo
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.passes import Pieces, encode_pass, grid_of
-from diffusers_helper.vae.plan import Tiles
-from diffusers_helper.vae.sections import SectionDecoder
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.vae.engine import Part, VaeEngine
+from diffusers_helper.vae.passes import Progress
 
 
 def encode_picture(
-    vae: AutoencoderKLHunyuanVideo, picture: Image.Image, noise: Tensor, tiles: Tiles, pieces: Pieces
+    engine: VaeEngine[Any], picture: Image.Image, noise: Tensor, progress: Progress, cancel: CancelToken
 ) -> Tensor:
-    """A sample of the picture's latent.
+    """Return a sample of the picture's latent.
 
     Args:
+        engine: The engine of the model's VAE.
         picture: RGB, both sides multiples of 8.
-        noise: (1, 16, 1, height / 8, width / 8), what the sample of the posterior is drawn with.
+        noise: (1, 16, 1, height / 8, width / 8), the noise for the sample of the posterior.
+        progress: Called after each piece.
+        cancel: The token that ends the work within a piece.
 
-    Returns: fp32 on the CPU, in the shape of `noise`.
+    Returns:
+        The latent in fp32 on the CPU, in the shape of `noise`.
     """
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None, :, None].float() / 127.5 - 1
-    family = family_of(vae)
-    pieces.total = len(grid_of(noise.shape[-2:], tiles, family.shrink).places)
-    moments = encode_pass(family, pixels, tiles, pieces)
-    posterior = DiagonalGaussianDistribution(moments)
-    return (posterior.mean.float() + posterior.std.float() * noise) * vae.config["scaling_factor"]
+    posterior = DiagonalGaussianDistribution(engine.encode(pixels, progress=progress, cancel=cancel))
+    return (posterior.mean.float() + posterior.std.float() * noise) * _scale(engine)
 
 
 def decode_latents(
-    vae: AutoencoderKLHunyuanVideo,
-    latents: Tensor,
-    begin: int,
-    decoder: SectionDecoder,
-    tiles: Tiles,
-    pieces: Pieces,
+    engine: VaeEngine[Any], latents: Tensor, part: Part, progress: Progress, cancel: CancelToken
 ) -> Tensor:
-    """Frames (4 T - 3, height, width, 3) of latents (1, 16, T, height / 8, width / 8).
+    """Return the frames (4 T - 3, height, width, 3) of latents (1, 16, T, height / 8, width / 8).
 
     Args:
-        begin: place of the first latent frame, counted from a point that is the same for all of a video.
-        decoder: remembers what the section before has decoded.
+        engine: The engine of the model's VAE.
+        latents: A section's latents, fp32 on the CPU.
+        part: Their part of the video.
+        progress: Called after each piece.
+        cancel: The token that ends the work within a piece.
 
-    Returns: fp32 on the CPU, about -1 to 1.
+    Returns:
+        Frames in fp32 on the CPU, about -1 to 1.
     """
-    scaled = latents / vae.config["scaling_factor"]
-    return decoder.decode(family_of(vae), scaled, begin, tiles, pieces)[0].permute(1, 2, 3, 0).float()
+    frames = engine.decode(latents / _scale(engine), part=part, progress=progress, cancel=cancel)
+    return frames[0].permute(1, 2, 3, 0).float()
+
+
+def _scale(engine: VaeEngine[Any]) -> float:
+    return engine.owner.vae.config["scaling_factor"]

@@ -1,102 +1,148 @@
-"""The VAE engine: video through a VAE within the memory that is free, frame for frame."""
+"""The VAE engine: video through a VAE in the pieces that its owner plans, and again where a piece fails.
+
+Jobs and nodes use the same engine. They differ in the owner of the VAE. A job moves its own VAE on and off
+the device and follows its memory plan (`job_memory.JobMemory`). A guest finds a VAE on the device that
+belongs to another program, and plans with the free memory (`vae.guest.Guest`).
+"""
 
 from __future__ import annotations
 
-import copy
-import logging
-import traceback
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
 from diffusers_helper.errors import InputError
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.shortage import (
-    OutOfDeviceMemory,
-    Shortage,
-    is_out_of_memory,
-    read_shortage,
-)
-from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.budget import Weights
-from diffusers_helper.planning.networks import Network
+from diffusers_helper.memory.retry import retry
+from diffusers_helper.memory.shortage import Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.vae.families import Family, family_of
 from diffusers_helper.vae.passes import (
-    DTYPES,
     NotFinite,
     Pieces,
     Progress,
+    count_tiles,
     decode_pass,
     encode_pass,
-    grid_of,
-    window_starts,
+    window_sizes,
 )
-from diffusers_helper.vae.plan import Task, VaePlan, VaeSettings, Video, plan_vae, vae_plans
+from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.tiles import join_windows
 
-_log = logging.getLogger(__name__)
 
-
-class VaeEngine:
-    """Encodes and decodes with one VAE.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a longer video, whose parts share latents.
 
     Attributes:
-        device: what the VAE is on.
-        settings: what the person wants.
+        number: The owner's number for it.
+        begin: The place of its first latent frame, counted from the same point for all parts.
     """
 
-    def __init__(
-        self,
-        vae: nn.Module,
-        device: Device,
-        settings: VaeSettings = VaeSettings(),
-        backend: Backend = Backend(),
-    ) -> None:
-        """Takes a VAE that is on the device.
+    number: int
+    begin: int
+
+
+class Owner(Protocol):
+    """The owner of a VAE, which puts it on the device and decides how it works there.
+
+    Attributes:
+        vae: The VAE, wherever it is.
+        device: The device that computes.
+        cleanup_frequency: The number of pieces after which the allocator's unused memory is returned; 0 for
+            never.
+    """
+
+    @property
+    def vae(self) -> nn.Module: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def cleanup_frequency(self) -> int: ...
+
+    def plan_vae(self, task: Task, video: Video) -> VaePlan:
+        """Return the plan for a task from now on.
 
         Raises:
-            InputError: if it is of no kind known here.
+            InputError: If no plan fits into the memory.
+            OutOfDeviceMemory: If the memory has run out and no smaller plan is left.
         """
-        self._vae, self.device, self.settings, self._backend = vae, device, settings, backend
-        self._shrink = family_of(vae).shrink
+        ...
 
-    def plans(self, task: Task, video: Video, dtype: torch.dtype | None = None) -> tuple[VaePlan, ...]:
-        """How it would be done with what is free now, and what would be tried if that should not suffice.
+    def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
+        """Yield the VAE on the device, in the type that it computes in."""
+        ...
 
-        Args:
-            dtype: to compute in; None for the settings' precision.
+    def step_down(self, shortage: Shortage) -> None:
+        """Make smaller plans from now on, since the device's memory has run out.
 
         Raises:
-            InputError: if nothing would fit.
+            OutOfDeviceMemory: If no smaller plan is left.
         """
-        network = self._network(dtype or self._dtype)
-        plans = vae_plans(network, video, task, self.settings, self._backend)
-        # Another precision is a copy.
-        copied = network.weights.total_bytes if self._needs_copy(dtype or self._dtype) else 0
-        return plan_vae(plans, max(0, self.device.free_bytes() - copied), self.settings)
+        ...
+
+    def use_fp32(self) -> None:
+        """Compute in fp32 from now on, since another type has overflowed."""
+        ...
+
+
+_Owner = TypeVar("_Owner", bound=Owner)
+# All that a window's pixels depend on: the number in its batch, its first latent frame, its number of latent
+# frames, its tiles, and the type of the computation.
+_Window = tuple[int, int, int, Tiles, torch.dtype]
+
+
+class VaeEngine(Generic[_Owner]):
+    """An encoder and decoder with one VAE.
+
+    After a shortage of memory it tries the owner's next smaller plan; after an overflow, fp32.
+
+    Attributes:
+        owner: The owner of the VAE.
+    """
+
+    def __init__(self, owner: _Owner) -> None:
+        self.owner = owner
+        self._windows: dict[_Window, Tensor] = {}
 
     def decode(
         self,
         latents: Tensor,
         *,
+        part: Part | None = None,
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Frames (B, 3, 4 T - 3, H, W) of latents (B, C, T, h, w), which are not scaled any more.
+        """Return the frames (B, 3, 4 T - 3, H, W) of latents (B, C, T, h, w) in the VAE's own scale.
 
-        Returns: on the host, about -1 to 1, in the type that was computed in.
+        Args:
+            latents: Latents on any device, in any type.
+            part: Their part of a longer video. Windows of time that this part shares with the part decoded
+                before are reused.
+            progress: Called after each piece.
+            cancel: The token that ends the work within a piece.
+
+        Returns:
+            Frames on the host, about -1 to 1, in the type of the computation.
 
         Raises:
-            InputError: if no way to do it fits into the free memory.
-            OutOfDeviceMemory: if the memory runs out in all ways that were to fit.
-            GenerationCancelled: after a cancel.
+            InputError: If no plan fits into the memory.
+            OutOfDeviceMemory: If the memory runs out with every plan.
+            NotFinite: If values overflow in fp32 too.
+            GenerationCancelled: After a cancel.
         """
+        shrink = family_of(self.owner.vae).shrink
         num_latents, height, width = latents.shape[2:]
-        video = Video(num_latents, height * self._shrink, width * self._shrink)
-        return self._do("decode", latents, video, progress, cancel)
+        video = Video(num_latents, height * shrink, width * shrink)
+        return self._do("decode", latents, video, part, progress, cancel or CancelToken())
 
     def encode(
         self,
@@ -105,121 +151,96 @@ class VaeEngine:
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Moments (B, 2 C, T, h, w), mean and logarithm of the variance, of frames (B, 3, 4 T - 3, H, W).
+        """Return the moments (B, 2 C, T, h, w), mean and log-variance, of frames (B, 3, 4 T - 3, H, W).
 
-        Returns: as `decode`.
+        Arguments, result and errors are those of `decode`.
 
         Raises:
-            InputError: for another number of frames, or sides that the VAE does not divide; as `decode`.
+            InputError: Also for another number of frames, or sides that the VAE does not divide.
         """
         num_frames, height, width = frames.shape[2:]
-        if num_frames % 4 != 1 or height % self._shrink or width % self._shrink:
+        shrink = family_of(self.owner.vae).shrink
+        if num_frames % 4 != 1 or height % shrink or width % shrink:
             raise InputError(
                 f"The video has {num_frames} frames of {width}x{height}; expected 4 n + 1 frames and sides "
-                f"that are multiples of {self._shrink}.",
+                f"that are multiples of {shrink}.",
                 "Cut it.",
             )
-        return self._do("encode", frames, Video((num_frames + 3) // 4, height, width), progress, cancel)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        own: torch.dtype = next(self._vae.parameters()).dtype
-        return DTYPES.get(self.settings.precision, own)
-
-    def _needs_copy(self, dtype: torch.dtype) -> bool:
-        return any(parameter.dtype != dtype for parameter in self._vae.parameters())
-
-    def _network(self, dtype: torch.dtype) -> Network:
-        vae: Any = self._vae
-        size = dtype.itemsize
-        total = sum(parameter.numel() for parameter in vae.parameters()) * size
-        return Network(Weights("vae", total), vae.config, size, 0)
+        video = Video((num_frames + 3) // 4, height, width)
+        return self._do("encode", frames, video, None, progress, cancel or CancelToken())
 
     def _do(
-        self, task: Task, source: Tensor, video: Video, progress: Progress, cancel: CancelToken | None
-    ) -> Tensor:
-        try:
-            return self._in_dtype(task, source, video, progress, cancel, self._dtype)
-        except NotFinite:
-            if self._dtype == torch.float32:
-                raise
-            _log.warning("values in %s are not finite; once more in fp32", self._dtype)
-        return self._in_dtype(task, source, video, progress, cancel, torch.float32)
-
-    def _in_dtype(
         self,
         task: Task,
         source: Tensor,
         video: Video,
+        part: Part | None,
         progress: Progress,
-        cancel: CancelToken | None,
-        dtype: torch.dtype,
+        cancel: CancelToken,
     ) -> Tensor:
-        plans = self.plans(task, video, dtype)
-        shortage = Shortage("")
-        for plan in plans:
-            _log.info("%s: %s", task, plan.reason)
-            pieces = Pieces(progress, cancel, self.device.empty_cache, self.settings.cleanup_frequency)
-            try:
-                with torch.inference_mode(), self.device:
-                    vae = _copy(self._vae, dtype) if self._needs_copy(dtype) else self._vae
-                    with cancellable(vae, cancel or CancelToken()):
-                        return self._run(vae, plan, source, pieces)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                shortage = read_shortage(str(error))
-                traceback.clear_frames(error.__traceback__)
-            # Out here the exception is gone, and with it the tensors of its frames.
-            _log.warning("out of memory: %s", shortage.text)
-            self.device.empty_cache()
-        raise OutOfDeviceMemory(shortage)
+        owner = self.owner
 
-    def _run(self, vae: nn.Module, plan: VaePlan, source: Tensor, pieces: Pieces) -> Tensor:
-        family = family_of(vae)
-        pieces.total = count_pieces(plan, source.shape, family.shrink)
-        run = _encode if plan.task == "encode" else _decode
-        results = [run(family, item, plan, pieces) for item in source.split(1)]
-        return results[0] if len(results) == 1 else torch.cat(results)
+        def attempt() -> Tensor:
+            plan = owner.plan_vae(task, video)
+            pieces = Pieces(progress, cancel, owner.device.empty_cache, owner.cleanup_frequency)
+            with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancellable(vae, cancel):
+                family = family_of(vae)
+                if task == "encode":
+                    return _encode(family, source, plan, pieces)
+                return self._decode(family, source, plan, pieces, part)
 
+        return retry(attempt, self._cure_for)
 
-def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The same in another type, without a copy in the type that it has."""
-    # Who wants to know what was copied already is told of tensors in the other type.
-    memo: dict[int, Any] = {
-        id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
-    }
-    return copy.deepcopy(vae, memo)
+    def _cure_for(self, error: Exception) -> Callable[[], None] | None:
+        if is_out_of_memory(error):
+            return partial(self.owner.step_down, read_shortage(str(error)))
+        if isinstance(error, NotFinite) and error.dtype != torch.float32:
+            return self.owner.use_fp32
+        return None
 
-
-def _decode(family: Family, latents: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
-    if plan.time != "windows":
-        return decode_pass(family, latents, plan.tiles, pieces, chunk=plan.chunk or 1)
-    windows = [
-        decode_pass(family, latents[:, :, start : start + plan.chunk + 2], plan.tiles, pieces)
-        for start in window_starts(latents.shape[2], plan.chunk)
-    ]
-    return join_windows(windows, 4 * plan.chunk, 4)
+    def _decode(
+        self, family: Family, latents: Tensor, plan: VaePlan, pieces: Pieces, part: Part | None
+    ) -> Tensor:
+        count, tiles = latents.shape[2], count_tiles(latents.shape[-2:], plan.tiles, family.shrink)
+        if plan.time != "windows":
+            chunk = plan.chunk or 1
+            pieces.total = len(latents) * tiles * (-(-count // chunk) if plan.time == "stream" else 1)
+            return _joined(
+                [decode_pass(family, item, plan.tiles, pieces, chunk=chunk) for item in latents.split(1)]
+            )
+        begin = part.begin if part else 0
+        cuts: dict[_Window, Tensor] = {
+            (number, begin + start, size, plan.tiles, family.dtype): item[:, :, start : start + size]
+            for number, item in enumerate(latents.split(1))
+            for start, size in window_sizes(count, plan.chunk).items()
+        }
+        windows = {key: window for key, window in self._windows.items() if part and key in cuts}
+        pieces.total = tiles * (len(cuts) - len(windows))
+        for key, cut in cuts.items():
+            if key not in windows:
+                windows[key] = decode_pass(family, cut, plan.tiles, pieces)
+        self._windows = windows if part else {}
+        return _joined(
+            [
+                join_windows([windows[key] for key in cuts if key[0] == number], 4 * plan.chunk, 4)
+                for number in range(len(latents))
+            ]
+        )
 
 
 def _encode(family: Family, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
-    if plan.time != "windows":
-        return encode_pass(family, frames, plan.tiles, pieces)
-    windows = [
-        encode_pass(family, frames[:, :, 4 * start : 4 * (start + plan.chunk) + 5], plan.tiles, pieces)
-        for start in window_starts((frames.shape[2] + 3) // 4, plan.chunk)
-    ]
-    return join_windows(windows, plan.chunk, 1)
+    count, sides = (frames.shape[2] + 3) // 4, [side // family.shrink for side in frames.shape[-2:]]
+    cuts = window_sizes(count, plan.chunk) if plan.time == "windows" else {0: count}
+    pieces.total = len(frames) * len(cuts) * count_tiles(sides, plan.tiles, family.shrink)
+    moments: list[Tensor] = []
+    for item in frames.split(1):
+        windows = [
+            encode_pass(family, item[:, :, 4 * start : 4 * (start + size) - 3], plan.tiles, pieces)
+            for start, size in cuts.items()
+        ]
+        moments.append(join_windows(windows, plan.chunk, 1) if len(windows) > 1 else windows[0])
+    return _joined(moments)
 
 
-def count_pieces(plan: VaePlan, shape: torch.Size, shrink: int) -> int:
-    """How many pieces `Pieces` will count, for latents or frames of this shape."""
-    is_decode = plan.task == "decode"
-    sides = shape[-2:] if is_decode else [side // shrink for side in shape[-2:]]
-    tiles = len(grid_of(sides, plan.tiles, shrink).places)
-    count = shape[2] if is_decode else (shape[2] + 3) // 4
-    if plan.time == "windows":
-        times = len(window_starts(count, plan.chunk))
-    else:
-        times = -(-count // plan.chunk) if plan.time == "stream" and is_decode else 1
-    return shape[0] * tiles * times
+def _joined(items: list[Tensor]) -> Tensor:
+    return items[0] if len(items) == 1 else torch.cat(items)

@@ -1,6 +1,7 @@
-"""What differs between kinds of video VAE: how one pass is made, and whether frames can follow one another.
+"""The kinds of video VAE, which differ in how a pass is made and whether frames can follow one another.
 
-The VAEs are diffusers' own and belong to somebody else: nothing in them is changed, not even their settings.
+The VAEs are those of diffusers and belong to their owner: nothing in them is changed, not even their
+settings.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from diffusers_helper.errors import InputError
 
 
 class Family(Protocol):
-    """A VAE as the engine drives it. Latents are those that its own `decode` takes, not scaled any more.
+    """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes.
 
     Attributes:
-        has_stream: whether frames can follow one another exactly.
-        shrink: pixels for one latent, along each side. Along time it is 4 for all: n latent frames are
-            4 n - 3 frames.
-        dtype: what is computed in.
+        has_stream: Whether frames can follow one another exactly.
+        shrink: Pixels for one latent along each side. Along time it is always 4: n latent frames are 4 n - 3
+            frames.
+        dtype: The type that it computes in.
     """
 
     has_stream: bool
@@ -31,14 +32,14 @@ class Family(Protocol):
     dtype: torch.dtype
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        """Frames (B, 3, F, H, W) on the device, of one pass or of one latent frame after the other.
+        """Yield frames (B, 3, F, H, W) on the device, from one pass or from one latent frame after the other.
 
-        The latents may be anywhere, in any type.
+        The latents may be on any device, in any type.
         """
         ...
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Moments (B, 2 C, T, H / shrink, W / shrink) on the device; `frames` may be anywhere."""
+        """Return moments (B, 2 C, T, H / shrink, W / shrink) on the device; `frames` may be on any device."""
         ...
 
 
@@ -62,10 +63,10 @@ class HunyuanFamily:
 
 
 class WanFamily:
-    """`AutoencoderKLWan`: causal, with a memory of its last frames at each convolution.
+    """`AutoencoderKLWan`: causal, with a memory of the last frames at each convolution.
 
-    Its own `decode` goes through the frames in the same way and keeps that memory in the module; here each
-    pass has its own, so that nothing of a pass that was left early stays behind.
+    Its own `decode` processes the frames in the same way and keeps that memory in the module. Here each pass
+    has its own memory, so that nothing remains of a pass that was interrupted.
     """
 
     has_stream = True
@@ -97,12 +98,16 @@ class WanFamily:
 
 
 def _memory(network: nn.Module) -> list[Any]:
-    """A place for the last frames at each convolution, as diffusers counts them."""
+    """Return a place for the last frames at each convolution, as diffusers counts them."""
     return [None] * sum(isinstance(module, WanCausalConv3d) for module in network.modules())
 
 
 def family_of(vae: nn.Module) -> Family:
-    """Raises InputError if it is none of the kinds known here."""
+    """Return the family of a VAE.
+
+    Raises:
+        InputError: If it is of an unknown kind.
+    """
     if isinstance(vae, AutoencoderKLHunyuanVideo):
         return HunyuanFamily(vae)
     if isinstance(vae, AutoencoderKLWan):

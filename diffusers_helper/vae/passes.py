@@ -1,7 +1,7 @@
-"""Video through a VAE that belongs to somebody else, within the memory that is free, frame for frame.
+"""Single passes of a VAE, whole or in tiles, and the count of the pieces that they are made of.
 
-The VAE may be any of `vae.families`, on any device. It is never converted or set in another way: for another
-precision a copy is made, and tiles are cut here. What is finished leaves the device at once.
+The VAE may be any of `vae.families`, on any device. Its settings never change: tiles are cut here. A finished
+piece leaves the device at once.
 """
 
 from __future__ import annotations
@@ -20,21 +20,32 @@ from diffusers_helper.vae.tiles import Grid, Mosaic
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Progress = Callable[[int, int], None]
-"""Told how many pieces of how many are done; from 1 again where it had to be begun anew."""
+"""It is called with the numbers of finished and of all pieces, and begins again at 1 when the work does."""
 
 
 class NotFinite(LongtakeError):
-    """A piece has values that are not finite, as fp16 gives where it overflows."""
+    """Values of a piece that are not finite, as when fp16 overflows.
 
-    def __init__(self) -> None:
+    Attributes:
+        dtype: The type of the computation.
+    """
+
+    code = "not_finite"
+
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(
             "The VAE gives values that are not finite numbers.",
-            "In fp32 that means latents or weights that are damaged: get the model's files anew.",
+            "In fp32 this means that latents or weights are damaged: download the model's files again.",
         )
+        self.dtype = dtype
 
 
 class Pieces:
-    """Counts the pieces of one task, and is where a cancel is noticed between two of them."""
+    """The count of the pieces of one task, with a check for a cancel between two of them.
+
+    Attributes:
+        total: The number of pieces.
+    """
 
     def __init__(
         self,
@@ -47,15 +58,15 @@ class Pieces:
         self._frequency, self._done, self.total = cleanup_frequency, 0, 0
 
     def take(self, piece: Tensor) -> Tensor:
-        """A finished piece, on the host.
+        """Return a finished piece, on the host.
 
         Raises:
-            NotFinite: if it has overflowed.
-            GenerationCancelled: if the task was cancelled.
+            NotFinite: If it has overflowed.
+            GenerationCancelled: If the task was cancelled.
         """
         piece = to_host(piece)
         if not bool(piece.isfinite().all()):
-            raise NotFinite
+            raise NotFinite(piece.dtype)
         self._done += 1
         self._progress(self._done, self.total)
         self._cancel.check()
@@ -65,14 +76,19 @@ class Pieces:
 
 
 def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1) -> Tensor:
-    """Frames (B, 3, 4 T - 3, H, W) of latents (B, C, T, h, w) in one pass over time, or one for each tile.
+    """Decode latents (B, C, T, h, w) in one pass over time, or in one pass for each tile.
 
     Args:
-        chunk: latent frames of a stream that leave the device together.
+        family: The VAE.
+        latents: Latents on any device, in any type.
+        tiles: The cut of the picture.
+        pieces: The counter of the pieces.
+        chunk: The number of latent frames of a stream that leave the device together.
 
-    Returns: in the VAE's type, on the host.
+    Returns:
+        Frames (B, 3, 4 T - 3, H, W) in the VAE's type, on the host.
     """
-    num_frames, grid = 4 * latents.shape[2] - 3, grid_of(latents.shape[-2:], tiles, family.shrink)
+    num_frames, grid = 4 * latents.shape[2] - 3, _grid(latents.shape[-2:], tiles, family.shrink)
     mosaic = Mosaic(grid, family.shrink, num_frames)
     for place in grid.places:
         begin, waiting = 0, list[Tensor]()
@@ -84,13 +100,13 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
                 waiting.clear()
                 mosaic.add(place, begin, piece)
                 begin += waiting_frames
-            del frames  # else it stays on the device while the next tile is decoded
+            del frames  # otherwise it stays on the device while the next tile is decoded
     return mosaic.finish()
 
 
 def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
-    """Moments (B, 2 C, T, h, w) of frames (B, 3, 4 T - 3, H, W), as `decode_pass`."""
-    grid = grid_of([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
+    """Return the moments (B, 2 C, T, h, w) of frames (B, 3, 4 T - 3, H, W), in the way of `decode_pass`."""
+    grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
     mosaic = Mosaic(grid, 1, (frames.shape[2] + 3) // 4)
     for place in grid.places:
         part = grid.cut_out(frames, place, family.shrink)
@@ -98,16 +114,21 @@ def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) ->
     return mosaic.finish()
 
 
-def grid_of(sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
-    """How latents of this height and width are cut."""
+def count_tiles(sides: Sequence[int], tiles: Tiles, shrink: int) -> int:
+    """Return the number of tiles into which latents of this height and width are cut."""
+    return len(_grid(sides, tiles, shrink).places)
+
+
+def _grid(sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
     return Grid.cut(sides[0], sides[1], tiles.side // shrink, tiles.overlap // shrink)
 
 
-def window_starts(num_latents: int, chunk: int) -> range:
-    """First latent frames of windows that move on by `chunk`. One that would add no frame is left out.
+def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
+    """Return the windows of time, which advance by `chunk` latent frames: the first of each, and its length.
 
-    Each has `chunk + 2` latent frames, or what is left: the first leads in, the last is shared with the next.
+    A window has `chunk + 2` latent frames, or those that are left: the first leads in, the last is shared
+    with the next window. A window that would add no frame is left out.
     """
     if num_latents <= chunk + 1:
-        return range(1)
-    return range(0, num_latents - 1, chunk)
+        return {0: num_latents}
+    return {start: min(chunk + 2, num_latents - start) for start in range(0, num_latents - 1, chunk)}

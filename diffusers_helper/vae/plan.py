@@ -1,15 +1,15 @@
-"""How a video VAE works within the memory there is: whole, as a stream, in tiles, in windows of time.
+"""Plans for a video VAE within the memory at hand: whole, as a stream, in tiles, in windows.
 
-Decided from integers, before anything is computed. The ways, in the order they are tried:
+They are made from integers, before anything is computed. The ways, in the order they are tried:
 
-1. whole: one pass over all frames. The reference.
+1. whole: one pass over all frames, which is the reference.
 2. as a stream, where the VAE is causal and keeps what it needs of the past (Wan): one latent frame at a time,
-   the same bits as the whole, in memory that does not depend on the video's length.
+   with the same bits as the whole, in memory that does not depend on the video's length.
 3. either of these in tiles that overlap in space.
-4. in windows that overlap in time, where there is no stream (HunyuanVideo), whole or in tiles. That is how
-   diffusers and FramePack decode with this VAE, but other values than those of one pass.
+4. in windows that overlap in time, where there is no stream (HunyuanVideo), whole or in tiles. diffusers and
+   FramePack decode in this way with this VAE; the values differ from those of one pass.
 
-The estimates are those of `memory.vae_estimates`, which the plans of a job use too.
+The estimates are those of `planning.vae_estimates`, which the plans of a job use too.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Literal, get_args
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.budget import gb_text
 from diffusers_helper.planning.estimates import TILES
 from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
+from diffusers_helper.units import gb_text
 
 Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 CHUNKS = (1, 2, 4, 8)
-# Latent frames that windows of HunyuanVideo's VAE move on by; a window is one more, and one that leads in.
+# The latent frames by which windows of HunyuanVideo's VAE advance; a window has two more latent frames.
 OWN_CHUNK = 3
 # PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows' chunk;
 # `benchmarks/vae_decode.py` measures it. Normalisation over all of a piece is what differs, not its edges.
@@ -42,18 +42,20 @@ _LATENT_PX = 16
 
 @dataclass(frozen=True, slots=True)
 class VaeSettings:
-    """What a person may set; None and "auto" leave it to the plan.
+    """The settings that a person may make; None and "auto" leave them to the plan.
 
     Attributes:
-        chunk: latent frames that are handed over at a time. A stream gives the same bits with any. Where
-            there is none, windows move on by so many; auto does without, or has the VAE's own of 3.
-        tile_px: side of the tiles in pixels; 0 for none.
-        largest_px: what auto begins with, where larger pieces are known for trouble; None for the picture.
-        overlap: least share of a tile that it has in common with its neighbour.
-        precision: what is computed in; auto is the type of the weights. Normalisation works in fp32 inside in
-            all of them, and where the result is not finite, all is done again in fp32.
-        memory_threshold: share of the free memory that may be planned with.
-        cleanup_frequency: the allocator is asked to give back after so many pieces; 0 for never.
+        chunk: Latent frames that are handed over at a time. For a stream the bits do not depend on it.
+            Without a stream, windows advance by this number; auto uses no windows, or the VAE's own of 3.
+        tile_px: Side of the tiles in pixels; 0 for none.
+        largest_px: The first size that auto tries, where larger pieces are known to fail; None for the
+            picture.
+        overlap: Least share of a tile that it has in common with its neighbour.
+        precision: The type of the computation; auto is the type of the weights. Normalisation works in fp32
+            inside in all of them, and if the result is not finite, all is computed again in fp32.
+        memory_threshold: Share of the free memory that may be planned with.
+        cleanup_frequency: Number of pieces after which the allocator's unused memory is returned; 0 for
+            never.
     """
 
     chunk: int | None = None
@@ -84,7 +86,7 @@ class VaeSettings:
 
 
 def settings_for(profile: Profile) -> VaeSettings:
-    """What suits a machine."""
+    """Return the settings that suit a machine."""
     dtype = profile.vae_dtype.value
     precision = "auto" if dtype == "stored" else dtype
     return VaeSettings(precision=precision, largest_px=profile.vae_tile.value)
@@ -92,20 +94,20 @@ def settings_for(profile: Profile) -> VaeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Pixels of a tile's side, and at least so many of them in common with the next tile; 0 for no tiles."""
+    """The pixels of a tile's side, and the least that it shares with the next; 0 for no tiles."""
 
     side: int = 0
     overlap: int = 0
 
     @classmethod
     def of(cls, side: int, share: float = 0.25) -> Tiles:
-        """Tiles that have this share in common, in whole latents of any of the VAEs."""
+        """Return tiles with this share in common, in whole latents of any of the VAEs."""
         return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
 
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """What is encoded or decoded: latent frames (4 n - 3 frames), pixels."""
+    """The size of a video to encode or decode: n latent frames (4 n - 3 frames), and pixels."""
 
     latents: int
     height: int
@@ -117,10 +119,10 @@ class VaePlan:
     """One way to encode or decode a video.
 
     Attributes:
-        chunk: latent frames that a stream hands over at a time, or that windows move on by; 0 for all.
-        working_bytes: what inputs, activations and outputs take on the device.
-        is_exact: whether the result is that of one pass over everything.
-        reason: a sentence for people.
+        chunk: Latent frames that a stream hands over at a time, or by which windows advance; 0 for all.
+        working_bytes: Memory of inputs, activations and outputs on the device.
+        is_exact: Whether the result is that of one pass over everything.
+        reason: A sentence for people.
     """
 
     task: Task
@@ -135,10 +137,10 @@ class VaePlan:
 def vae_plans(
     network: Network, video: Video, task: Task, settings: VaeSettings, backend: Backend = Backend()
 ) -> tuple[VaePlan, ...]:
-    """All ways that the settings allow, in the order they are tried.
+    """Return all ways that the settings allow, in the order they are tried.
 
     Args:
-        network: the VAE as it computes.
+        network: The VAE as it computes.
     """
     kinds: tuple[Time, ...] = ("stream",) if has_stream(network) else ("whole", "windows")
     if not has_stream(network) and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
@@ -153,10 +155,10 @@ def vae_plans(
 
 
 def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Of these the first that the free memory suffices for, and what may be tried after it.
+    """Return the first plan for which the free memory suffices, and those that may be tried after it.
 
     Raises:
-        InputError: if it suffices for none.
+        InputError: If no plan fits.
     """
     usable = int(free_bytes * settings.memory_threshold)
     fitting = [plan for plan in plans if plan.working_bytes <= usable]
@@ -175,7 +177,7 @@ def _is_tile(side: int | None) -> bool:
 
 
 def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
-    """Sides of tiles, 0 for none; those that are no smaller than the picture are none."""
+    """Return the sides of tiles to try; 0 stands for no tiles, and for tiles as large as the picture."""
     side = max(video.height, video.width)
     if settings.tile_px is not None:
         return (settings.tile_px if settings.tile_px < side else 0,)
@@ -196,7 +198,7 @@ def _plan(
     estimate = decode_bytes if task == "decode" else encode_bytes
     height, width = (min(side, tile or side) for side in (video.height, video.width))
     chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else OWN_CHUNK)
-    # Of a window's latent frames one more than the chunk count, and one leads in.
+    # A window has two latent frames more than the chunk; one of them leads in.
     at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
     working = estimate(network, at_once, height, width, backend=backend, latents=video.latents)
     reason = _reason(time, at_once, tile, task == "decode" and time != "stream")
@@ -206,7 +208,7 @@ def _plan(
 
 
 def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
-    """How, and by how much the result differs from that of one pass, where that was measured."""
+    """Say how the plan works, and the distance to the result of one pass where it was measured."""
     how = {
         "whole": "All frames in one pass",
         "stream": "One latent frame after the other",
@@ -219,10 +221,10 @@ def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
     if not costs:
         return f"{how}: exact."
     if not is_measured:
-        return f"{how}: not quite that of one pass; by how much was not measured."
+        return f"{how}. The result differs slightly from that of one pass; the difference was not measured."
     return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."
 
 
 def _db(measured: Mapping[int, int], size: int) -> int:
-    """Of the sizes measured the largest that is not above this one, or the smallest of all."""
+    """Return the figure of the largest measured size that is not above this one, or of the smallest."""
     return max((db for known, db in measured.items() if known <= size), default=min(measured.values()))

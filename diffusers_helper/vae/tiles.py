@@ -1,7 +1,7 @@
-"""A picture's sides cut into equal tiles that overlap, and the tiles' frames put together again.
+"""Equal tiles that overlap, into which a picture is cut, and the mosaic of their frames.
 
-All tiles of a video have one shape, so that a driver looks for its kernels once: where the last would reach
-over the edge, the tiles overlap more instead of the last being smaller.
+All tiles of a video have one shape, so that a driver searches for its kernels once. Where the last tile would
+reach over the edge, all tiles overlap more instead.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from diffusers_helper.memory.accounting import to_host
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Tiles along one side.
+    """The tiles along one side.
 
     Attributes:
-        length: of the side.
-        tile: of each tile.
-        starts: where the tiles begin, ascending; the first at 0, the last ends at `length`.
+        length: The length of the side.
+        tile: The length of each tile.
+        starts: Where the tiles begin, ascending; the first at 0, the last ends at `length`.
     """
 
     length: int
@@ -31,10 +31,10 @@ class Axis:
 
     @classmethod
     def cut(cls, length: int, tile: int, overlap: int) -> Axis:
-        """As few tiles as overlap by at least `overlap`, evenly spread.
+        """Return the fewest tiles that overlap by at least `overlap`, evenly spread.
 
         Raises:
-            ValueError: unless 0 <= overlap < tile.
+            ValueError: Unless 0 <= overlap < tile.
         """
         if not 0 <= overlap < tile:
             raise ValueError(f"overlap is {overlap}; expected 0 to {tile - 1}.")
@@ -44,9 +44,10 @@ class Axis:
         return cls(length, tile, tuple(round(i * (length - tile) / gaps) for i in range(gaps + 1)))
 
     def weights(self, scale: int) -> list[Tensor]:
-        """What each tile counts at each of its places, `scale` of them for one of the side; fp32.
+        """Return each tile's weight at each of its places, `scale` of them for one of the side; fp32.
 
-        Over what two tiles share, the one passes linearly into the other. At every place all add up to 1.
+        Where two tiles overlap, the weights pass linearly from one to the other. At every place they add up
+        to 1.
         """
         size = self.tile * scale
         raw: list[Tensor] = []
@@ -67,42 +68,42 @@ class Axis:
 
 
 def _rise(ramp: Tensor, shared: int) -> Tensor:
-    """From nearly 0 to nearly 1 over the first `shared` places."""
+    """Return a ramp that rises from nearly 0 to nearly 1 over its first `shared` places."""
     rise = (torch.arange(shared) + 0.5) / max(shared, 1)
     return torch.cat([ramp[:shared] * rise, ramp[shared:]])
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A picture's tiles, in latents."""
+    """The tiles of a picture, in latents."""
 
     rows: Axis
     columns: Axis
 
     @classmethod
     def cut(cls, height: int, width: int, tile: int, overlap: int) -> Grid:
-        """Tiles of `tile` x `tile`, or as high and wide as the picture where that is less; 0 for none."""
+        """Return tiles of `tile` x `tile`, smaller only where the picture is; 0 for none."""
         whole = max(height, width)
         return cls(*(Axis.cut(side, tile or whole, overlap if tile else 0) for side in (height, width)))
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Row and column of all tiles, by rows."""
+        """Return the rows and columns of all tiles, row by row."""
         columns = range(len(self.columns.starts))
         return [(row, column) for row in range(len(self.rows.starts)) for column in columns]
 
     def cut_out(self, source: Tensor, place: tuple[int, int], scale: int = 1) -> Tensor:
-        """The tile of (..., height, width), `scale` times as many of both as latents. A view."""
+        """Return a view of the tile of (..., height, width), `scale` times as many of both as latents."""
         row, column = place
         top, left = self.rows.starts[row] * scale, self.columns.starts[column] * scale
         return source[..., top : top + self.rows.tile * scale, left : left + self.columns.tile * scale]
 
 
 class Mosaic:
-    """Frames in main memory that tiles are added to as they are finished."""
+    """The frames in main memory to which tiles are added as they are finished."""
 
     def __init__(self, grid: Grid, scale: int, num_frames: int) -> None:
-        """Empty; (..., num_frames, height, width), with `scale` places for a latent."""
+        """Begin without a tile, for frames (..., num_frames, height, width), `scale` places per latent."""
         self._grid, self._scale, self._num_frames = grid, scale, num_frames
         self._is_whole = len(grid.places) == 1
         self._parts: list[Tensor] = []
@@ -113,14 +114,14 @@ class Mosaic:
             self._rows, self._columns = [to_host(w) for w in rows], [to_host(w) for w in columns]
 
     def add(self, place: tuple[int, int], begin: int, frames: Tensor) -> None:
-        """Adds one tile's frames (B, C, F, height, width) from `begin` on; they are on the host."""
+        """Add one tile's frames (B, C, F, height, width), which are on the host, from `begin` on."""
         if self._is_whole:
             self._parts.append(frames)
             return
         if self._sum is None:
             height, width = (axis.length * self._scale for axis in (self._grid.rows, self._grid.columns))
             shape = (*frames.shape[:2], self._num_frames, height, width)
-            # By numpy, as what torch makes from nothing counts as the device's where there is an account.
+            # numpy adds them, since an account counts what torch makes from nothing as the device's.
             self._sum = torch.from_numpy(np.zeros(shape, dtype=np.float32))
             self._dtype = frames.dtype
         row, column = place
@@ -129,17 +130,17 @@ class Mosaic:
         target += frames.float() * weight
 
     def finish(self) -> Tensor:
-        """What all tiles make together, in their type. One tile alone is not rounded."""
+        """Return all tiles together, in their type. A single tile is not rounded."""
         if self._sum is not None:
             return self._sum.to(self._dtype)
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts, dim=2)
 
 
 def join_windows(windows: list[Tensor], stride: int, overlap: int) -> Tensor:
-    """One window of time (B, C, F, H, W) after the other; over `overlap` frames each passes into the next.
+    """Join windows of time (B, C, F, H, W); over `overlap` frames each passes into the next.
 
-    As diffusers' `AutoencoderKLHunyuanVideo` joins them: the first frame of all but the first is left out, as
-    it stands alone for a latent frame that stands for four elsewhere.
+    diffusers' `AutoencoderKLHunyuanVideo` joins them in this way. All but the first leave out their first
+    frame, as it stands alone for a latent frame that stands for four elsewhere.
     """
     before, *rest = windows
     parts = [before[:, :, : stride + 1]]

@@ -1,4 +1,4 @@
-"""MIOpen's find mode: the argument wins over the environment, the environment over the profile."""
+"""Tests of MIOpen's find mode: the argument wins over the environment, the environment over the profile."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands import arguments
 from app.commands.arguments import Parser, take_engine_environment
 from app.commands.doctor import examine
 from app.miopen import FIND_MODES, VARIABLE, find_mode_findings, name_of
 from app.web import server
 from diffusers_helper.errors import InputError
+from tests.support.jobs import PATIENCE
 from tests.support.machines import GB, write_card, write_memory
 from tests.support.program import Program, until
 
@@ -47,7 +47,7 @@ def test_the_engine_starts_with_it(
         f"{VARIABLE}={expected}".encode()
     ]
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(PATIENCE) == 130
 
 
 def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,10 +135,10 @@ def test_who_imports_torch_itself_gets_the_engines_environment(monkeypatch: pyte
 
 
 def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Else it would time what the engine does not run."""
+    """Measure in the environment of the engine; otherwise the times would not apply to it."""
     order: list[str] = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(arguments, "detect", lambda _: order.append("environment") or machine())
+    monkeypatch.setattr("app.machine.detect", lambda *_: order.append("environment") or machine())
     monkeypatch.setattr(
         "diffusers_helper.models.loaders.load_models", lambda _: order.append("load") or stop()
     )
@@ -151,7 +151,7 @@ def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatc
 def machine() -> object:
     from diffusers_helper.planning.profiles import Machine
 
-    return Machine("cuda", "", "a card", 0)  # whose profile sets nothing that the next test would find
+    return Machine("cuda", "", "a card", 0)  # its profile sets nothing that a later test could see
 
 
 def stop() -> None:

@@ -1,4 +1,4 @@
-"""The problem report: it helps to find a fault and says nothing about the person."""
+"""Tests of the problem report: it helps to find a fault and reveals nothing about the person."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB = "20260101-120000-abcd"
 
 @pytest.fixture
 def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The outputs folder of a person whose name stands wherever it can."""
+    """Return the outputs folder of a person whose name appears wherever it can."""
     home = tmp_path / "home" / USER
     home.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))

@@ -1,4 +1,4 @@
-"""The benchmark of the page measures what it says, on the product as it is started."""
+"""Tests that the benchmark of the page measures the delays of the product as a user starts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_it_times_the_first_frame_of_each_section_in_both_modes() -> None:
     delays = first_frames(2.4, 1)
     for mode in MODES:
         found = {delay.section: delay for delay in delays if delay.mode == mode}
-        # On a busy machine the second version may come before the first one is on the screen.
+        # On a busy machine the second version may arrive before the first one is shown.
         assert 2 in found
         assert set(found) <= {1, 2}
     assert all(delay.told_ms > 0 for delay in delays)

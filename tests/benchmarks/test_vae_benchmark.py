@@ -1,4 +1,4 @@
-"""`benchmarks/vae_decode.py` runs as it is documented, and says what it measured."""
+"""Tests that `benchmarks/vae_decode.py` runs as documented and reports what it measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_figures_and_chart_of_small_videos(tmp_path: Path) -> None:
         assert row["seconds"] > 0
         reference = rows[kind, case, "diffusers"]
         assert reference["psnr_db"] == "reference"
-        # One pass, and a stream in any chunks, are the same sum in the same order.
+        # A single pass and a stream of any chunk size add the same numbers in the same order.
         is_exact = way == "engine" or (kind == "wan" and way.startswith("engine chunk"))
         assert row["psnr_db"] == "same bits" if is_exact else True
     assert "approximate" in rows["hunyuan", "short 9x64x64", "engine chunk 1"]["plan"]

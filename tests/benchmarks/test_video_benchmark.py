@@ -1,4 +1,4 @@
-"""`benchmarks/video_writer.py` runs as it is documented and counts what it says."""
+"""Tests that `benchmarks/video_writer.py` runs as documented and counts what it claims to count."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def run(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True).stdout
 
 
+@pytest.mark.slow
 def test_figures_for_a_small_clip(tmp_path: Path) -> None:
     result = json.loads(run(tmp_path, "--json", "--sections", "4", "--width", "48", "--height", "32"))
     assert result["settings"] == {"sections": 4, "width": 48, "height": 32, "crf": 16}
@@ -26,7 +27,8 @@ def test_figures_for_a_small_clip(tmp_path: Path) -> None:
         encoded = {
             method: by_method[method]["frames_encoded"] for method in ("one shot", "growing", "re-encode")
         }
-        # 33 provisional frames in all sections but the last; 33, 69, 105 and 145 frames, or one more each.
+        # All sections but the last have 33 provisional frames. The videos have 33, 69, 105 and 145 frames, or
+        # one more each.
         assert encoded["one shot"] == 145
         assert encoded["growing"] == 145 + 3 * 33
         assert encoded["re-encode"] == sum((33, 69, 105)) + 3 * 4 * with_picture + 145

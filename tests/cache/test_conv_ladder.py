@@ -1,4 +1,4 @@
-"""The ladder leaves a rung for the right reasons, remembers why, and never asks a deadly one again."""
+"""Tests of the convolution ladder: why it leaves a rung, what it remembers, and what it never tries again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torch.nn import functional
 from cache import conv
 from cache.conv import case_of
 from cache.conv_routes import RouteStore
-from cache.conv_rungs import RUNGS, Rung
-from tests.support.drivers import MEMORY, NO_ALGORITHM, ONE, Driver, break_rungs, ladder, some_call
+from cache.conv_rungs import RUNGS, Convolution, Rung
+from tests.support.drivers import MEMORY, NO_ALGORITHM, Driver, break_rungs, ladder, some_call
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ def test_a_mistake_is_raised_as_it_is(driver: Driver, call: tuple[Any, ...]) -> 
 def test_one_rung_after_the_other(
     call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """All but the last fail, each once, in order; from then on only the last is asked."""
+    """Let all rungs but the last fail, each once, in order; from then on only the last is called."""
     expected = functional.conv3d(*call)
     asked = break_rungs(monkeypatch, "miopen", "taps", "native", "tiles")
     learned = ladder(tmp_path)
@@ -63,7 +63,7 @@ def test_one_rung_after_the_other(
         assert torch.allclose(learned.conv3d(*call), expected)
     assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
     assert asked == ["miopen", "taps", "native", "tiles"]
-    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
     assert route.rung == "cpu"
     assert set(route.failed) == {"miopen", "taps", "native", "tiles"}
     assert route.reason.startswith("miopen: MIOpen Error: No suitable algorithm")
@@ -96,12 +96,12 @@ def test_a_rung_that_worked_may_fail_later(driver: Driver, call: tuple[Any, ...]
 def test_without_memory_only_the_smaller_rungs_are_asked(
     call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And nothing is held against a rung that another day has room for."""
+    """Expect that a lack of memory is not held against a rung that may have room another day."""
     expected = functional.conv3d(*call)
     asked = break_rungs(monkeypatch, "miopen", "taps", "native", text=MEMORY)
     assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
     assert asked == ["miopen", "taps"]
-    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
     assert (route.rung, route.failed) == ("tiles", {})
     assert route.reason == f"miopen: {MEMORY}; taps: {MEMORY}"
     assert torch.allclose(ladder(tmp_path).conv3d(*call), expected)
@@ -144,7 +144,7 @@ def test_a_failed_call_holds_no_memory_when_the_next_begins(
         return plain(*call)
 
     learned = ladder()
-    learned.conv3d(*call)  # settled: the next call fails on the short way
+    learned.conv3d(*call)  # The rung is settled, so that the next call fails on the short path.
     gc.disable()
     try:
         for climbing in (learned, ladder()):
@@ -177,12 +177,12 @@ def test_a_first_call_is_announced_and_over_and_later_ones_are_not(
     for _ in range(2):
         learned.conv3d(*call)
     assert said == [("begin", "miopen"), ("end", "miopen"), ("begin", "taps"), ("end", "taps")]
-    ladder(tmp_path, **hooks()).conv3d(*call)  # known to work since the process before
+    ladder(tmp_path, **hooks()).conv3d(*call)  # the process before has shown that it works
     assert len(said) == 4
 
 
 def test_a_deadly_rung_is_never_asked_again(driver: Driver, call: tuple[Any, ...], tmp_path: Path) -> None:
-    case = case_of(call[0], call[1], ONE, ONE, ONE, 1)
+    case = case_of(call[0], Convolution(*call[1:]))
     learned = ladder(tmp_path)
     learned.conv3d(*call)
     assert len(driver.shapes) == 1
@@ -198,14 +198,14 @@ def test_a_deadly_rung_is_never_asked_again(driver: Driver, call: tuple[Any, ...
 def test_a_lost_device_is_charged_to_the_first_call_and_raised(
     driver: Driver, call: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing on it can work any more; the next process takes the next rung."""
+    """Expect no further call on the lost device; the next process takes the next rung."""
     monkeypatch.setattr(conv, "_works", lambda device: False)
     driver.text = "HIP error: an illegal memory access was encountered"
     driver.fails = lambda x, weight: True
     with pytest.raises(RuntimeError, match="illegal memory access"):
         ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1
-    route = RouteStore(tmp_path).get(case_of(call[0], call[1], ONE, ONE, ONE, 1))
+    route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
     assert route.deadly == {"miopen": driver.text}
     ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1
@@ -226,7 +226,7 @@ def test_a_lost_device_is_not_charged_to_a_call_that_had_worked(
 def test_on_rocm_what_works_is_remembered(
     call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So that a death in a later run is not charged to a rung that has proved itself."""
+    """Expect that a death in a later run is not charged to a rung that has worked."""
     card = conv.Card("gfx1100", "7.2", torch.__version__)
     monkeypatch.setattr(conv, "card_of", lambda device: card)
     announced: list[str] = []
@@ -261,8 +261,9 @@ print(float(learned.conv3d(*call).sum()))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_in_a_rung_works_the_next_time(tmp_path: Path) -> None:
-    """As a supervisor does it: the note of the dead process says what to mark."""
+    """Read the note of the dead process, as a supervisor does, to learn which rung to mark."""
     folder, note = tmp_path / "routes", tmp_path / "note"
     command = [sys.executable, "-c", DYING, str(folder), str(note)]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

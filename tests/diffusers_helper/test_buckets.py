@@ -1,4 +1,4 @@
-"""Picture shapes: FramePack's table, the same rule at other sides, and the choice of the nearest."""
+"""Tests of picture shapes: FramePack's table, its rule at other sizes, and the choice of the nearest."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_side_64_in_steps_of_16() -> None:
 def test_scaled_shapes_keep_area_aspect_and_grid(side: int, multiple: int) -> None:
     shapes = buckets(side, multiple)
     assert len(set(shapes)) == len(shapes) <= 14
-    # Which of two equal shapes is dropped leaves the set the same when turned by 90 degrees.
+    # Whichever of two equal shapes is dropped, the set stays the same when turned by 90 degrees.
     assert {(width, height) for height, width in shapes} == set(shapes)
     for height, width in shapes:
         assert height % multiple == width % multiple == 0
         assert any(
             all(
-                # The nearest step of the grid, but never less than one.
+                # The side is the nearest multiple of the grid's step, but at least one step.
                 abs(edge - wanted * side / 640) <= multiple / 2 or edge == multiple > wanted * side / 640
                 for edge, wanted in zip((height, width), reference, strict=True)
             )
@@ -55,7 +55,7 @@ def test_a_picture_of_a_bucket_gets_that_bucket(shape: tuple[int, int]) -> None:
         (1080, 1920, (480, 832)),
         (1920, 1080, (832, 480)),
         (3000, 4000, (544, 704)),
-        (1000, 1000, (640, 608)),  # a tie of 608x640 and 640x608: the later one, as FramePack
+        (1000, 1000, (640, 608)),  # FramePack resolves the tie of 608x640 and 640x608 for the later one
         (1, 1, (640, 608)),
         (1, 100, (416, 960)),
         (100, 1, (960, 416)),

@@ -1,4 +1,4 @@
-"""A cancel takes hold inside every stage, and leaves the video so far."""
+"""Tests that a cancel takes effect inside every stage, and leaves the video made so far."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.cancel_hooks import cancellable
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Cancelled, Event, StageStarted, StepDone
+from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import generate
 from tests.support.making import load_tiny, outline, seconds_for, tiny_request, write_scene
 
-# stage, part of the model that works in it, where in the part, a kind of its blocks there
+# the stage, the model's part that works in it, the place of the blocks in the part, and their class
 WORK = [
     ("text", "text_encoder", "", "LlamaDecoderLayer"),
     ("text", "text_encoder_2", "", "CLIPEncoderLayer"),
@@ -72,7 +72,7 @@ def test_a_cancel_in_the_middle_of_a_network_ends_it_there(
             block.register_forward_hook(in_block)
 
     events = cancelled(models, tmp_path / "job", cancel, on_event)
-    assert reached == [stage]  # the block that cancelled ran once, and no other tile after it
+    assert reached == [stage]  # The block that cancelled ran once, and no other tile ran after it.
     assert [line for line in outline(events) if not line.startswith(("step", "finished"))][-2] == stage
     assert hooks_left(models) == 0
 

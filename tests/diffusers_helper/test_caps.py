@@ -1,4 +1,4 @@
-"""Whole jobs of a mid-size model under caps from generous to impossible, and that the check would notice."""
+"""Tests of whole jobs of a mid-size model under caps from generous to impossible, and of their check."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 
 from benchmarks.caps import Caps, Row, Stage, measure
 from diffusers_helper.framepack.encoders import encode_states
-from diffusers_helper.job_memory import JobMemory
+from diffusers_helper.job_memory import JobMemory, MemoryPlans
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.models.loaders import Models
+from diffusers_helper.output.job_folder import JobFolder
 from tests.support.making import load_tiny, tiny_request, write_scene
 from tests.support.mid_model import Size, write_mid_model
 
@@ -46,15 +47,15 @@ def test_every_cap_holds_changes_no_byte_and_is_predicted_within_a_tenth(
 
 @pytest.mark.parametrize("prompt", ["", "the red ball moves right", "kaleidoscopically " * 12, "red " * 200])
 def test_what_a_prompt_takes_beside_the_weights_is_within_a_tenth(
-    prompt: str, models: Models, small_scene: Path
+    prompt: str, models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
-    memory = JobMemory(tiny_request(small_scene, prompt=prompt), models, 64, 64, Local())
-    with torch.inference_mode(), memory:
-        with memory.on_device("text") as encoder:
-            to_host(encode_states(encoder, models.part("tokenizer"), prompt))
+    plans = MemoryPlans(tiny_request(small_scene, prompt=prompt), models, 64, 64, Local())
+    tokenizer = models.part("tokenizer")
+    with torch.inference_mode(), JobMemory(plans, models, JobFolder(tmp_path)) as memory:
+        memory.run("text", lambda encoder: to_host(encode_states(encoder, tokenizer, prompt)))
         record = memory.store.records[-1]
     measured = record.measured_bytes - record.resident_bytes
-    assert 0.9 < measured / memory.plan.stage("text").working_bytes <= 1
+    assert 0.9 < measured / plans.plan.stage("text").working_bytes <= 1
 
 
 RIGHT = Row(

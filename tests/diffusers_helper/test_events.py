@@ -1,9 +1,10 @@
-"""The event stream: its names and fields are an interface, and it survives JSON."""
+"""Tests of the event stream, whose names and fields are an interface and which survives JSON."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError, fields
+from typing import get_args
 
 import pytest
 
@@ -25,7 +26,7 @@ from diffusers_helper.events import (
 )
 
 COMMON = {"job": "20261121-081530-3f9a", "time": 1.25}
-# Each event with the JSON that pages, scripts and stores read.
+# Each event, with the JSON that pages, scripts and stores read
 STREAM: list[tuple[Event, dict[str, object]]] = [
     (
         JobStarted(**COMMON, sections=4, frames=145, width=640, height=608),
@@ -71,7 +72,7 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
         Failed(**COMMON, message="It is broken.", remedy="Mend it."),
         {
             "event": "failed", **COMMON, "message": "It is broken.", "remedy": "Mend it.", "detail": "",
-            "code": "error", "video": None, "frames": 0,
+            "code": "error", "setting": "", "video": None, "frames": 0,
         },
     ),
 ]  # fmt: skip
@@ -121,3 +122,19 @@ def test_fields_of_a_later_version_are_left_out() -> None:
 def test_what_is_no_event_is_refused(data: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         from_dict(data)
+
+
+def test_a_log_of_version_0_1_is_read() -> None:
+    """Read events of version 0.1, which announced a stage without work and had fewer fields."""
+    data = {"event": "stage_started", **COMMON, "stage": "image", "section": None}
+    assert from_dict(data) == StageStarted(**COMMON, stage="vae_encode")
+    assert from_dict({"event": "cancelled", **COMMON, "video": None, "frames": 0}) == Cancelled(
+        **COMMON, video=None, frames=0
+    )
+
+
+def test_every_stage_has_words() -> None:
+    assert {*get_args(events.Stage)} < {*events.STAGES}
+    networks = [name for name, facts in events.STAGES.items() if facts.network]
+    assert networks == ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
+    assert events.STAGES["load"].title == "Loading the model"

@@ -1,28 +1,29 @@
-"""What a person reads when a job cannot go on."""
+"""Tests of what a person reads when a job cannot go on."""
 
 from __future__ import annotations
 
 import errno
 import json
 import signal
+import sqlite3
 
 import pytest
 
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, PictureError
 from diffusers_helper.events import Failed, from_dict, to_dict
 from diffusers_helper.failures import MAX_DETAIL, engine_died_event, failed_event, interrupted_event
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch names its own."""
+    """An error with the name of torch's own."""
 
 
 class HfHubHTTPError(OSError):
-    """Named as the hub's client names its own."""
+    """An error with the name of the hub client's own."""
 
 
 class EntryNotFound(HfHubHTTPError):
-    """One of its children."""
+    """A subclass of the hub's error."""
 
 
 CASES = {
@@ -38,22 +39,51 @@ CASES = {
         "steps is 0; expected 1.",
         "Set it.",
     ),
-    "memory": (MemoryError(), "error", "There was not enough memory", "resolution"),
-    "gpu memory": (OutOfMemoryError("HIP out of memory. Tried"), "error", "not enough memory", "resolution"),
+    "a setting": (
+        InputError(setting="steps", value=0, expected="1", remedy="Set it."),
+        "bad_input",
+        "`steps` is 0; expected 1.",
+        "Set it.",
+    ),
+    "picture": (PictureError("The picture is empty.", "Choose another."), "picture", "empty", "another"),
+    "a full index": (
+        sqlite3.OperationalError("database or disk is full"),
+        "disk_full",
+        "The disk is full",
+        "Free some space",
+    ),
+    "main memory": (
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+        "out_of_memory",
+        "not enough memory",
+        "resolution",
+    ),
+    "memory": (MemoryError(), "out_of_memory", "There was not enough memory", "resolution"),
+    "gpu memory": (
+        OutOfMemoryError("HIP out of memory. Tried"),
+        "out_of_memory",
+        "not enough memory",
+        "resolution",
+    ),
     "gpu memory by another name": (
         RuntimeError("CUDA Out Of Memory"),
-        "error",
+        "out_of_memory",
         "not enough memory",
         "resolution",
     ),
     "disk": (
         OSError(errno.ENOSPC, "No space left on device"),
-        "error",
+        "disk_full",
         "The disk is full",
         "Free some space",
     ),
-    "network": (EntryNotFound("404 Client Error"), "error", "could not be downloaded", "network"),
-    "package": (ModuleNotFoundError("No module named 'av'"), "error", "No module named 'av'", "webui.sh"),
+    "network": (EntryNotFound("404 Client Error"), "download", "could not be downloaded", "network"),
+    "package": (
+        ModuleNotFoundError("No module named 'av'"),
+        "installation",
+        "No module named 'av'",
+        "webui.sh",
+    ),
     "anything": (
         ZeroDivisionError("division by zero\nmore"),
         "error",
@@ -70,6 +100,8 @@ def test_each_kind_of_error_has_its_sentence_and_its_remedy(case: str) -> None:
     event = failed_event(error, "a-job", 1.5, "/video.mp4", 37)
     assert (event.job, event.time, event.video, event.frames) == ("a-job", 1.5, "/video.mp4", 37)
     assert event.code == code
+    assert (event.code in INPUT_CODES) == isinstance(error, InputError)
+    assert event.setting == getattr(error, "setting", "")
     assert message in event.message
     assert remedy in event.remedy
     assert "\n" not in event.message + event.remedy
@@ -102,8 +134,19 @@ def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str)
     assert ("memory" in event.remedy) == (exit_code == -signal.SIGKILL)
 
 
+def test_several_deaths_are_counted_and_their_lessons_kept() -> None:
+    event = engine_died_event(-signal.SIGABRT, "a", 2.0, None, 0, attempts=3, lessons="one\ntwo")
+    assert event.message.endswith("was ended by SIGABRT. It was tried 3 times.")
+    assert event.detail == "one\ntwo\nengine exit code -6"
+
+
+def test_a_failure_of_version_0_1_is_readable() -> None:
+    old = {"event": "failed", "job": "a", "time": 1.0, "message": "It broke.", "remedy": "", "code": "error"}
+    assert from_dict(old) == Failed(job="a", time=1.0, message="It broke.", remedy="")
+
+
 def test_an_interrupted_job_keeps_what_there_is() -> None:
-    event = interrupted_event("a", 2.0, "/video.mp4", 73)
+    event = interrupted_event("a", 2.0, "/video.mp4", 73, attempts=50)
     assert isinstance(event, Failed)
     assert (event.code, event.video, event.frames) == ("engine_died", "/video.mp4", 73)
-    assert "ended while" in event.message
+    assert "ended 50 times" in event.message

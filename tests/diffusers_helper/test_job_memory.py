@@ -1,4 +1,4 @@
-"""Whole jobs under caps: the cap holds, the bytes stay the same, and nothing is left on the device."""
+"""Tests of whole jobs under caps: the cap holds, the bytes stay the same, nothing stays on the device."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ import pytest
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
-from diffusers_helper.job_memory import JobMemory
+from diffusers_helper.job_memory import MemoryPlans
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.store import Move, Store
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.planning.budget import GB, DoesNotFit, JobPlan
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
+from diffusers_helper.units import GB
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.support.moves import DOCUMENT, SECTION, moves
 
 
 @pytest.fixture(scope="module")
 def resident(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """The same two sections with everything on the device."""
+    """Return the same two sections, made with everything on the device."""
     folder = tmp_path_factory.mktemp("resident") / "job"
     return make(tiny_request(small_scene, seconds=seconds_for(2)), deep_models, folder)[0]
 
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
-    """All stores that jobs make, looked at when the test is over."""
+    """Collect all stores that jobs make, and check them after the test."""
     made: list[Store] = []
 
     class Seen(Store):
@@ -53,22 +54,23 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
 
 
 def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> JobPlan:
-    return JobMemory(request, deep_models, side, side, Local()).plan
+    return MemoryPlans(request, deep_models, side, side, Local()).plan
 
 
 def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float]:
-    """What to ask for so that all stays, one model is there at a time, or its blocks are streamed."""
+    """Return settings with which everything stays, one model is resident, or blocks are streamed."""
     plan = plan_of(tiny_request(small_scene), deep_models)
     cap = plan.smallest_cap_bytes
     if kind == "all stay":
         return {"vram_cap_gb": 4 * cap / GB}
     if kind == "one at a time":
         return {"vram_cap_gb": cap / GB}
-    demand = JobMemory(tiny_request(small_scene), deep_models, 64, 64, Local())._demands[0]
+    demand = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).demands[0]
     fixed = max(stage.model.fixed_bytes for stage in demand.stages)
     return {"vram_cap_gb": cap / GB, "preserved_gb": (cap - fixed) / GB}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
 def test_under_every_cap_the_bytes_are_the_same(
     kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, resident: Result, stores: list[Store]
@@ -83,7 +85,7 @@ def test_under_every_cap_the_bytes_are_the_same(
     assert isinstance(finished, Finished)
     assert 0 < finished.peak_device_bytes <= finished.cap_bytes == plan.budget.cap_bytes
     assert (finished.retries, finished.vae_tile_px) == (0, 256)
-    # Two sections of two steps, and one prompt.
+    # The job has two sections of two steps, and one prompt.
     streamed = 4 * plan.stage("sample").streamed_bytes + plan.stage("text").streamed_bytes
     assert (streamed > 0) == (kind == "streamed")
     assert finished.bytes_streamed == streamed
@@ -123,12 +125,12 @@ def test_a_job_counts_with_the_kernel_that_doctor_saw(
     deep_models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
     request, local = tiny_request(small_scene), Local(folder=tmp_path)
-    believed = JobMemory(request, deep_models, 64, 64, local).plan
+    believed = MemoryPlans(request, deep_models, 64, 64, local).plan
     keep_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
-    seen = JobMemory(request, deep_models, 64, 64, local).plan
+    seen = MemoryPlans(request, deep_models, 64, 64, local).plan
     assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
     own = Local({"LONGTAKE_ATTENTION": "fused"}, tmp_path)
-    assert JobMemory(request, deep_models, 64, 64, own).plan == believed
+    assert MemoryPlans(request, deep_models, 64, 64, own).plan == believed
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_loaded(
@@ -139,21 +141,22 @@ def test_what_cannot_fit_is_refused_before_anything_is_loaded(
     with pytest.raises(DoesNotFit) as caught:
         make(tiny_request(small_scene, vram_cap_gb=(smallest - 1) / GB), deep_models, tmp_path / "job")
     assert caught.value.smallest_cap_bytes == smallest
-    assert "Set --vram-cap-gb to" in caught.value.remedy
+    assert "Set vram_cap_gb to" in str(caught.value)
     assert not deep_models._parts
     assert not (tmp_path / "job").exists()
 
 
-def test_a_runner_calls_it_bad_input(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
+def test_a_runner_says_that_it_does_not_fit(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
     events: list[Event] = []
     request = tiny_request(small_scene, model=str(deep_model), vram_cap_gb=0.002)
     Runner().run(request, tmp_path / "job", events.append, CancelToken())
     failed = events[-1]
     assert isinstance(failed, Failed)
-    assert failed.code == "bad_input"
+    assert failed.code == "does_not_fit"
     assert "does not fit" in failed.message
 
 
+@pytest.mark.slow
 def test_auto_takes_smaller_tiles_where_the_cap_demands_it_and_says_so(
     deep_models: Models, tmp_path: Path, stores: list[Store]
 ) -> None:
@@ -200,10 +203,10 @@ def test_nothing_is_left_on_the_device_after_an_error(
     stores: list[Store],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("diffusers_helper.pipeline.decode_latents", broken)
+    monkeypatch.setattr("diffusers_helper.vae.engine.decode_pass", broken)
     with pytest.raises(ZeroDivisionError):
         make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert stores[0].log[-1] == Move("flush", "exception-cleanup")

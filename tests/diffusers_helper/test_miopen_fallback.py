@@ -1,4 +1,4 @@
-"""A convolution that fails is computed in another way, without a trace in the picture."""
+"""Tests that a failing convolution is computed in another way, without a trace in the picture."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def call() -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def vae() -> AutoencoderKLHunyuanVideo:
-    """The demo model's, with nothing installed."""
+    """Return the demo model's VAE, with nothing installed."""
     folder = find_model("demo").parts["vae"].location
     network = AutoencoderKLHunyuanVideo.from_pretrained(folder).eval().requires_grad_(False)
     return network
@@ -107,7 +107,7 @@ def test_the_pixels_of_a_decode_survive(
     undisturbed: Tensor,
     tmp_path: Path,
 ) -> None:
-    """Every second shape fails. The second run asks for no shape that failed, and gives the same bytes."""
+    """Let every second shape fail. The second run avoids the failed shapes and gives the same bytes."""
     with initialize_miopen_fallback().install(vae):
         vae.decode(latents)
     doomed = set(sorted(set(driver.shapes))[::2])
@@ -275,7 +275,7 @@ def test_installing_twice_is_installing_once_and_removing_leaves_no_trace() -> N
     first.install(module, module)
     assert [vars(inner)["_conv_forward"] for inner in module] == installed
     with second.install(module):
-        first.remove()  # is not there any more
+        first.remove()  # does not exist any more
         assert vars(module[0])["_conv_forward"].ladder is second.ladder
     assert [dict(vars(inner)) for inner in module] == before
 

@@ -1,4 +1,4 @@
-"""Section arithmetic: FramePack's tables as they stand, and whole videos made of labelled frames."""
+"""Tests of section arithmetic: FramePack's tables as they are, and whole videos made of labelled frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def span(first: int, last: int) -> tuple[int, ...]:
         (1, 1, 37, 1.23),
         (1.2, 1, 37, 1.23),
         (1.8, 2, 73, 2.43),
-        (3, 2, 73, 2.43),  # 2.5 sections: halves go to even
+        (3, 2, 73, 2.43),  # 2.5 sections: halves round to even
         (4, 3, 109, 3.63),
         (5, 4, 145, 4.83),
         (5.4, 4, 145, 4.83),  # 4.5 sections
@@ -57,7 +57,7 @@ def test_lengths_of_framepack(mode: Mode, seconds: float, sections: int, frames:
 
 @pytest.mark.parametrize(("seconds", "sections"), [(1, 1), (1.2, 1), (5, 4), (60, 50), (120, 100)])
 def test_every_section_of_a_length_is_there_however_often_it_is_read(seconds: float, sections: int) -> None:
-    """A default-length request once made a single section because its paddings could be read only once."""
+    """Read the sections twice: when they could be read only once, a request made a single section."""
     assert len(paddings(sections)) == sections
     assert list(paddings(sections)) == list(paddings(sections))
     plan = plan_sections(seconds)
@@ -165,13 +165,13 @@ def test_counts_agree_between_neighbours(seconds: float, mode: Mode, window: int
 
 
 def decoded(latents: range) -> list[int]:
-    """Frames of the video that a decode of these latent frames gives: one for the first, then four each."""
+    """Return the video frames of a decode of these latent frames: one for the first, then four each."""
     return list(range(4 * latents[0], 4 * latents[-1] + 1))
 
 
 @given(seconds=lengths, mode=modes, window=windows)
 def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode, window: int) -> None:
-    """Frame f of the video carries the label f; latent frame 0 is the picture's."""
+    """Label frame f of the video with f, and expect the frames in order; latent frame 0 is the picture's."""
     plan = plan_sections(seconds, window, mode)
     video: list[int] = []
     pending: list[int] = []
@@ -188,7 +188,7 @@ def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode
             facing = frames[: section.overlap_frames]
             split = len(frames) - section.pending_frames
             pending_now, final = frames[split:], frames[:split]
-        # What is blended shows the same frames, and nothing that was called final is decoded again.
+        # Blended parts show the same frames, and nothing that was called final is decoded again.
         assert facing == pending
         assert not set(frames) & set(video)
         assert len(final) == section.final_frames

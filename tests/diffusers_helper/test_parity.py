@@ -1,6 +1,6 @@
-"""`generate` and diffusers' own FramePack pipeline make the same video of the same noise.
+"""Tests that `generate` and diffusers' own FramePack pipeline make the same video from the same noise.
 
-What had to be matched for this is written in docs/parity.md.
+docs/parity.md lists what had to be matched for this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from diffusers_helper.models.registry import PARTS
 from diffusers_helper.packing import Mode
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling.seeds import noise_for
 from tests.support.making import Frames, load_tiny, seconds_for, tiny_request, write_scene
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
@@ -35,7 +35,7 @@ def models(tiny_model: Path) -> Models:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
-    """Of one of the model's own shapes, so that neither side has to cut it."""
+    """Return a picture of one of the model's own shapes, so that neither side has to crop it."""
     return write_scene(tmp_path / "scene.png", 64, 64)
 
 
@@ -65,7 +65,7 @@ class Diffusers:
         self._monkeypatch.setattr("diffusers.models.autoencoders.vae.randn_tensor", start_noise)
 
     def _see(self, picture: Image.Image) -> None:
-        """diffusers' own processing works on floats, and its pixels differ by up to two levels of 255."""
+        """Replace diffusers' own processing, which works on floats and differs by up to 2 of 255."""
         encoder, processor = self._models.part("image_encoder"), self._models.part("feature_extractor")
         vision = encode_vision(encoder, processor, picture)
         self._monkeypatch.setattr(self._pipeline, "encode_image", lambda image, device: vision)
@@ -111,6 +111,7 @@ def check(
     assert difference.max() <= 1 / 255
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_sections", [1, 2, 3, 5])
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_latents_and_frames_are_those_of_diffusers(

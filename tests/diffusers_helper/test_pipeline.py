@@ -1,7 +1,9 @@
-"""A whole job over a tiny model: what it says, what it makes, and that it makes the same again."""
+"""Tests of a whole job over a tiny model: its events, its video, and that a second run is identical."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.seeds import noise_for
+from diffusers_helper.sampling.seeds import noise_for
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
 
@@ -41,6 +43,20 @@ def models(tiny_model: Path) -> Models:
 @pytest.fixture
 def scene(tmp_path: Path) -> Path:
     return write_scene(tmp_path / "scene.png", 90, 100)
+
+
+@pytest.fixture(scope="module")
+def latents_of(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., torch.Tensor]:
+    """Return the latents of a request with these settings; each set of settings is computed once."""
+    folder = tmp_path_factory.mktemp("jobs")
+    scene = write_scene(folder / "scene.png", 90, 100)
+
+    @functools.cache
+    def latents(**settings: Any) -> torch.Tensor:
+        job = tmp_path_factory.mktemp("job") / "job"
+        return make(tiny_request(scene, **settings), models, job)[0].latents
+
+    return latents
 
 
 def frames_in(video: Path) -> int:
@@ -59,7 +75,7 @@ def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_p
         ]
         for n, windows in ((1, 3), (2, 6))
     ]
-    head = ["JobStarted", "load", "text", "image", "vae_encode", "vision"]
+    head = ["JobStarted", "load", "text", "vae_encode", "vision"]
     assert outline(events) == [*head, *sections[0], *sections[1], "Finished"]
     assert {event.job for event in events} == {"job"}
     times = [event.time for event in events]
@@ -81,6 +97,7 @@ def test_a_loaded_model_is_not_loaded_again(models: Models, scene: Path, tmp_pat
     assert "load" not in outline(events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "lengths"), [("inverted", [33, 69, 109]), ("forward", [37, 73, 109])])
 def test_the_video_grows_by_sections(
     mode: Mode, lengths: list[int], models: Models, scene: Path, tmp_path: Path
@@ -92,13 +109,14 @@ def test_the_video_grows_by_sections(
     added = [0, 36, 40] if mode == "inverted" else [0, 0, 0]
     assert [event.added_in_front for event in finished] == added
     assert len({event.video for event in finished}) == 3
-    for event in finished[1:]:  # the first version is gone: only the last two are kept
+    for event in finished[1:]:  # the first version is gone, as only the last two are kept
         assert Path(event.video).is_absolute()
         assert frames_in(Path(event.video)) == event.frames
     assert frames_in(result.video) == 109
     assert result.latents.shape[2] == 28
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_the_same_request_gives_the_same_bytes(
     mode: Mode, tiny_model: Path, scene: Path, tmp_path: Path
@@ -110,6 +128,7 @@ def test_the_same_request_gives_the_same_bytes(
     assert torch.equal(one.latents, two.latents)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -124,26 +143,22 @@ def test_the_same_request_gives_the_same_bytes(
     ids=lambda change: next(iter(change)),
 )
 def test_every_setting_changes_the_result(
-    change: dict[str, Any], models: Models, scene: Path, tmp_path: Path
+    change: dict[str, Any], latents_of: Callable[..., torch.Tensor]
 ) -> None:
     base = {"steps": 4} if "sampler" in change else {}
-    plain, _ = make(tiny_request(scene, **base), models, tmp_path / "plain")
-    changed, _ = make(tiny_request(scene, **change), models, tmp_path / "changed")
-    difference = (plain.latents - changed.latents).abs().mean()
+    difference = (latents_of(**base) - latents_of(**change)).abs().mean()
     assert difference > 1e-4
 
 
+@pytest.mark.slow
 def test_negative_prompt_and_rescale_count_where_real_guidance_is_on(
-    models: Models, scene: Path, tmp_path: Path
+    latents_of: Callable[..., torch.Tensor],
 ) -> None:
-    def latents(name: str, **settings: Any) -> torch.Tensor:
-        return make(tiny_request(scene, **settings), models, tmp_path / name)[0].latents
-
-    guided = latents("guided", cfg=4.0)
-    assert not torch.equal(guided, latents("negative", cfg=4.0, negative="a green square slowly"))
-    assert not torch.equal(guided, latents("rescaled", cfg=4.0, cfg_rescale=0.7))
+    guided = latents_of(cfg=4.0)
+    assert not torch.equal(guided, latents_of(cfg=4.0, negative="a green square slowly"))
+    assert not torch.equal(guided, latents_of(cfg=4.0, cfg_rescale=0.7))
     # Without real guidance the model is not asked about the negative prompt.
-    assert torch.equal(latents("off", negative="a green square"), latents("plain"))
+    assert torch.equal(latents_of(negative="a green square"), latents_of())
 
 
 def test_unknown_words_are_told(models: Models, scene: Path, tmp_path: Path) -> None:
@@ -154,6 +169,7 @@ def test_unknown_words_are_told(models: Models, scene: Path, tmp_path: Path) -> 
     assert "red" not in warnings[0].split("them: ")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", buckets(64, 16), ids=str)
 def test_every_picture_shape(shape: tuple[int, int], models: Models, tmp_path: Path) -> None:
     height, width = shape
@@ -197,7 +213,7 @@ def test_the_folder_says_what_was_made_of_what(models: Models, scene: Path, tmp_
         assert np.array_equal(np.asarray(picture), np.asarray(given))
 
 
-# What a section starts from
+# The start of a section
 
 
 def test_noise_depends_on_seed_purpose_and_section_alone() -> None:
@@ -219,11 +235,11 @@ def test_history_begins_as_zeros_that_are_sent_all_the_same() -> None:
         sizes = [part.shape[2] for part in (context.history_1x, context.history_2x, context.history_4x)]
         assert sizes == [1, 2, 16]
         assert context.history_2x.abs().sum() == context.history_4x.abs().sum() == 0
-        # The forward order begins with the picture as its own past.
+        # The forward order begins with the picture as its history.
         assert context.history_1x.unique().tolist() == [1.0 if mode == "forward" else 0.0]
 
 
-# What is refused, before anything is loaded
+# Refusals, before anything is loaded
 
 
 def refused(request: GenerationRequest, tiny_model: Path, folder: Path, **settings: Any) -> str:

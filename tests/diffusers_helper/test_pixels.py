@@ -1,4 +1,4 @@
-"""Between latents and pixels: blending, rounding, guidance and previews, by themselves."""
+"""Tests of the steps between latents and pixels: blending, rounding, guidance and previews."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def decoded(section: Section) -> Tensor:
 
 
 def appended_by_diffusers(mode: Mode, parts: list[Tensor], overlaps: list[int]) -> Tensor:
-    """All frames at once, as diffusers joins them; it counts time in the third dimension."""
+    """Return all frames at once, as diffusers joins them; its third dimension is time."""
     stacked = [part.permute(3, 0, 1, 2)[None] for part in parts]
     video = stacked[0]
     for part, overlap in zip(stacked[1:], overlaps[1:], strict=True):
@@ -36,7 +36,7 @@ def appended_by_diffusers(mode: Mode, parts: list[Tensor], overlaps: list[int]) 
     return video[0].permute(1, 2, 3, 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(count=st.integers(1, 7), window=st.integers(2, 9), mode=st.sampled_from(MODES))
 def test_the_stream_of_final_frames_is_the_whole_video(count: int, window: int, mode: Mode) -> None:
     plan = plan_sections(max(1.0, count * 4 * window / 30), window, mode)
@@ -46,7 +46,7 @@ def test_the_stream_of_final_frames_is_the_whole_video(count: int, window: int, 
         final, pending = blender.add(decoded(section), section)
         assert (len(final), len(pending)) == (section.final_frames, section.pending_frames)
         finals.insert(0 if mode == "inverted" else len(finals), final)
-        # What can be shown now is what diffusers would have by now.
+        # The frames that can be shown now are those that diffusers would have by now.
         done = plan.sections[: section.number]
         so_far = appended_by_diffusers(mode, [decoded(s) for s in done], [s.overlap_frames for s in done])
         shown = [pending, *finals] if mode == "inverted" else [*finals, pending]
@@ -81,7 +81,7 @@ def test_guidance() -> None:
 
 
 def linear_latent(picture: Image.Image) -> Tensor:
-    """A latent whose first channels hold the picture's colours, mixed, and the others noise."""
+    """Return a latent whose first channels hold the picture's colours, mixed, and the others noise."""
     size = picture.width // 8, picture.height // 8
     colours = torch.from_numpy(np.array(picture.resize(size, Image.Resampling.BOX))).float() / 255
     mixed = colours @ torch.tensor([[1.0, 0.4, 0.0], [-0.5, 1.2, 0.2], [0.3, 0.0, 0.9]]) - 0.7

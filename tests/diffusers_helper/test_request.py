@@ -1,11 +1,10 @@
-"""GenerationRequest: defaults, JSON both ways, and one clear sentence for everything it refuses."""
+"""Tests of GenerationRequest: defaults, JSON both ways, and one clear sentence for everything it refuses."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import FrozenInstanceError, asdict, fields, replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.packing import MODES
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, RANGES, SAMPLERS, GenerationRequest
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SAMPLERS, SETTINGS, GenerationRequest, SettingInfo
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
 requests = st.builds(
@@ -30,7 +29,7 @@ requests = st.builds(
     cfg=st.floats(1, 32),
     cfg_rescale=st.floats(0, 1),
     crf=st.integers(0, 51),
-    sampler=st.sampled_from(SAMPLERS),
+    sampler=st.sampled_from([*SAMPLERS]),
     model=text,
     preserved_gb=st.none() | st.floats(0, 128),
     vram_cap_gb=st.none() | st.floats(0.001, 1024),
@@ -72,8 +71,11 @@ def test_whole_numbers_may_come_as_floats_and_come_out_whole() -> None:
     assert type(request.seconds) is float
 
 
-@pytest.mark.parametrize(("name", "bounds"), RANGES.items())
-def test_each_number_has_its_range(name: str, bounds: Any) -> None:
+NUMBERS = {name: setting for name, setting in SETTINGS.items() if setting.is_number}
+
+
+@pytest.mark.parametrize(("name", "bounds"), NUMBERS.items())
+def test_each_number_has_its_range(name: str, bounds: SettingInfo) -> None:
     for value in (bounds.low, bounds.high):
         assert getattr(GenerationRequest(image="a.png", **{name: value}), name) == value
     bad: list[object] = [bounds.low - 1, bounds.high + 1, math.nan, math.inf, -math.inf, 10**400]
@@ -81,12 +83,14 @@ def test_each_number_has_its_range(name: str, bounds: Any) -> None:
     for value in bad:
         with pytest.raises(InputError) as caught:
             GenerationRequest(image="a.png", **{name: value})
-        assert caught.value.message.startswith(f"{name} is ")
-        assert "; expected a" in caught.value.message
-        assert caught.value.remedy == f"Set {name} to a value in that range."
+        assert str(caught.value).startswith(f"{name} is ")
+        assert (caught.value.setting, caught.value.expected) == (name, bounds.expected)
+        assert caught.value.remedy == f"Set `{name}` to a value in that range."
 
 
-@pytest.mark.parametrize("name", sorted(set(RANGES) - {"preserved_gb", "vram_cap_gb", "vae_tile"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(NUMBERS) - {"preserved_gb", "vram_cap_gb", "vae_tile", "resolution"})
+)
 def test_only_settings_with_a_default_of_their_own_may_be_none(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is None; expected a"):
         GenerationRequest(image="a.png", **{name: None})
@@ -99,7 +103,7 @@ def test_fractions_are_refused_where_whole_numbers_belong(name: str) -> None:
 
 
 def test_tiles_whose_overlap_is_no_whole_number_of_latents_are_refused() -> None:
-    with pytest.raises(InputError, match="vae_tile is 100; expected a multiple of 32"):
+    with pytest.raises(InputError, match=r"vae_tile is 100; expected a whole .* a multiple of 32"):
         GenerationRequest(image="a.png", vae_tile=100)
 
 
@@ -137,7 +141,7 @@ def test_texts_that_nothing_could_read_are_refused(name: str) -> None:
     ):
         with pytest.raises(InputError) as caught:
             GenerationRequest(**{"image": "a.png", name: value})
-        assert caught.value.message.startswith(name)
+        assert caught.value.setting == name
         assert sentence in caught.value.message
         assert caught.value.remedy
         str(caught.value).encode("utf-8")
@@ -146,7 +150,7 @@ def test_texts_that_nothing_could_read_are_refused(name: str) -> None:
 def test_unknown_settings_are_named() -> None:
     with pytest.raises(InputError, match=r"'step' is not a setting; expected one of .*steps"):
         GenerationRequest.from_dict({"image": "a.png", "step": 3})
-    assert {field.name for field in fields(GenerationRequest)} >= set(RANGES)
+    assert [field.name for field in fields(GenerationRequest)] == list(SETTINGS)
 
 
 @pytest.mark.parametrize("written", ["[]", "5", "null", '"image"', "{", "", '{"image": "a.png"'])

@@ -1,4 +1,4 @@
-"""Importing does nothing: no device, file, folder, connection, process, patch, environment write or print."""
+"""Tests that importing has no effect on devices, files, connections, processes or the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def modules() -> list[str]:
 
 
 def is_light(module: str) -> bool:
-    """Whether the page's process imports it: all of `app` but the engine, and what that may import."""
+    """Return whether the page's process imports it: all of `app` but the engine, and what that may import."""
     if module == "diffusers_helper":
         return True
     if module.split(".")[0] in ("app", "demo_gradio"):
@@ -31,7 +31,7 @@ def is_light(module: str) -> bool:
 
 
 def probe(folder: Path, names: list[str], warm_up: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """Imports the modules in a fresh process whose home and working directory are new and empty."""
+    """Import the modules in a fresh process whose home and working directory are new and empty."""
     work, home, report = folder / "work", folder / "home", folder / "report.json"
     for path in (work, home):
         path.mkdir(parents=True)
@@ -58,6 +58,7 @@ def test_the_core_and_the_jobs_import_without_torch_or_gradio_and_do_nothing(tmp
     assert not set(seen["loaded"]) & (HEAVY | {"gradio"})
 
 
+@pytest.mark.slow
 def test_the_page_imports_without_torch_and_does_nothing(tmp_path: Path) -> None:
     names = [name for name in modules() if name.split(".")[0] in ("app", "demo_gradio") and is_light(name)]
     seen = probe(tmp_path, names, warm_up=("gradio",))
@@ -69,7 +70,7 @@ def test_the_page_imports_without_torch_and_does_nothing(tmp_path: Path) -> None
 def test_the_rest_imports_without_a_device_and_does_nothing(tmp_path: Path) -> None:
     names = [name for name in modules() if not is_light(name)]
     assert "diffusers_helper.sampling.unipc" in names
-    # diffusers' pipeline says on import that torchvision is not there; that is not ours to silence.
+    # diffusers' pipeline prints on import that torchvision is missing; the product must not silence that.
     pipeline = "diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video_framepack"
     seen = probe(tmp_path, names, warm_up=("torch", "av", "transformers", pipeline))
     assert not seen["findings"], "\n".join(seen["findings"])
@@ -88,6 +89,7 @@ raise SystemExit(3)
 """
 
 
+@pytest.mark.slow
 def test_the_probe_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rocm_nodes.py").write_text(NOISY, encoding="utf-8")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)

@@ -1,4 +1,4 @@
-"""What the files about packages say agrees, and no file names a host or a machine that it should not."""
+"""Tests that the files about packages agree, and that no file names a host or a machine it must not name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def requirements() -> list[str]:
 
 
 def repository_files() -> list[Path]:
-    """Every text file that git tracks, or would."""
+    """Return every text file that git tracks or would track."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY,

@@ -1,4 +1,4 @@
-"""Raw HTTP, for what well-behaved clients would not send."""
+"""Raw HTTP requests that well-behaved clients would not send."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.support.jobs import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,18 @@ def ask(
     headers: Iterable[tuple[str, str]] | dict[str, str] = (),
     body: bytes | Iterable[bytes] | None = None,
     data: Any = None,
+    source: str = "",
 ) -> Answer:
-    """One request, exactly as told.
+    """Send one request exactly as described, and return the answer.
 
     `Host` is the server's own unless given. `data` is sent as JSON, an iterable `body` in chunks without a
-    length.
+    length. `source` is the address that asks.
     """
     given = list(headers.items()) if isinstance(headers, dict) else list(headers)
     if data is not None:
         body, given = json.dumps(data).encode(), [*given, ("Content-Type", "application/json")]
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    origin = (source, 0) if source else None
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE, source_address=origin)
     try:
         has_host = any(name.lower() == "host" for name, _ in given)
         connection.putrequest(method, path, skip_host=has_host, skip_accept_encoding=True)
@@ -50,7 +54,7 @@ def ask(
             connection.putheader("Transfer-Encoding", "chunked")
         elif body is not None and not any(name.lower() == "content-length" for name, _ in given):
             connection.putheader("Content-Length", str(len(body)))  # pyright: ignore[reportArgumentType]
-        # A request may be refused before all of it was sent; the answer is there to read.
+        # The server may refuse a request before all of it was sent; the answer can be read nevertheless.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.endheaders(body, encode_chunked=is_chunked)
         response = connection.getresponse()
@@ -61,7 +65,7 @@ def ask(
 
 
 def form(name: bytes, content: bytes) -> tuple[dict[str, str], bytes]:
-    """Headers and body of an upload of one file."""
+    """Return headers and body of an upload of one file."""
     head = b'--lt\r\nContent-Disposition: form-data; name="files"; filename="' + name + b'"\r\n'
     body = head + b"Content-Type: application/octet-stream\r\n\r\n" + content + b"\r\n--lt--\r\n"
     return {"Content-Type": "multipart/form-data; boundary=lt"}, body

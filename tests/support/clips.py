@@ -1,4 +1,4 @@
-"""Clips to write, and what a written MP4 says of itself."""
+"""Clips to write, and readers of what a written MP4 says about itself."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from diffusers_helper.packing import Mode, SectionPlan, plan_sections
 
 FPS = 30
 Sections = list[tuple[np.ndarray | None, np.ndarray | None]]
-# Boxes that hold boxes, and the bytes before the first of them.
+# Boxes that contain boxes, and the number of bytes before the first of those.
 _PARENTS = {b"moov": 0, b"trak": 0, b"mdia": 0, b"minf": 0, b"stbl": 0, b"edts": 0, b"stsd": 8, b"avc1": 78}
 
 
 def scene(num_frames: int, height: int = 64, width: int = 96) -> np.ndarray:
-    """Soft light that wanders under a moving disc, uint8 (T, H, W, 3); no two frames are equal."""
+    """Draw soft light that wanders under a moving disc, uint8 (T, H, W, 3); no two frames are equal."""
     time = np.arange(num_frames)[:, None, None, None]
     y, x = np.mgrid[:height, :width][:, None, :, :, None]
     phase = np.array([0.0, 2.0, 4.0])
@@ -32,12 +32,12 @@ def scene(num_frames: int, height: int = 64, width: int = 96) -> np.ndarray:
 
 
 def flat(levels: list[int], size: int = 32) -> np.ndarray:
-    """One grey frame per level, uint8 (T, size, size, 3)."""
+    """Draw one grey frame per level, uint8 (T, size, size, 3)."""
     return np.broadcast_to(np.array(levels, np.uint8)[:, None, None, None], (len(levels), size, size, 3))
 
 
 def cut(frames: np.ndarray, plan: SectionPlan) -> Sections:
-    """The arguments of `add_section` for a whole clip of `plan.total_frames` frames."""
+    """Return the arguments of `add_section` for a whole clip of `plan.total_frames` frames."""
     parts: Sections = []
     done = 0
     for section in plan:
@@ -52,19 +52,19 @@ def cut(frames: np.ndarray, plan: SectionPlan) -> Sections:
 
 
 def writer(folder: Path, mode: Mode = "forward", **changes: Any) -> GrowingVideo:
-    """A writer for the size of `scene`."""
+    """Return a writer for the size of `scene`."""
     return GrowingVideo(folder, **{"width": 96, "height": 64, "mode": mode, "crf": 16, **changes})
 
 
 def parts_of(clip: np.ndarray, mode: Mode) -> Sections:
-    """The arguments of `add_section` for a clip of 36 N + 1 frames, in order of making."""
+    """Return the arguments of `add_section` for a clip of 36 N + 1 frames, in order of making."""
     plan = plan_sections(1.2 * (len(clip) // 36), mode=mode)
     assert plan.total_frames == len(clip)
     return cut(clip, plan)
 
 
 def write(folder: Path, clip: np.ndarray, mode: Mode, **changes: Any) -> Path:
-    """The finished video of a clip of 36 N + 1 frames."""
+    """Write a clip of 36 N + 1 frames, and return the finished video."""
     video = writer(folder, mode, **changes)
     for final, pending in parts_of(clip, mode):
         video.add_section(final, pending)
@@ -72,29 +72,29 @@ def write(folder: Path, clip: np.ndarray, mode: Mode, **changes: Any) -> Path:
 
 
 def names(folder: Path) -> set[str]:
-    """All files below a folder, hidden ones too."""
+    """Return all files below a folder, hidden ones included."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def visible(frames: np.ndarray, shown: int, mode: Mode) -> np.ndarray:
-    """What of a clip a version of `shown` frames shows."""
+    """Return the part of a clip that a version of `shown` frames shows."""
     return frames[:shown] if mode == "forward" else frames[len(frames) - shown :]
 
 
 def read(path: Path) -> np.ndarray:
-    """All frames of a video, uint8 (T, H, W, 3)."""
+    """Return all frames of a video, uint8 (T, H, W, 3)."""
     with av.open(path) as container:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 def read_luma(path: Path) -> np.ndarray:
-    """The luma plane of all frames as it is coded, uint8 (T, H, W)."""
+    """Return the luma plane of all frames as it is coded, uint8 (T, H, W)."""
     with av.open(path) as container:
         return np.stack([frame.to_ndarray()[: frame.height] for frame in container.decode(video=0)])
 
 
 def times(path: Path) -> tuple[list[Fraction], list[Fraction]]:
-    """Decoding times in the order of the file, and showing times in rising order, in frames."""
+    """Return decoding times in the order of the file, and presentation times in rising order, in frames."""
     with av.open(path) as container:
         packets = [packet for packet in container.demux(video=0) if packet.pts is not None]
     unit = packets[0].time_base * FPS
@@ -102,13 +102,13 @@ def times(path: Path) -> tuple[list[Fraction], list[Fraction]]:
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Peak signal-to-noise ratio per frame, in dB."""
+    """Return the peak signal-to-noise ratio of each frame, in dB."""
     error = (a.astype(np.float64) - b).reshape(len(a), -1)
     return 10 * np.log10(255**2 / np.maximum((error**2).mean(1), 1e-9))
 
 
 def boxes(data: bytes, path: str = "") -> Iterator[tuple[str, bytes]]:
-    """The boxes of an MP4 in their order, as ("moov/trak/…", payload)."""
+    """Return the boxes of an MP4 in their order, as ("moov/trak/…", payload)."""
     at = 0
     while at < len(data):
         size, kind = struct.unpack(">I4s", data[at : at + 8])

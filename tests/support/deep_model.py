@@ -12,7 +12,7 @@ DOUBLE_BLOCKS, SINGLE_BLOCKS = 3, 5
 
 
 def write_deep_model(tiny_model: Path, folder: Path) -> Path:
-    """Copies the tiny model and gives it another transformer; the same bytes each time."""
+    """Copy the tiny model and replace its transformer; the bytes are the same each time."""
     shutil.copytree(tiny_model, folder)
     config = HunyuanVideoFramepackTransformer3DModel.load_config(folder / "transformer")
     deeper = {**config, "num_layers": DOUBLE_BLOCKS, "num_single_layers": SINGLE_BLOCKS}

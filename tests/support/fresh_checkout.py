@@ -8,14 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.jobs import PATIENCE
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 _FILES = ("webui.sh", "scripts/setup.sh", "requirements.txt", "constraints.txt", "pyproject.toml")
 _TOOLS = (
     *("bash", "cat", "cp", "df", "dirname", "du", "env", "flock", "grep", "mkdir", "readlink"),
     *("rm", "sed", "sleep", "tail", "timeout", "touch"),
 )
-# Stands in for an interpreter: makes copies of itself as virtual environments and writes down what pip is
-# asked for. PIP_DOES is what pip then does.
+# A stand-in for an interpreter: it copies itself as a virtual environment and writes down what pip is
+# asked to install. PIP_DOES says what pip then does.
 _PYTHON = """\
 #!/usr/bin/env bash
 case "$*" in
@@ -31,7 +33,7 @@ esac
 
 
 class FreshCheckout:
-    """Copies of the set-up files in a folder whose name has a space, and a PATH of its own."""
+    """Copies of the set-up files in a folder whose name has a space, with a PATH of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "a checkout"
@@ -50,7 +52,7 @@ class FreshCheckout:
 
     @property
     def venv(self) -> Path:
-        """The virtual environment that the set-up makes."""
+        """Return the virtual environment that the set-up makes."""
         return self.root / ".venv"
 
     def program(self, name: str, script: str) -> Path:
@@ -81,7 +83,7 @@ class FreshCheckout:
         return self._run(["bash", "-c", source + commands], environment)
 
     def installs(self) -> list[str]:
-        """What pip has been asked to install since the last time this was asked."""
+        """Return what pip was asked to install since the last call."""
         if not self.pip_log.exists():
             return []
         lines = self.pip_log.read_text().splitlines()
@@ -98,7 +100,7 @@ class FreshCheckout:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             start_new_session=True,  # a test kills the whole group
             check=False,
         )

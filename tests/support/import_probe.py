@@ -1,10 +1,10 @@
-"""Imports modules and reports everything that importing them did. Run as a process of its own.
+"""A program that imports modules and reports every effect of importing them, in a process of its own.
 
     python import_probe.py REPORT WARM_UP MODULES
 
-REPORT is the file that gets a JSON list of findings; WARM_UP are other people's packages, imported before
-anything is watched, and MODULES ours, both separated by commas. Each of ours is imported as if it were the
-first, so that an import that works in one order only is found too.
+REPORT is the file that receives a JSON list of findings. WARM_UP are packages of other authors, imported
+before anything is watched, and MODULES are the product's, both separated by commas. Each module of the
+product is imported as if it were the first, so that imports that work in one order only are found too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOUD_EVENTS = (
 
 
 class Watch:
-    """What the interpreter's audit events and a look at the process tell about one import."""
+    """Records of the interpreter's audit events and of the process's state during one import."""
 
     def __init__(self) -> None:
         self.findings: list[str] = []
@@ -57,7 +57,7 @@ class Watch:
             self.module = module
             try:
                 importlib.import_module(module)
-            except (Exception, SystemExit):  # noqa: BLE001 - reported in full, and does not end the probe
+            except (Exception, SystemExit):  # noqa: BLE001 - it is reported in full, and the probe goes on
                 self.findings.append(f"{module} cannot be imported:\n{traceback.format_exc()}")
             finally:
                 self.module = ""
@@ -70,7 +70,7 @@ class Watch:
 
 @contextlib.contextmanager
 def caught_output() -> Iterator[list[str]]:
-    """What is written to the process's stdout and stderr inside, by C code too; empty for nothing."""
+    """Collect what is written to the process's stdout and stderr inside, by C code too."""
     output: list[str] = []
     streams = (sys.stdout, sys.stderr)
     kept = [os.dup(stream.fileno()) for stream in streams]
@@ -89,7 +89,7 @@ def caught_output() -> Iterator[list[str]]:
 
 
 def state() -> dict[str, object]:
-    """What an import must leave as it is."""
+    """Return the state that an import must not change."""
     found: dict[str, object] = {
         "the environment": dict(os.environ),
         "the working directory": os.getcwd(),

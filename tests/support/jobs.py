@@ -1,8 +1,12 @@
-"""What the tests of jobs, engine and command line share."""
+"""Helpers for the tests of jobs, engine and command line."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,29 +15,50 @@ from PIL import Image
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.events import Event, Warned
+from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.models.registry import PARTS
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = str(Path(__file__).with_name("faulty"))
+# Seconds that a test waits for an event that is sure to come. Only a fault takes so long, on any machine; no
+# test asserts a duration.
+PATIENCE = 120.0
+
+
+# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
+PROGRAM = """
+import sys
+from pathlib import Path
+from app.jobs.service import JobService
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
+outputs, picture, model, *scripts = sys.argv[1:]
+service = JobService(Path(outputs))
+service.start()
+for script in scripts:
+    request = GenerationRequest(image=picture, prompt=script, model=model)
+    print(service.submit(request, allow_folder=True).id, flush=True)
+sys.stdin.read()
+"""
 
 
 def write_blank_model(folder: Path) -> Path:
-    """A folder that passes for a model as long as nothing is loaded from it."""
+    """Write a folder that passes for a model as long as nothing is loaded from it."""
     for part in PARTS:
         (folder / part).mkdir(parents=True)
     return folder
 
 
 def write_picture(path: Path) -> Path:
-    """A red picture of 48 by 32 pixels."""
+    """Write a red picture of 48 by 32 pixels."""
     Image.new("RGB", (48, 32), (200, 30, 40)).save(path)
     return path
 
 
 class Studio:
-    """A service over the stand-in engine, with a request at hand."""
+    """A service over the stand-in engine, with a request ready to submit."""
 
     def __init__(self, folder: Path) -> None:
         self.model = write_blank_model(folder / "model")
@@ -46,11 +71,11 @@ class Studio:
         return (service or self.service).submit(GenerationRequest.from_dict(given), allow_folder=True)
 
     def events(self, job: Job, after: int = 0) -> list[Event]:
-        """All events to the final one."""
+        """Return all events, up to the final one."""
         return [item[1] for item in self.service.follow(job.id, after) if item is not None]
 
     def until(self, job: Job, kind: type[Event], number: int = 1) -> Event:
-        """The first, second, ... event of a kind."""
+        """Wait for the first, second, ... event of a kind."""
         found = (item[1] for item in self.service.follow(job.id) if item and isinstance(item[1], kind))
         return nth(found, number)
 
@@ -62,13 +87,13 @@ def nth(items: Iterator[Event], number: int) -> Event:
 
 
 def engine_facts(event: Event) -> dict[str, int]:
-    """`pid` and `loaded` from the stand-in's first words."""
+    """Return `pid` and `loaded` from the first warning of the stand-in."""
     assert isinstance(event, Warned)
     return {name: int(value) for name, value in (part.split("=") for part in event.message.split())}
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process; one that is dead but not yet collected does not count."""
+    """Return whether such a process runs; a dead one that is not yet collected does not count."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -77,7 +102,7 @@ def is_running(pid: int) -> bool:
 
 
 def processes_in_group(group: int) -> list[int]:
-    """Living processes of a process group."""
+    """Return the living processes of a process group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and is_running(int(entry.name)):
@@ -89,10 +114,35 @@ def processes_in_group(group: int) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], object], seconds: float) -> float:
-    """How long it took until the condition held; fails when it takes longer than allowed."""
-    start = time.monotonic()
+def wait_until(condition: Callable[[], object]) -> None:
+    """Poll for a condition that no event announces, such as the end of another program's child."""
+    end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() - start < seconds, f"not within {seconds} s"
+        assert time.monotonic() < end, f"the condition did not hold within {PATIENCE} s"
         time.sleep(0.01)
-    return time.monotonic() - start
+
+
+def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], list[str]]:
+    """Start a server over the stand-in engine; return it and the ids of the jobs that it was given."""
+    arguments = [str(studio.outputs), str(studio.picture), str(studio.model), *scripts]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, [process.stdout.readline().strip() for _ in scripts]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.send_signal(signal.SIGKILL)
+
+
+def states_of(folder: Path) -> list[str]:
+    """Return the states that a job went through."""
+    return [json.loads(line)["state"] for line in JobFolder(folder).states.read_text().splitlines()]
+
+
+def sections_of(events: list[Event]) -> list[int]:
+    """Return the sections that were finished, in the order in which that was told."""
+    return [event.section for event in events if isinstance(event, SectionFinished)]

@@ -1,6 +1,6 @@
-"""The import table of the architecture and the house rules, as a check of syntax trees. Nothing is imported.
+"""The import table of the architecture and the house rules, as a check of syntax trees that imports nothing.
 
-To let a new package in, or a new module into a layer, change the table in pyproject.toml.
+To admit a new package, or to move a module to another layer, change the table in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Layer:
     """A layer of the table in pyproject.toml.
 
     Attributes:
-        name: what the other layers call it.
+        name: the name that other layers use in `imports`.
         modules: names of modules and packages, each with all below it.
         imports: the other layers that it may import from.
-        packages: other people's packages that it may import; "any" for all but those in `banned`.
+        packages: packages of other authors that it may import; "any" allows all but those in `banned`.
         banned: top-level names, of the standard library too, that are refused at any depth.
-        deferred: names of both kinds that may be imported inside a function only.
+        deferred: top-level names of both kinds that may be imported inside a function only.
         strict: whether the type checker is strict with it.
-        reads_environment: whether it may.
-        writes_environment: whether it may.
-        prints: whether it may.
+        reads_environment: whether it may read environment variables.
+        writes_environment: whether it may change environment variables.
+        prints: whether it may print.
     """
 
     name: str
@@ -50,13 +50,37 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 LAYERS = tuple(Layer(**entry) for entry in PROJECT["longtake"]["layers"])
 CORE = next(layer for layer in LAYERS if layer.name == "core").modules
 HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
-# Main modules of processes: started, never imported.
-NEVER_IMPORTED = ("app.engine", "app.probe", "app.__main__", "demo_gradio")
+# Main modules of processes, which are started and never imported.
+NEVER_IMPORTED = ("app.engine", "app.probe", "app.ui.picture_worker", "app.__main__", "demo_gradio")
 UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
 
 
+def place(module: str) -> str:
+    """Return the path of a module or package: a folder ends in a slash."""
+    path = module.replace(".", "/")
+    return f"{path}/" if (ROOT / path).is_dir() else f"{path}.py"
+
+
+def own_modules(layer: Layer) -> list[str]:
+    """Return the places of a layer's entries that exist, without the files of packages."""
+    places = [place(module) for module in layer.modules if not module.endswith(".__init__")]
+    return [path for path in places if (ROOT / path).exists()]
+
+
+def layer_table() -> str:
+    """Return the table of layers as docs/architecture.md shows it."""
+    lines = ["| layer | modules | imports | other packages |", "| --- | --- | --- | --- |"]
+    for layer in filter(own_modules, LAYERS):
+        modules = ", ".join(f"`{module}`" for module in own_modules(layer))
+        packages = layer.packages if isinstance(layer.packages, str) else ", ".join(layer.packages)
+        banned = [name for name in layer.banned if name != "argparse"]
+        packages += f", but not {', '.join(banned)}" if banned and packages == "any" else ""
+        lines.append(f"| {layer.name} | {modules} | {', '.join(layer.imports)} | {packages} |")
+    return "\n".join(lines)
+
+
 def is_below(module: str, prefix: str) -> bool:
-    """Return whether a module is the one named or stands below it; `package.__init__` is the package."""
+    """Return whether a module is the one named or lies below it; `package.__init__` is the package."""
     return module == prefix or module.startswith(prefix + ".") or f"{module}.__init__" == prefix
 
 
@@ -68,7 +92,7 @@ def layer_of(file: str) -> Layer:
 
 @dataclass
 class Source:
-    """One file and the module it is; `known` are all modules of the repository."""
+    """One file as a module; `known` are all modules of the repository."""
 
     path: str
     text: str
@@ -80,7 +104,7 @@ class Source:
 
     @property
     def file(self) -> str:
-        """The path as a module's name, with `.__init__` at its end for a package."""
+        """Return the path as a module's name, with `.__init__` at its end for a package."""
         return self.path.removesuffix(".py").replace("/", ".")
 
     @property
@@ -89,7 +113,7 @@ class Source:
 
 
 def named(node: ast.AST) -> str:
-    """`a.b.c` as written, empty for anything but names."""
+    """Return `a.b.c` as written, or an empty string for anything but names."""
     if isinstance(node, ast.Attribute):
         prefix = named(node.value)
         return f"{prefix}.{node.attr}" if prefix else ""
@@ -97,7 +121,7 @@ def named(node: ast.AST) -> str:
 
 
 def not_run_on_import(tree: ast.Module) -> set[ast.AST]:
-    """What stands in functions, or is there for type checkers only."""
+    """Return the nodes that an import does not run: functions, and blocks for type checkers."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     return {
         inner
@@ -109,7 +133,7 @@ def not_run_on_import(tree: ast.Module) -> set[ast.AST]:
 
 
 def imports(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    """Each module that is imported, `from package import module` and `import_module("name")` included."""
+    """Return each imported module, `from package import module` and `import_module("name")` included."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
@@ -174,7 +198,7 @@ def environment_and_print_faults(source: Source) -> Iterator[tuple[ast.AST, str]
 
 
 def house_faults(source: Source) -> Iterator[tuple[ast.AST | None, str]]:
-    """Rules for every file, the tests included."""
+    """Return the violations of the rules that hold for every file, tests included."""
     lines = source.text.splitlines()
     limit = MAX_STARTER_LINES if source.path == "demo_gradio.py" else MAX_FILE_LINES
     if len(lines) > limit:
@@ -215,6 +239,28 @@ def is_blind(handler: ast.ExceptHandler, line: str) -> bool:
     _, marker, reason = line.partition("noqa: BLE001")
     raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
     return not raises and not (marker and reason.strip(" -:#"))
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes that reach themselves, of a graph of imports."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting += graph[node]
+        return found
+
+    return sorted(node for node in graph if node in reached(node))
+
+
+def import_graph(files: list[Source]) -> dict[str, set[str]]:
+    """Return what each module imports of the others, anywhere in its file."""
+    modules = {source.module for source in files}
+    return {source.module: {target for _, target in imports(source) if target in modules} for source in files}
 
 
 def faults(source: Source) -> list[str]:

@@ -18,7 +18,7 @@ def write_card(
     cores: int = 0,
     name: str = "",
 ) -> None:
-    """One AMD card in KFD's topology, with its memory; `target` as gfx_target_version has it."""
+    """Write one AMD card into KFD's topology, with its memory; `target` is what gfx_target_version holds."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
     write(nodes / "0/properties", "cpu_cores_count 16\ngfx_target_version 0\n")
     render = 127 + number

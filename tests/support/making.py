@@ -1,4 +1,4 @@
-"""What tests of the pipeline share: a picture, requests, and a look at frames before they are encoded."""
+"""Helpers for tests of the pipeline: a picture, requests, and the frames before they are encoded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diffusers_helper.request import GenerationRequest
 
 
 def write_scene(path: Path, width: int = 64, height: int = 64) -> Path:
-    """A picture with slopes and an edge, so that every latent of it differs from its neighbours."""
+    """Write a picture with slopes and an edge, so that every latent of it differs from its neighbours."""
     y, x = np.mgrid[0:height, 0:width]
     red, green = 255 * x // width, 255 * y // height
     blue = np.where((x - width / 2) ** 2 + (y - height / 2) ** 2 < (min(width, height) / 4) ** 2, 230, 40)
@@ -31,7 +31,7 @@ def load_tiny(tiny_model: Path) -> Models:
 
 
 def tiny_request(image: Path, **settings: Any) -> GenerationRequest:
-    """One section of two steps unless told otherwise."""
+    """Return a request of one section of two steps, unless told otherwise."""
     given = {"prompt": "the red ball moves right", "seconds": 1.0, "steps": 2, "seed": 7, **settings}
     return GenerationRequest(image=str(image), **given)
 
@@ -39,13 +39,13 @@ def tiny_request(image: Path, **settings: Any) -> GenerationRequest:
 def make(
     request: GenerationRequest, models: Models, folder: Path, **settings: Any
 ) -> tuple[Result, list[Event]]:
-    """A whole job, and what it said."""
+    """Run a whole job, and return its events."""
     events: list[Event] = []
     return generate(request, models, folder=folder, on_event=events.append, **settings), events
 
 
 def outline(events: list[Event]) -> list[str]:
-    """The stages and sections by name, steps as a count."""
+    """Return the stages and sections by name, and steps as a count."""
     lines: list[str] = []
     for event in events:
         if isinstance(event, StepDone):
@@ -77,13 +77,13 @@ class Frames:
                     parts.append(final)
                 return super().add_section(final, pending)
 
-        monkeypatch.setattr("diffusers_helper.pipeline.GrowingVideo", Recording)
+        monkeypatch.setattr("diffusers_helper.job.GrowingVideo", Recording)
 
     def all(self) -> np.ndarray:
-        """(T, H, W, 3) uint8 in order of time."""
+        """Return them as (T, H, W, 3) uint8 in order of time."""
         return np.concatenate(self._parts)
 
 
 def seconds_for(num_sections: int) -> float:
-    """A length that gives so many sections."""
+    """Return a length that gives this many sections."""
     return max(1.0, num_sections * 36 / 30)

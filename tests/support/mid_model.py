@@ -1,7 +1,7 @@
-"""A model folder with random weights whose networks weigh what matters: many blocks, several large parts.
+"""A model folder with random weights, large enough that weights, activations and streamed blocks all count.
 
-The tiny model's tokenizers, its VAE wider, and transformer and encoders at a size where weights, activations
-and the ring of streamed blocks all count. Stored as the published weights are: bf16, fp16 and fp32.
+It has the tiny model's tokenizers, a wider VAE, and a transformer and encoders of many blocks. The files hold
+the types of the published weights: bf16, fp16 and fp32.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class Size:
-    """How large a model is made.
+    """The size of a model.
 
     Attributes:
-        width: of transformer and Llama, a multiple of 64.
-        side_width: of CLIP and SigLIP.
-        dual, single, layers: blocks of the transformer, and Llama's.
-        channels: the VAE's first width.
+        width: Of transformer and Llama, a multiple of 64.
+        side_width: Of CLIP and SigLIP.
+        dual, single, layers: Number of blocks of the transformer, and of Llama.
+        channels: The VAE's first width.
     """
 
     width: int = 512
@@ -39,7 +39,7 @@ class Size:
 
 
 def write_mid_model(folder: Path, size: Size) -> Path:
-    """Writes all eight parts; the same bytes each time."""
+    """Write all eight parts; the bytes are the same each time."""
     write_tiny_model(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(23)

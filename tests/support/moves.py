@@ -1,4 +1,4 @@
-"""The order of loads and flushes of a job, as the memory document gives it."""
+"""The order of a job's loads and flushes, as the memory document gives it."""
 
 from __future__ import annotations
 

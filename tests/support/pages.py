@@ -1,4 +1,4 @@
-"""The page served for a test, and what a test asks of it in the browser."""
+"""The page served for a test, and queries about it in the browser."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import pytest
 from PIL import Image, ImageDraw
 
 from app.jobs.service import JobService
-from diffusers_helper.request import RANGES
-from tests.support.jobs import ROOT
+from diffusers_helper.request import SETTINGS
+from tests.support.jobs import PATIENCE, ROOT
 from tests.support.staged_engine import STEPS, StagedEngine
 
-# Events of a job until its first section can be watched, and of each further section.
+# The number of events of a job until its first section can be watched, and of each further section.
 FIRST, FURTHER = 2 + 1 + STEPS + 2, 1 + STEPS + 2
-# Readiness, length in seconds, and the mean colour of what the video shows now.
+# Returns the video's readiness, its length in seconds, and the mean colour of the frame that it shows.
 VIDEO = """async () => {
     // The one on top may change at any moment, and the other one never gets its data.
     let video;
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 def write_photo(path: Path) -> Path:
-    """A red disc before a blue-green slope, 320 by 240 pixels."""
+    """Write a red disc before a blue-green slope, 320 by 240 pixels."""
     image = Image.linear_gradient("L").resize((320, 240)).convert("RGB")
     image = Image.blend(image, Image.new("RGB", image.size, (70, 140, 170)), 0.6)
     ImageDraw.Draw(image).ellipse((60, 80, 160, 180), fill=(210, 60, 45))
@@ -76,7 +76,7 @@ class Stand:
 
 @contextlib.contextmanager
 def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
-    """Serves the page; on leaving, ends what runs."""
+    """Serve the page; on leaving, end what still runs."""
     from app.web.server import close_page, open_page
 
     outputs, engine = folder / "outputs", StagedEngine()
@@ -107,7 +107,7 @@ class PageProgram:
         self.url = ""
 
     def wait_until_up(self) -> str:
-        """Its address."""
+        """Wait until the page is served, and return its address."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -116,8 +116,8 @@ class PageProgram:
         return self.url
 
     def result(self) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error of a program that ends by itself."""
-        out, err = self.process.communicate(timeout=60)
+        """Return exit code, standard output and standard error of a program that ends by itself."""
+        out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err
 
     def end(self) -> None:
@@ -135,7 +135,7 @@ def visit(page: Any, stand: Stand) -> None:
 
 
 def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right", **numbers: float) -> None:
-    """Fills the page in and presses Start."""
+    """Fill the page in and press Start."""
     if photo is not None:
         page.set_input_files("input[type=file]", str(photo))
         page.wait_for_selector(".lt-request .image-container img")
@@ -143,14 +143,14 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
     if numbers.keys() - {"seconds"}:
         open_folds(page)
     for name, value in numbers.items():
-        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(RANGES[name].label)}"))
+        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(SETTINGS[name].label)}"))
         field.fill(f"{value:g}")
         field.press("Tab")
     page.get_by_role("button", name="Start Generation").click()
 
 
 def open_folds(page: Any) -> None:
-    """Opens what the form keeps folded; its controls are not in the page before."""
+    """Open the folded parts of the form, whose controls are otherwise not in the page."""
     page.wait_for_selector("#fold-memory > button[aria-expanded]")
     for name in ("look", "output", "memory"):
         head = page.locator(f"#fold-{name} > button")
@@ -160,14 +160,14 @@ def open_folds(page: Any) -> None:
 
 
 def status(page: Any, **facts: object) -> Any:
-    """The status once it says so, such as `state="running", frames=33`."""
+    """Wait until the status has these attributes, such as `state="running", frames=33`, and return it."""
     selector = ".lt-status" + "".join(f'[data-{name}="{value}"]' for name, value in facts.items())
     page.wait_for_selector(selector)
     return page.locator(selector)
 
 
 def notice(page: Any, text: str) -> Any:
-    """The line beside Start once it contains the text."""
+    """Wait until the line beside Start contains the text, and return it."""
     found = page.locator("#notice").filter(has_text=text)
     found.wait_for()
     return found

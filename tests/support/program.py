@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.jobs import ROOT, STAND_IN, write_blank_model, write_picture
+from tests.support.jobs import PATIENCE, ROOT, STAND_IN, write_blank_model, write_picture
 
 JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height"},
@@ -24,7 +24,7 @@ JSON_FIELDS = {
         "retries", "vae_tile_px",
     },
     "cancelled": {"video", "frames", "peak_host_bytes"},
-    "failed": {"message", "remedy", "detail", "code", "video", "frames"},
+    "failed": {"message", "remedy", "detail", "code", "setting", "video", "frames"},
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ class Program:
     """The command line in a folder with a picture and a model, in a process group of its own."""
 
     def __init__(self, folder: Path, model: Path | None = None) -> None:
-        """Over the stand-in engine, unless there is a real model."""
+        """Use the stand-in engine unless a real model is given."""
         self.folder = folder
         self.outputs = folder / "videos"
         self.model = model or write_blank_model(folder / "model")
@@ -47,7 +47,7 @@ class Program:
         stderr: int = subprocess.PIPE,
         closed: int | None = None,
     ) -> subprocess.Popen[bytes]:
-        """`closed` is the number of a standard stream that the program does not get at all."""
+        """Start the program; `closed` is the number of a standard stream that it does not get."""
         command = [sys.executable, "-m", "app", *arguments]
         if script is not None:
             command += ["--image", str(self.picture), "--model", str(self.model), "--out", str(self.outputs)]
@@ -63,9 +63,9 @@ class Program:
         return process
 
     def run(self, *arguments: str, script: str | None = None) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
+        """Run the program, and return exit code, standard output and standard error."""
         process = self.start(*arguments, script=script)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         return process.returncode, out.decode(), err.decode()
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ def until(process: subprocess.Popen[bytes], name: str, count: int = 1) -> dict[s
 
 
 def check_contract(lines: list[str]) -> list[dict[str, Any]]:
-    """What the JSON output promises about any job; returns the events."""
+    """Check what the JSON output promises about any job, and return the events."""
     events = [json.loads(line) for line in lines]
     for event in events:
         assert list(event)[:3] == ["event", "job", "time"]

@@ -20,14 +20,14 @@ CLIP_SPECIAL = ("<|startoftext|>", "<|endoftext|>")
 
 
 def part_folder(cache: Path, info: ModelInfo, part: str) -> Path:
-    """Where huggingface_hub keeps a part: a repository's snapshot at its revision."""
+    """Return the folder where huggingface_hub keeps a part: a repository's snapshot at its revision."""
     source = info.parts[part]
     repository = "models--" + source.location.replace("/", "--")
     return cache / repository / "snapshots" / str(source.revision) / source.subfolder
 
 
 def write_published(cache: Path, info: ModelInfo) -> None:
-    """Fills a hub cache as a download of the model would."""
+    """Fill a hub cache as a download of the model would."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(21)
         llama_words = _write_llama_tokenizer(part_folder(cache, info, "tokenizer"))
@@ -74,7 +74,7 @@ def _clip(words: int) -> CLIPTextModel:
 
 
 def _write_llama_tokenizer(folder: Path) -> int:
-    """Byte-level BPE under the name of a class that would replace it by another kind, as in the real one."""
+    """Write a byte-level BPE under the real one's class name, which would load it as another kind."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -109,7 +109,7 @@ def _write_llama_tokenizer(folder: Path) -> int:
 
 
 def _write_clip_tokenizer(folder: Path) -> int:
-    """The two files of the old kind, without tokenizer.json."""
+    """Write the two files of the old kind, without tokenizer.json."""
     letters = sorted(ByteLevel.alphabet())
     words = [*letters, *(letter + "</w>" for letter in letters), *CLIP_SPECIAL]
     folder.mkdir(parents=True)

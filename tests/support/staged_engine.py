@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from app.jobs.engine_client import Trial
+from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
 from diffusers_helper.events import (
     Cancelled,
@@ -28,7 +28,7 @@ from tests.support.clips import cut, scene, writer
 
 STEPS = 2
 PEAK = 3 * 2**30
-# Of the memory that it claims: the cap, and of each stage what was planned and what was measured.
+# The memory that it claims to use: the cap, and for each stage the planned and the measured peak.
 CAP, RESERVE = 20 * 2**30, 2**30
 PLANNED = {"text": 3 * 2**30, "sample": 6 * 2**30, "decode": 7 * 2**30}
 MEASURED = {"text": 2 * 2**30, "sample": 5 * 2**30, "decode": 13 * 2**29}
@@ -38,7 +38,7 @@ MESSAGE, REMEDY = "The <b>stage</b> collapsed.", "Build another & start again."
 
 
 def memory_record(sections: int) -> dict[str, Any]:
-    """What a real engine writes of its memory after so many sections: a second for each use of a network."""
+    """Return an engine's record of its memory after so many sections: one second per network use."""
     uses = [("text", None), *((name, n) for n in range(1, sections + 1) for name in ("sample", "decode"))]
     stages = [
         {
@@ -56,7 +56,7 @@ def memory_record(sections: int) -> dict[str, Any]:
 
 
 class StagedEngine:
-    """Shows `tests.support.clips.scene`. Each event of a job takes one `go`."""
+    """An engine that shows `tests.support.clips.scene` and waits for one `go` before each event of a job."""
 
     restarts = False
 
@@ -65,9 +65,10 @@ class StagedEngine:
         self._permits = 0
         self._cancelled: set[str] = set()
         self._holds_cancel = False
+        self._killed = False
 
     def hold_cancel(self) -> None:
-        """From now on a cancelled job does not end before `release_cancel`, as in the middle of a step."""
+        """Keep cancelled jobs, as if within a step, from ending before `release_cancel`."""
         self._holds_cancel = True
 
     def release_cancel(self) -> None:
@@ -76,7 +77,7 @@ class StagedEngine:
             self._changed.notify_all()
 
     def go(self, events: int = 1) -> None:
-        """Lets the next events happen."""
+        """Let the next events happen."""
         with self._changed:
             self._permits += events
             self._changed.notify_all()
@@ -85,16 +86,25 @@ class StagedEngine:
 
     def close(self) -> None: ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End the run at hand, as when the program ends."""
+        with self._changed:
+            self._killed = True
+            self._changed.notify_all()
 
     def cancel(self, job_id: str) -> None:
         with self._changed:
             self._cancelled.add(job_id)
             self._changed.notify_all()
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event]:
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event]:
+        self._killed = False
+        try:
+            yield from self._run(job)
+        finally:
+            self._cancelled.discard(job.id)
+
+    def _run(self, job: Job) -> Iterator[Event]:
         shown: SectionFinished | None = None
         for event in self._script(job):
             if not self._may_go_on(job.id):
@@ -106,7 +116,9 @@ class StagedEngine:
 
     def _may_go_on(self, job_id: str) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id))
+            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id) or self._killed)
+            if self._killed:
+                raise EngineDied
             if self._ends(job_id):
                 return False
             self._permits -= 1
@@ -125,7 +137,7 @@ class StagedEngine:
         yield StageStarted(**about, stage="text")
         shown = video.frames
         for number, (final, pending) in enumerate(parts, 1):
-            if number <= video.sections:  # made by an engine before
+            if number <= video.sections:  # made by an earlier engine
                 continue
             yield StageStarted(**about, stage="sample", section=number)
             for step in range(1, STEPS + 1):

@@ -2,8 +2,8 @@
 
     python -m tests.support.staged_program FOLDER PORT
 
-Writes `up` once it serves. A line of its standard input is a number of events that the engine may go on, or
-below zero a request for the process's figures as a line of JSON. It ends with its input.
+It writes `up` once it serves. A line of its standard input is the number of events by which the engine may go
+on, or, if negative, a request for the process's figures as a line of JSON. It ends with its input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.staged_engine import StagedEngine
 
 
 def figures() -> dict[str, int]:
-    """Of this process: resident bytes, threads, open files, and the highest resident bytes so far."""
+    """Return this process's resident bytes, threads, open files, and highest resident bytes so far."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"),

@@ -25,14 +25,14 @@ SIZE, SMALL = (64, 64), (32, 32)
 
 
 def scene() -> Scene:
-    """A red ball left of the middle on plain grey."""
+    """Return a red ball left of the middle on plain grey."""
     background = Background("solid", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
     return Scene(background, (Thing("ball", "red", (0.86, 0.13, 0.12), -0.2, 0.0, 0.15),), 0.5, 0.5)
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training folder started from the shipped model."""
+    """Return a training folder started from the shipped model."""
     folder = tmp_path_factory.mktemp("training")
     assert start_from(MODEL, folder)
     return folder
@@ -91,6 +91,7 @@ def encode_clip(vae, pixels: torch.Tensor) -> torch.Tensor:
     return torch.cat([mean[0], *mean[1:, :, 1:]], dim=1)[:, :CLIP_LATENTS]
 
 
+@pytest.mark.slow
 def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Encoders) -> None:
     renderer = Renderer(make_canvases(1, 1))
     case = Case(scene(), Motion("right"), "the red ball moves right")

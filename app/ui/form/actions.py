@@ -1,4 +1,4 @@
-"""What the page's buttons and fields do. Handlers are short: jobs are made elsewhere and outlive the page."""
+"""The actions of the page's controls. They return quickly, since jobs run elsewhere and outlive the page."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import Mode
+from diffusers_helper.request import SETTINGS
 
 _log = logging.getLogger(__name__)
-MODE_LABELS: dict[Mode, str] = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 _ELSEWHERE = LongtakeError("This job runs in another program, such as the command line.", "End it there.")
-_EXAMPLE_SECONDS = 2.4  # two sections: soon there, and long enough to see the video grow
-# What `choose_model` and `restore` change besides settings, in this order.
+_EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the video grow
+# The outputs of `choose_model` and `restore` besides settings, in this order.
 AROUND = ("examples", "banner")
 
 
 def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
-    return [(MODE_LABELS[mode], mode) for mode in modes]
+    """Return the orders that a model supports, as choices for a radio."""
+    return [(SETTINGS["mode"].choices[mode], mode) for mode in modes]
 
 
 @dataclass(frozen=True)
 class Actions:
-    """Handlers over one job service."""
+    """The handlers of one job service."""
 
     service: JobService
     catalogue: Catalogue
 
     def start(self, settings: dict[str, Any]) -> str:
-        """Queues a job. Returns a notice: where it stands, or why not."""
+        """Queue a job, and return a notice with its place or the reason of a refusal."""
         try:
             settings = settings | {"image": picture_path(settings.get("image"))}
             return self._submit(self._request(settings))
-        except InputError as error:
-            return view.error_box(error, form.control_of(error))
         except LongtakeError as error:
             return view.error_box(error)
 
@@ -60,15 +59,23 @@ class Actions:
         return view.note_box(f"Queued {view.ordinal(before + 1)}: {jobs} first.")
 
     def end(self) -> str:
-        """Ends the running job, or the next one if none has begun yet. Returns a notice."""
+        """End the running job, or the next one if none has begun yet, and return a notice."""
         running, waiting = self.service.open_jobs()
         job = running or (waiting[0] if waiting else None)
         if job is None:
             return view.note_box("Nothing is running.")
         return self._cancel(job.id, "Ending: the work at hand is finished first.")
 
+    def go_on(self, job_id: str) -> str:
+        """Put a job that did not come to its end back into the queue. Returns a notice."""
+        try:
+            self.service.resume(job_id)
+        except LongtakeError as error:
+            return view.error_box(error)
+        return view.note_box("It goes on; nothing that was finished is made again.")
+
     def remove_newest(self) -> str:
-        """Takes the newest waiting job out of the queue. Returns a notice."""
+        """Take the newest waiting job out of the queue, and return a notice."""
         _, waiting = self.service.open_jobs()
         if not waiting:
             return view.note_box("No job is waiting.")
@@ -80,17 +87,17 @@ class Actions:
         return "" if self.service.job(job_id).is_over else view.error_box(_ELSEWHERE)
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
-        """What else changes with the model, by name: settings, quick list, banner."""
+        """Return all that changes with the model, by name: settings, quick list, banner."""
         try:
             info = self.catalogue.info(name)
-        except InputError:  # only a forged message names a model that is not in the list
+        except InputError:  # only a forged message can name a model outside the list
             return {}
         changes = {"steps": info.steps, "guidance": info.guidance, "resolution": info.side}
         mode = mode if mode in info.modes else info.modes[0]
         return changes | {"mode": _mode(info, mode)} | _around(info)
 
     def restore(self, kept: object) -> dict[str, Any]:
-        """What a browser kept of the form, by name."""
+        """Return the parts of the form that a browser kept, by name."""
         usable = form.restored(self.catalogue, kept)
         if not usable:
             return {}
@@ -99,7 +106,7 @@ class Actions:
         return usable | _around(info)
 
     def reset(self, name: str) -> dict[str, Any]:
-        """Every setting but picture, prompt and model as the model wants it."""
+        """Return every setting but picture, prompt and model, as the model wants it."""
         try:
             info = self.catalogue.info(name)
         except InputError:
@@ -108,7 +115,7 @@ class Actions:
         return values | {"mode": _mode(info, values["mode"])}
 
     def use_example(self, name: str, index: int) -> dict[str, Any]:
-        """Picture, if there is one, and prompt of an entry of the quick list."""
+        """Return the picture, if there is one, and the prompt of an entry of the quick list."""
         prompt = self._example(name, index)
         if prompt is None:
             return {}
@@ -116,7 +123,7 @@ class Actions:
         return {"prompt": prompt} | ({} if picture is None else {"image": picture})
 
     def run_example(self, name: str, index: int) -> dict[str, Any]:
-        """Fills the form with an example and the model's own settings, and starts exactly that."""
+        """Fill the form with an example and the model's own settings, and start exactly that."""
         prompt = self._example(name, index)
         file = None if prompt is None else example_file(prompt)
         if prompt is None or file is None:

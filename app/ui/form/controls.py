@@ -1,49 +1,50 @@
-"""Left: the controls for what a person asks for, and what each of them calls."""
+"""The left side of the page: the controls of a request, and the handlers that they call."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from pathlib import Path
+from html import escape
 from typing import Any
 
 import gradio as gr
 
 from app.ui.catalogue import Catalogue
+from app.ui.errors import page_words
 from app.ui.form import markup as view
 from app.ui.form.actions import AROUND, Actions, mode_choices
 from app.ui.form.describe import Describer
 from app.ui.form.examples import samples_of
-from app.ui.form.settings import DEFAULT_SEED, MAX_PAGE_SEED, defaults
-from app.ui.planner import Planner
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, MAX_RESOLUTION, MIN_RESOLUTION, RANGES
+from app.ui.form.settings import PAGE_SEED, PAGE_SETTINGS, defaults
+from app.ui.planner import MEMORY_SETTINGS, Planner
+from app.ui.scripts import call, on_load
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
 
-_HERE = Path(__file__).parent
-_DICE = "() => Math.floor(Math.random() * 2 ** 31)"
-_PASSED_ON = "() => window.longtake.picture"
-_KEPT = "() => { try { return localStorage.getItem('longtake.form') } catch { return null } }"
-# Of a page's own events none is an endpoint, none shows gradio's spinner, and none waits for another.
+# No event of the page is an endpoint, shows Gradio's spinner, or waits for another one.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-_SCRIPT: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-_CHANGED: dict[str, Any] = {"fn": None, "js": "() => window.longtake?.changed()", **_SCRIPT}
-_EXAMPLES_JS = """element.addEventListener('click', (event) => {
-  const card = event.target.closest('[data-example]');
-  if (card) trigger('click', { index: Number(card.dataset.example) });
-});"""
-
-
-def script(*names: str) -> str:
-    return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+# These run in the browser only, but whoever asks the server for them must not make gradio read a picture.
+_SCRIPT: dict[str, Any] = {
+    "queue": False, "preprocess": False, "show_progress": "hidden", "api_visibility": "private",
+}  # fmt: skip
+_CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **_SCRIPT}
 
 
 class RequestForm:
-    """Left: what a person asks for. `controls` are those that become the job's settings, by their names."""
+    """The left side of the page: the controls of a request.
+
+    Attributes:
+        controls: the controls that become the job's settings, by their names.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
         self._start_values = defaults(info, catalogue.planner)
         self.controls: dict[str, gr.components.Component] = {}
         self.banner = gr.HTML(
-            view.banner(info), apply_default_css=False, js_on_load=_EXAMPLES_JS, elem_id="try-it"
+            view.banner(info),
+            apply_default_css=False,
+            elem_id="try-it",
+            js_on_load=on_load("form/boxes.js", "offerExamples"),
         )
         self.image = gr.Image(
             type="filepath", label="Picture", sources=["upload", "clipboard", "webcam"], height=250,
@@ -56,7 +57,7 @@ class RequestForm:
         with gr.Accordion("Look", open=False, elem_id="fold-look"):
             self._add_look()
         with gr.Accordion("Size and output", open=False, elem_id="fold-output"):
-            self._add_output()
+            self._add_others("Size and output")
         with gr.Accordion("Memory", open=False, elem_id="fold-memory"):
             self._add_memory(catalogue.planner)
         self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
@@ -65,17 +66,16 @@ class RequestForm:
         self.facts = gr.HTML(
             {"defaults": catalogue.planner.defaults},
             html_template="",
-            js_on_load=script("form.js", "prompts.js", "prompt_help.js", "keep.js"),
+            js_on_load=on_load("form/form.js"),
             apply_default_css=False,
         )
 
     def _add_prompt(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
-        self.prompt = gr.Textbox(
-            "", label="Prompt", lines=3, max_lines=8, max_length=MAX_PROMPT_CHARACTERS,
-            placeholder="What should happen?", elem_id="set-prompt",
-        )  # fmt: skip
-        self.controls |= {"image": self.image, "prompt": self.prompt}
+        self.controls["image"] = self.image
+        self.prompt = self._add(
+            "prompt", info=None, lines=3, max_lines=8, placeholder=SETTINGS["prompt"].help
+        )
         # Filled by the form's script with what this browser has started before.
         self.history = gr.HTML('<div id="lt-history"></div>', apply_default_css=False, js_on_load=None)
         self.examples = gr.Dataset(
@@ -85,72 +85,53 @@ class RequestForm:
 
     def _add_shape(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
-        self.mode = gr.Radio(
-            mode_choices(info.modes), value=info.modes[0], label="Order", info="what is made first",
-            elem_classes="lt-segments", elem_id="set-mode",
-        )  # fmt: skip
-        self.controls["mode"] = self.mode
-        self._slider("seconds")
+        self.mode = self._add("mode", choices=mode_choices(info.modes), elem_classes="lt-segments")
+        self._add("seconds", info=None)
         self.length = gr.HTML(
             elem_classes="lt-hint", elem_id="length", apply_default_css=False, js_on_load=None
         )
         self.model = gr.Dropdown(
             [(catalogue.info(name).title, name) for name in catalogue.names],
-            value=catalogue.preselected, label="Model", filterable=False,
-            info="sets steps, guidance and size", elem_classes="lt-model", elem_id="set-model",
+            value=catalogue.preselected, filterable=False, elem_classes="lt-model", **_about("model"),
         )  # fmt: skip
         self.controls["model"] = self.model
+        self._add_others("What to make")
 
     def _add_look(self) -> None:
         with gr.Row(equal_height=True):
             self.seed = gr.Number(
-                DEFAULT_SEED, label="Seed", precision=0, minimum=0, maximum=MAX_PAGE_SEED, scale=3,
-                min_width=120, elem_id="set-seed", buttons=[],
+                PAGE_SEED.default, label=PAGE_SEED.label, precision=0, minimum=0, maximum=PAGE_SEED.high,
+                scale=3, min_width=120, elem_id="set-seed", buttons=[],
             )  # fmt: skip
             self.dice = gr.Button("New seed", scale=1, min_width=110, elem_classes="lt-dice")
         self.controls["seed"] = self.seed
-        gr.HTML('<p class="lt-hint">The same seed and settings give the same video.</p>', js_on_load=None)
-        self._slider(
-            "steps", info="Of each section. The time grows with them; the model's own number suits it."
-        )
-        self._slider("guidance", info="How closely to follow the prompt. Costs nothing; best left alone.")
-        self.controls["negative"] = gr.Textbox(
-            "", label="Negative Prompt", lines=2, max_length=MAX_PROMPT_CHARACTERS, elem_id="set-negative",
-            info="What should not happen. Used only where CFG Scale is above 1.",
-        )  # fmt: skip
-        self._slider("cfg", info="Above 1 the negative prompt counts, and each step takes twice as long.")
-        self._slider("cfg_rescale", info="Keeps a strong CFG Scale from burning the colours. Costs nothing.")
+        gr.HTML(f'<p class="lt-hint">{escape(PAGE_SEED.help)}</p>', js_on_load=None)
+        self._add("steps")
+        self._add("guidance")
+        self._add_others("Look")
         gr.Checkbox(
             False, label="Use TeaCache", interactive=False,
-            info="Not in this version yet: every step is computed in full.",
+            info="This version does not have it yet: it computes every step in full.",
         )  # fmt: skip
-
-    def _add_output(self) -> None:
-        self.controls["resolution"] = gr.Slider(
-            MIN_RESOLUTION, MAX_RESOLUTION, self._start_values["resolution"], step=16, label="Resolution",
-            buttons=[], elem_id="set-resolution",
-            info="Side of a square of the same area, in pixels. The model's own suits it best; "
-            "time and memory grow with the area.",
-        )  # fmt: skip
-        self._slider("crf", info="Lower is better and larger. Below 1 is written as 1.")
 
     def _add_memory(self, planner: Planner) -> None:
-        for name, remark, info in (
-            ("vram_cap_gb", "", "The most that a video may take. What does not fit is refused at the start."),
-            ("preserved_gb", " (larger means slower)", "What weights leave free: the rest is streamed."),
-        ):
-            self.controls[name] = gr.Slider(
-                0, planner.most_gb, self._start_values[name], step=0.1, label=RANGES[name].label + remark,
-                info=info, buttons=[], elem_id=f"set-{name}",
-            )  # fmt: skip
+        for name in MEMORY_SETTINGS:
+            self._add(name, minimum=0, maximum=planner.most_gb)
+        self._add_others("Memory")
         self.memory = gr.HTML(
-            elem_id="memory-plan", apply_default_css=False, js_on_load=script("memory_plan.js")
+            elem_id="memory-plan",
+            apply_default_css=False,
+            js_on_load=on_load("form/boxes.js", "keepPlanOpen"),
         )
 
     def _add_buttons(self) -> None:
         # Sticky at the lower edge of the window: always in sight.
         with gr.Column(elem_classes="lt-go"):
-            self.notice = gr.HTML(elem_id="notice", apply_default_css=False, js_on_load=script("notice.js"))
+            self.notice = gr.HTML(
+                elem_id="notice",
+                apply_default_css=False,
+                js_on_load=on_load("form/boxes.js", "leadToSetting"),
+            )
             with gr.Row():
                 self.start = gr.Button(
                     "Start Generation", variant="primary", scale=3, min_width=160, elem_id="start"
@@ -158,22 +139,50 @@ class RequestForm:
                 self.end = gr.Button(
                     "End Generation", interactive=False, scale=1, min_width=130, elem_id="end"
                 )
+            self.go_on = gr.Button("Go on", visible=False, size="sm", elem_id="go-on")
+            self.resumable = gr.State("")  # the job that this page shows, if it can go on
             self.remove = gr.Button("Remove Last from Queue", visible=False, size="sm")
 
-    def _slider(self, name: str, *, label: str = "", info: str | None = None) -> None:
-        bounds = RANGES[name]
-        self.controls[name] = gr.Slider(
-            bounds.low, bounds.high, self._start_values[name], step=bounds.step,
-            label=label or bounds.label, info=info, buttons=[], elem_id=f"set-{name}",
-        )  # fmt: skip
+    def _add_others(self, section: Section) -> None:
+        """Add the controls of a section that have no place of their own."""
+        for name, setting in PAGE_SETTINGS.items():
+            if setting.section == section and name not in self.controls:
+                self._add(name)
+
+    def _add(self, name: str, **options: Any) -> Any:
+        """Add the control that suits a setting's kind, and return it.
+
+        Args:
+            name: the setting.
+            options: options that differ from the setting's own.
+        """
+        setting = PAGE_SETTINGS[name]
+        about = _about(name) | {"value": self._start_values.get(name, setting.default)}
+        kind: Callable[..., Any] = gr.Textbox
+        if setting.choices:
+            kind, about["choices"] = gr.Radio, [(words, one) for one, words in setting.choices.items()]
+        elif setting.is_number:
+            kind = gr.Slider
+            about |= {"minimum": setting.low, "maximum": setting.high, "step": setting.step, "buttons": []}
+        else:
+            about |= {"lines": 2, "max_length": MAX_PROMPT_CHARACTERS}
+        self.controls[name] = control = kind(**(about | options))
+        return control
+
+
+def _about(name: str) -> dict[str, Any]:
+    """Return what every control takes from its setting."""
+    setting = PAGE_SETTINGS[name]
+    return {"label": setting.label, "info": page_words(setting.help), "elem_id": f"set-{name}"}
 
 
 def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, describer: Describer) -> None:
+    """Connect the form's controls with their handlers."""
     names, controls = list(form.controls), list(form.controls.values())
     around = [form.examples, form.banner]
 
     def named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
-        """A handler whose result, by name, goes to outputs in their order; what is missing stays."""
+        """Return a handler whose named results go to the outputs in order; missing ones stay unchanged."""
 
         def handler(*values: Any) -> list[Any]:
             made = make(*values)
@@ -181,18 +190,20 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
 
         return handler
 
-    def describe(*values: object) -> tuple[Any, ...]:
-        described = describer.describe(dict(zip(names, values, strict=True)))
+    async def describe(*values: object) -> tuple[Any, ...]:
+        settings = dict(zip(names, values, strict=True))
+        await describer.pictures.prepare_upload(settings["image"])
+        described = await asyncio.to_thread(describer.describe, settings)
         return described.length, described.picture, described.memory, described.facts
 
-    # What is folded away has no change event; who sets it lets the script say so, as `facts.submit`.
+    # A folded control has no change event; whoever sets it lets the script report that, as `facts.submit`.
     changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
         [page.load, *changes],
         describe, controls, [form.length, form.picture_note, form.memory, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
-    # By hand only: a model that is restored brings its settings along.
+    # This reacts to people only, since a model that is restored brings its settings along.
     chosen = ("steps", "guidance", "resolution", "mode")
     form.model.input(
         named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode],
@@ -202,21 +213,22 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         named(actions.use_example, "image", "prompt"), [form.model, form.examples],
         [form.image, form.prompt], **QUIET,
     )  # fmt: skip
-    form.dice.click(None, None, form.seed, js=_DICE, **_SCRIPT).then(**_CHANGED)
+    form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions, named)
     # What the form's script was given: a picture that was pasted, dropped, or kept by the browser.
-    form.facts.input(None, None, form.image, js=_PASSED_ON, **_SCRIPT)
+    form.facts.input(None, None, form.image, js=call("form/pictures.js", "givenPicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
     page.load(
         named(actions.restore, *kept, *AROUND), form.facts,
-        [*(form.controls[name] for name in kept), *around], js=_KEPT, preprocess=False, **QUIET,
-    ).then(None, None, None, js="() => window.longtake?.restored()", **_SCRIPT).then(**_CHANGED)  # fmt: skip
+        [*(form.controls[name] for name in kept), *around], js=call("form/keep.js", "keptSettings"),
+        preprocess=False, **QUIET,
+    ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,
-        js=f"(...values) => window.longtake?.keep({kept}, values)", **_SCRIPT,
+        js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
     )  # fmt: skip
-    form.image.change(None, form.image, None, js="(value) => window.longtake?.keepPicture(value)", **_SCRIPT)
+    form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
 
 
 def _connect_defaults(

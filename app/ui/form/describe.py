@@ -1,4 +1,4 @@
-"""What the form says about itself: the length and time to come, the crop, and what stands in the folds."""
+"""The form's description of itself: length and time of the video, the crop, and the heads of the folds."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from app.jobs.pace import PaceBook, Work, in_words, passes
+from app.jobs.pace import PaceBook, Work, passes
 from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
+from app.ui.errors import page_error
 from app.ui.form.memory_view import Told, tell
-from app.ui.form.settings import control_of, to_request
+from app.ui.form.settings import to_request
 from app.ui.pictures import Crop, Size, crop_of, picture_path
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import about
 
 _MEMORY_NEEDS = (
     "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *MEMORY_SETTINGS,
@@ -26,10 +28,10 @@ _MEMORY_NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the form says. `length`, `picture` and `memory` are markup, `facts` is for the page's script.
+    """The description of a form: `length`, `picture` and `memory` are markup, `facts` is for the script.
 
     Attributes:
-        picture: why the picture cannot be used; empty if it can, or there is none.
+        picture: the reason why the picture cannot be used; empty if it can, or if there is none.
         facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, the words
             that the model knows if they are few, and the machine's defaults, which a browser need not keep.
     """
@@ -41,11 +43,12 @@ class Description:
 
 
 class Describer:
-    """Describes a form's values; what cannot be used is left out here and refused at the start."""
+    """A describer of the form's values. It leaves out unusable values, which the start refuses."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._paces, self._planner = PaceBook(service), catalogue.planner
+        self.pictures = catalogue.planner.pictures
 
     def describe(self, settings: dict[str, Any]) -> Description:
         info = self._info(settings)
@@ -72,20 +75,20 @@ class Describer:
             path = picture_path(picture)
         except InputError as error:
             return error
-        return self._planner.pictures.judge(path) if path else None
+        return self.pictures.judge(path) if path else None
 
     def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> Told:
         known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}
         try:
             request = GenerationRequest.from_dict(to_request(known | {"image": "any"}, info, self._planner))
         except InputError as error:
-            return Told("", _refusal(error) if control_of(error) in MEMORY_SETTINGS else "")
+            return Told("", _refusal(error) if error.setting in MEMORY_SETTINGS else "")
         return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
         try:
             return self._catalogue.info(settings.get("model", self._catalogue.preselected))
-        except InputError:  # only a forged message names a model that is not in the list
+        except InputError:  # only a forged message can name a model outside the list
             return self._catalogue.info(self._catalogue.preselected)
 
     def _length(self, settings: dict[str, Any], info: ModelInfo, pixels: int) -> str:
@@ -102,14 +105,14 @@ class Describer:
         work = Work(len(plan), max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
         estimate = self._paces.estimate(self._catalogue.key(str(settings.get("model"))), work)
         if estimate is None:
-            return "No time estimate yet: the first video on this machine will tell."
+            return "There is no time estimate before the first video on this machine."
         jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
-        words = in_words(estimate.seconds)
+        words = about(estimate.seconds)
         return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
 
 
 def length_text(seconds: float, plan: SectionPlan) -> str:
-    """What length will really come out, as whole sections are made."""
+    """Return the actual length of the video, which consists of whole sections."""
     sections = f"{len(plan)} section{'s' if len(plan) > 1 else ''}"
     return (
         f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in {sections}."
@@ -130,7 +133,7 @@ def _size_words(crop: Crop, size: Size) -> str:
 def _refusal(found: Size | InputError | None) -> str:
     if not isinstance(found, InputError):
         return ""
-    return f'<p class="lt-refusal" role="alert">{escape(without_paths(str(found)))}</p>'
+    return f'<p class="lt-refusal" role="alert">{escape(without_paths(" ".join(page_error(found))))}</p>'
 
 
 def _whole(value: object, otherwise: int) -> int:
@@ -139,7 +142,7 @@ def _whole(value: object, otherwise: int) -> int:
 
 
 def _text(value: object) -> str:
-    """A number in its shortest form; whatever else a field may hold is a dash."""
+    """Return a number in its shortest form, and a dash for anything else that a field may hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–"
     return str(value) if isinstance(value, int) else f"{value:.15g}"

@@ -1,4 +1,4 @@
-"""The quick list: prompts that work with a model, and pictures for them where the product has some."""
+"""The page's quick list: prompts that work with a model, and pictures for them where there are some."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _THUMBNAIL = (192, 192)
 
 
 def example_file(prompt: str) -> Path | None:
-    """The picture made for a prompt: `assets/examples/the-camera-zooms-in.png`."""
+    """Return the file of a prompt's picture, such as `assets/examples/the-camera-zooms-in.png`."""
     path = _FOLDER / f"{re.sub('[^a-z0-9]+', '-', prompt.lower()).strip('-')}.png"
     return path if path.is_file() else None
 
 
 def example_picture(prompt: str) -> Image.Image | None:
-    """The picture made for a prompt, opened."""
+    """Open the picture made for a prompt."""
     path = example_file(prompt)
     return None if path is None else Image.open(path)
 
 
 @functools.cache
 def thumbnail(prompt: str) -> str:
-    """A prompt's picture, small, as an address that holds it; empty where there is none."""
+    """Return a prompt's picture, small, as a data address; empty where there is none."""
     picture = example_picture(prompt)
     if picture is None:
         return ""
@@ -43,5 +43,5 @@ def thumbnail(prompt: str) -> str:
 
 
 def samples_of(info: ModelInfo) -> list[list[str]]:
-    """The rows of the page's quick list."""
+    """Return the rows of the page's quick list."""
     return [[prompt] for prompt in info.examples]

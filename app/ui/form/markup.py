@@ -1,10 +1,11 @@
-"""From texts and requests to markup. Whatever a person or a file wrote is escaped here."""
+"""Markup made of texts and requests. Whatever a person or a file wrote is escaped here."""
 
 from __future__ import annotations
 
 from html import escape
 
 from app.redact import without_paths
+from app.ui.errors import page_error
 from app.ui.form.examples import thumbnail
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import ModelInfo
@@ -13,22 +14,24 @@ _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 
 def ordinal(number: int) -> str:
+    """Return "first" for 1, and so on; from 11 on, "number 11"."""
     return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"number {number}"
 
 
-def error_box(error: LongtakeError, control: str = "") -> str:
-    """A refusal or failure; `control` names the setting at fault, for the page's script to go there."""
-    message, remedy = (escape(without_paths(words)) for words in (error.message, error.remedy))
-    about = f' data-control="{escape(control)}"' if control else ""
+def error_box(error: LongtakeError) -> str:
+    """Return a refusal as markup. It names the control at fault, so that the page's script goes there."""
+    message, remedy = (escape(without_paths(words)) for words in page_error(error))
+    about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
     return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
 
 
 def note_box(text: str) -> str:
+    """Return a notice that is no failure, as markup."""
     return f'<div class="lt-box" role="status">{escape(text)}</div>'
 
 
 def banner(info: ModelInfo) -> str:
-    """For a model with a vocabulary: what it is, examples to start with one click, its words."""
+    """Return a description of a model with a vocabulary, its examples and its words; empty for others."""
     if not info.vocabulary:
         return ""
     groups = "".join(
@@ -56,5 +59,5 @@ def _card(index: int, prompt: str) -> str:
 
 
 def start_label(jobs_before: int) -> str:
-    """What will happen if Start is pressed now."""
+    """Return what the start button says: what happens if it is pressed now."""
     return "Start Generation" + (f" (queued {ordinal(jobs_before + 1)})" if jobs_before else "")

@@ -6,21 +6,23 @@ from dataclasses import dataclass
 from html import escape
 
 from app.redact import without_paths
-from app.ui.planner import Planner, Refusal, refusal
-from app.ui.text import MEMORY_STAGES, cap_gb, gb
+from app.ui.errors import page_error
+from app.ui.planner import Planner
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import Budget, StagePlan
+from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
 from diffusers_helper.planning.job import VideoPlan
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import gb_text
 
-# A bar over the whole device tells nothing of what takes less than this share of it.
+# A bar over the whole device cannot show anything smaller than this share of it.
 _SMALL_SHARE, _AROUND = 0.1, 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the form says of a plan: in the fold's head, and within it as markup."""
+    """The form's account of a plan: the text in the fold's head, and the markup within it."""
 
     state: str = ""
     markup: str = ""
@@ -29,23 +31,24 @@ class Told:
 def tell(
     planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
 ) -> Told:
-    """The plan of a request for a video of this height and width; None where the picture is not known."""
+    """Return the account of the plan for a video of this height and width, or None for an unknown picture."""
     if not planner.knows_the_size and request.vram_cap_gb is None:
-        text = "Only the card's driver knows its size, so the plan is made when the video is."
+        text = "Only the driver knows the card's size, so the plan is made together with the video."
         return Told("planned at the start", f'<p class="lt-plan-say">{text}</p>')
     try:
         found = planner.plan(request, info, shape)
+    except DoesNotFit as error:
+        return Told("does not fit", _refused(error, planner))
     except LongtakeError as error:
-        return Told("", f'<p class="lt-refusal">No plan: {escape(without_paths(str(error)))}</p>')
-    if isinstance(found, Refusal):
-        return Told("does not fit", _refused(found, planner))
-    return Told(f"fits, peak {gb(found.job.peak_bytes)} GB", _fits(found, planner, request))
+        message = escape(without_paths(" ".join(page_error(error))))
+        return Told("", f'<p class="lt-refusal">No plan: {message}</p>')
+    return Told(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, request))
 
 
 def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
-    """What it costs."""
+    """Return the cost of a plan in words."""
     job = plan.job
-    said = [f"Fits: peak {gb(job.peak_bytes)} of {cap_gb(job.budget.cap_bytes)} GB."]
+    said = [f"Fits: peak {gb_text(job.peak_bytes)} of {gb_text(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
     budget = job.budget
     if sample.streamed_blocks:
@@ -53,11 +56,11 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
         step = sample.streamed_bytes * (2 if request.cfg > 1 else 1)
         said.append(
             f"{len(sample.streamed_blocks)} of {blocks} blocks of the transformer are streamed, "
-            f"{gb(step)} GB a step."
+            f"{gb_text(step)} GB a step."
         )
         if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
-            kept = cap_gb(budget.preserved_in_force)
-            said.append(f"Preserved memory gives way to {kept} GB under this cap.")
+            kept = gb_text(budget.preserved_in_force)
+            said.append(f"Preserved memory is lowered to {kept} GB under this cap.")
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
     return " ".join([*said, *plan.notes])
@@ -86,23 +89,23 @@ def _fits(plan: VideoPlan, planner: Planner, request: GenerationRequest) -> str:
 
 
 def _row(stage: StagePlan) -> str:
-    streamed = gb(stage.streamed_bytes) if stage.streamed_bytes else "–"
-    cells = (gb(stage.resident_bytes + stage.others_bytes), streamed, gb(stage.peak_bytes))
+    streamed = gb_text(stage.streamed_bytes) if stage.streamed_bytes else "–"
+    cells = (gb_text(stage.resident_bytes + stage.others_bytes), streamed, gb_text(stage.peak_bytes))
     figures = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr><th scope="row">{MEMORY_STAGES[stage.stage]}</th>{figures}</tr>'
+    return f'<tr><th scope="row">{STAGES[stage.stage].network}</th>{figures}</tr>'
 
 
-def _refused(found: Refusal, planner: Planner) -> str:
-    stage = max(found.least.stages, key=lambda stage: stage.peak_bytes)
+def _refused(error: DoesNotFit, planner: Planner) -> str:
+    least = error.least
+    stage = max(least.stages, key=lambda stage: stage.peak_bytes)
     used = _used(stage)
-    if found.is_preserved:
-        stage = found.least.stage(found.stage)
+    if error.is_preserved:
+        stage = least.stage(error.stage)
         used = [("stay", "weights that stay", stage.resident_bytes)]
-        used.append(("kept", "preserved", found.budget.preserved_in_force))
-    error = refusal(found)
+        used.append(("kept", "preserved", error.budget.preserved_in_force))
     return (
-        f"{_bar(found.budget, used, stage.stage)}"
-        f'<p class="lt-plan-say lt-refusal" data-fits="no">{escape(error.message)} {escape(error.remedy)}</p>'
+        f"{_bar(error.budget, used, stage.stage)}"
+        f'<p class="lt-plan-say lt-refusal" data-fits="no">{escape(" ".join(page_error(error)))}</p>'
         f"{_where(planner)}"
     )
 
@@ -111,7 +114,7 @@ Used = list[tuple[str, str, int]]
 
 
 def _used(stage: StagePlan) -> Used:
-    """Kind, name and bytes of what a stage has on the device."""
+    """Yield kind, name and bytes of everything that a stage has on the device."""
     parts = [
         ("stay", "weights that stay", stage.resident_bytes + stage.others_bytes),
         ("ring", "ring for streaming", stage.ring_bytes),
@@ -122,7 +125,7 @@ def _used(stage: StagePlan) -> Used:
 
 
 def _bar(budget: Budget, used: Used, stage: str) -> str:
-    """From nothing to the device's memory, or to a little more than cap and use where they are small."""
+    """Draw the bar up to the device's memory, or to a little more than cap and use where they are small."""
     cap, total = budget.cap_bytes, sum(size for _, _, size in used)
     most = max(cap, total)
     whole = max(budget.total_bytes, most)
@@ -137,19 +140,20 @@ def _bar(budget: Budget, used: Used, stage: str) -> str:
     over = ""
     if total > cap:
         over = f'<div class="lt-mem-over" style="left:{share(cap)};width:{share(total - cap)}"></div>'
-    told = [(kind, name, gb(size)) for kind, name, size in used]
+    told = [(kind, name, gb_text(size)) for kind, name, size in used]
     if free:
-        told.append(("free", "free", gb(free)))
+        told.append(("free", "free", gb_text(free)))
     legend = "".join(
         f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in told
     )
-    name = MEMORY_STAGES[stage]
+    name = STAGES[stage].network
     words = ", ".join(f"{name} {size} GB" for _, name, size in told)
-    words = f"{name}, the heaviest stage: {words}; cap {cap_gb(cap)} GB"
+    words = f"{name}, the heaviest stage: {words}; cap {gb_text(cap)} GB"
     side = "lt-left" if cap > whole / 2 else "lt-right"
     return (
         f'<div class="lt-mem" role="img" aria-label="{words}">'
         f'<div class="lt-mem-bar">{parts}</div>{over}'
-        f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {cap_gb(cap)}</span></div></div>'
+        f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {gb_text(cap)}</span></div>'
+        "</div>"
         f'<ul class="lt-mem-key" aria-hidden="true"><li><b>{name}, in GB</b></li>{legend}</ul>'
     )

@@ -1,81 +1,76 @@
-// Earlier prompts of this browser: a menu under the prompt, and Alt + Up or Down in it.
-const PROMPTS = 'longtake.prompts';
+// The prompts that this browser has started: a menu under the prompt, and Alt + Up or Down in it.
+import { make } from '../elements.js';
+import { keep, recallTexts } from '../storage.js';
+
 const MOST_PROMPTS = 30;
 let place = -1; // in the list, while walking through it
 let draft = '';
 
-function earlierPrompts() {
-  try {
-    const kept = JSON.parse(localStorage.getItem(PROMPTS));
-    return Array.isArray(kept) ? kept.filter((text) => typeof text === 'string' && text).slice(0, MOST_PROMPTS) : [];
-  } catch { return []; }
-}
+const promptBox = () => document.querySelector('#set-prompt textarea');
+const earlierPrompts = () => recallTexts('prompts').slice(0, MOST_PROMPTS);
 
 function keepPrompts(list) {
-  try { localStorage.setItem(PROMPTS, JSON.stringify(list)); } catch { /* not allowed to keep anything */ }
+  keep('prompts', JSON.stringify(list));
   drawPrompts();
 }
 
 function writePrompt(text) {
-  const box = document.querySelector('#set-prompt textarea');
-  box.value = text;
-  box.dispatchEvent(new Event('input', { bubbles: true }));
+  promptBox().value = text;
+  promptBox().dispatchEvent(new Event('input', { bubbles: true }));
 }
 
-shared.rememberPrompt = () => {
-  const text = document.querySelector('#set-prompt textarea').value.trim();
+/** Put the prompt that is being started at the top of the list. */
+export function rememberPrompt() {
+  const text = promptBox().value.trim();
   place = -1;
   if (text) keepPrompts([text, ...earlierPrompts().filter((one) => one !== text)].slice(0, MOST_PROMPTS));
-};
+}
 
-function drawPrompts() {
-  const area = document.querySelector('#lt-history');
-  if (!area) return;
-  const list = earlierPrompts();
-  const menu = document.createElement('details');
-  menu.className = 'lt-history';
-  const head = document.createElement('summary');
-  head.textContent = `Earlier prompts (${list.length})`;
-  const items = document.createElement('ul');
-  for (const text of list) {
-    const button = document.createElement('button');
-    button.type = 'button';
-    button.textContent = text;
+function makeMenu(list) {
+  const head = make('summary', { textContent: `Earlier prompts (${list.length})` });
+  const items = list.map((text) => {
+    const button = make('button', { type: 'button', textContent: text });
     button.addEventListener('click', () => {
       menu.open = false;
       writePrompt(text);
-      document.querySelector('#set-prompt textarea').focus();
+      promptBox().focus();
     });
-    items.append(document.createElement('li'));
-    items.lastChild.append(button);
-  }
-  const clear = document.createElement('button');
-  clear.type = 'button';
-  clear.className = 'lt-clear';
-  clear.textContent = 'Forget them';
+    return make('li', {}, button);
+  });
+  const clear = make('button', { type: 'button', className: 'lt-clear', textContent: 'Forget them' });
   clear.addEventListener('click', () => {
     keepPrompts([]);
-    document.querySelector('#set-prompt textarea').focus();
+    promptBox().focus();
   });
-  menu.append(head, items, clear);
+  const menu = make('details', { className: 'lt-history' }, head, make('ul', {}, ...items), clear);
   menu.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || !menu.open) return;
     menu.open = false;
     head.focus();
   });
-  area.replaceChildren(...(list.length ? [menu] : []));
+  return menu;
 }
 
-shared.preparePrompts = () => {
-  const box = document.querySelector('#set-prompt textarea');
-  box.setAttribute('aria-keyshortcuts', 'Control+Enter Alt+ArrowUp Alt+ArrowDown');
-  box.addEventListener('keydown', (event) => {
-    if (!event.altKey || !['ArrowUp', 'ArrowDown'].includes(event.key)) return;
+function drawPrompts() {
+  const list = earlierPrompts();
+  document.querySelector('#lt-history')?.replaceChildren(...(list.length ? [makeMenu(list)] : []));
+}
+
+function walk(direction) {
+  const list = earlierPrompts();
+  if (place < 0) draft = promptBox().value;
+  place = Math.max(-1, Math.min(list.length - 1, place + direction));
+  writePrompt(place < 0 ? draft : list[place]);
+}
+
+/** Show the menu and listen for the keys. */
+export function preparePrompts() {
+  promptBox().setAttribute('aria-keyshortcuts', 'Control+Enter Alt+ArrowUp Alt+ArrowDown');
+  promptBox().addEventListener('keydown', (event) => {
+    const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    if (!event.altKey || !direction) return;
     event.preventDefault();
-    const list = earlierPrompts();
-    if (place < 0) draft = box.value;
-    place = Math.max(-1, Math.min(list.length - 1, place + (event.key === 'ArrowUp' ? 1 : -1)));
-    writePrompt(place < 0 ? draft : list[place]);
+    walk(direction);
   });
   drawPrompts();
-};
+}

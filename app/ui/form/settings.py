@@ -1,77 +1,54 @@
-"""The form's values: what they are at first, what a browser kept of them, and the request they make."""
+"""The form's values: the first ones, those that a browser kept, and the request made of them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
+from dataclasses import replace
 from typing import Any
 
 from app.ui.catalogue import Catalogue
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import (
-    MAX_PROMPT_CHARACTERS,
-    MAX_RESOLUTION,
-    MIN_RESOLUTION,
-    RANGES,
-    GenerationRequest,
-)
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, SettingInfo
 
-# Above this a browser's numbers have gaps, so that it could send another seed than it shows.
-MAX_PAGE_SEED = 2**53 - 1
-DEFAULT_SEED = 31337
+# Above this bound a browser's numbers have gaps, so that it could send another seed than it shows.
+PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
+PAGE_SETTINGS: dict[str, SettingInfo] = {
+    name: setting for name, setting in SETTINGS.items() if setting.on_page
+} | {"seed": PAGE_SEED}
 _TEXTS = ("prompt", "negative")
 
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Every setting but picture and prompt, as a model and the machine want them."""
-    return {
-        "mode": info.modes[0],
-        "seconds": GenerationRequest.__dataclass_fields__["seconds"].default,
-        "seed": DEFAULT_SEED,
-        "steps": info.steps,
-        "guidance": info.guidance,
-        "negative": "",
-        "cfg": 1.0,
-        "cfg_rescale": 0.0,
-        "resolution": info.side,
-        "crf": 16,
-        **planner.defaults,
-    }
+    """Return every setting but picture, prompt and model, as a model and the machine want them."""
+    own = {"mode": info.modes[0], "steps": info.steps, "guidance": info.guidance, "resolution": info.side}
+    values = {name: setting.default for name, setting in PAGE_SETTINGS.items()} | own | planner.defaults
+    return {name: values[name] for name in values if name not in ("image", "prompt", "model")}
 
 
 def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """The form's values as those of a request, with resolution and memory only where they were changed.
+    """Return the form's values as a request, with resolution and memory only where they were changed.
 
     Raises:
-        InputError: for a picture that was not uploaded, or a seed that a browser cannot hold exactly.
+        InputError: For a seed that a browser cannot hold exactly.
     """
     settings = settings | planner.own(settings)
     seed = settings.get("seed")
-    if isinstance(seed, int | float) and seed > MAX_PAGE_SEED:
+    if isinstance(seed, int | float) and seed > PAGE_SEED.high:
         raise InputError(
-            "seed is larger than a browser can hold exactly; expected a whole number from 0 to 2^53 - 1.",
-            "Choose a smaller one; the command line takes any up to 2^63 - 1.",
-        )
+            setting="seed", found="is larger than a browser can hold exactly", expected=PAGE_SEED.expected,
+            remedy=f"Choose a smaller one; the command line takes {SETTINGS['seed'].expected}.",
+        )  # fmt: skip
     settings |= {name: "" for name in _TEXTS if settings.get(name) is None}  # a field that was never touched
     if settings.get("resolution") == info.side:
         settings["resolution"] = None
     return settings
 
 
-def control_of(error: InputError) -> str:
-    """The name of the setting that a refusal speaks of, `image` for the picture, empty if of none."""
-    if error.message.startswith("Does not fit"):
-        return "vram_cap_gb"
-    first = error.message.split(maxsplit=1)[0] if error.message else ""
-    if first in GenerationRequest.__dataclass_fields__:
-        return first
-    return "image" if "picture" in error.message.lower()[:40] else ""
-
-
 def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
-    """What a browser kept, as far as it can still be used: text in JSON that anything may have written."""
+    """Return the usable part of what a browser kept, which is JSON of unknown origin."""
     try:
         kept = json.loads(text) if isinstance(text, str) else None
     except ValueError:
@@ -83,16 +60,11 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
         model = catalogue.preselected
     info = catalogue.info(model)
     usable = {"model": model, "mode": kept.get("mode") if kept.get("mode") in info.modes else info.modes[0]}
-    for name in _TEXTS:
-        if isinstance(kept.get(name), str):
-            usable[name] = kept[name][:MAX_PROMPT_CHARACTERS]
-    bounds = {name: (one.low, one.high) for name, one in RANGES.items()}
-    bounds |= {"seed": (0, MAX_PAGE_SEED), "resolution": (MIN_RESOLUTION, MAX_RESOLUTION)}
-    for name, (low, high) in bounds.items():
-        if _is_number(kept.get(name)) and low <= kept[name] <= high:
-            usable[name] = kept[name]
+    for name, setting in PAGE_SETTINGS.items():
+        value = kept.get(name)
+        if name in _TEXTS and isinstance(value, str):
+            value = value[:MAX_PROMPT_CHARACTERS]
+        if value is not None and (name in _TEXTS or setting.is_number):
+            with contextlib.suppress(InputError):
+                usable[name] = setting.check(value)
     return usable
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

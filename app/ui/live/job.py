@@ -1,4 +1,4 @@
-"""What is known of a job that is being watched, gathered from its events. No markup, no gradio."""
+"""The state of a watched job, gathered from its events, without markup and gradio."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Cell:
     """A section at its place in the video.
 
     Attributes:
-        number: in order of making, from 1.
-        begin, end: seconds in the finished video.
-        thumbnail: path of a small picture of it.
+        number: In order of making, from 1.
+        begin, end: Seconds in the finished video.
+        thumbnail: Path of a small picture of it.
     """
 
     number: int
@@ -45,19 +45,19 @@ class Cell:
 
 @dataclass
 class LiveJob:
-    """One job as its events so far tell it. `apply` them in order, from the first.
+    """One job as its events so far describe it. `apply` them in order, from the first.
 
     Attributes:
-        job: a snapshot from the store; replace it by a newer one at will.
-        plan: the sections, known before the engine says anything.
-        section: the one in the making, in order of making from 1; 0 before the first.
-        piece, pieces: of the VAE's work at hand, how many are finished of how many; 0 where it is not cut.
-        video: path of the newest version that can be watched.
-        seconds_in_front: how much has been put before the first version's beginning.
-        preview: path of a small picture of the section in the making.
-        last_sign: when the engine was last heard of, in seconds since the job began to run.
-        stages: seconds that each kind of work took, in the order in which they first came.
-        end: the final event.
+        job: A snapshot from the store, which may be replaced by a newer one.
+        plan: The sections, known before the engine reports anything.
+        section: The section in the making, in order of making from 1; 0 before the first.
+        piece, pieces: How many pieces of the VAE's work are finished, of how many; 0 for a single one.
+        video: Path of the newest version that can be watched.
+        seconds_in_front: Seconds that were added before the first version's beginning.
+        preview: Path of a small picture of the section in the making.
+        last_sign: Time of the engine's last event, in seconds since the job began to run.
+        stages: Seconds of each stage, in the order in which they first came.
+        end: The final event.
     """
 
     job: Job
@@ -90,7 +90,7 @@ class LiveJob:
         self.timing = Timing(self.plan, self.job.request.steps)
 
     def apply(self, event: Event) -> None:
-        """Takes in the next event."""
+        """Take in the next event."""
         if isinstance(event, JobStarted):
             self.width, self.height = event.width, event.height
         elif isinstance(event, StageStarted):
@@ -146,7 +146,7 @@ class LiveJob:
 
     @property
     def state(self) -> str:
-        """As in the store: its word counts before the final event is read."""
+        """Return the state in the store, which changes before the final event is read."""
         return self.job.state
 
     @property
@@ -159,12 +159,12 @@ class LiveJob:
 
     @property
     def in_tail(self) -> bool:
-        """Whether a section is being decoded or written."""
+        """Return whether a section is being decoded or written."""
         return self.stage in _TAIL and self.section > self.sections_done
 
     @property
     def cells(self) -> list[Cell]:
-        """All sections in order of the video."""
+        """Return all sections in order of the video."""
         found: list[Cell] = []
         each = 4 * self.plan.window / FPS
         for section in sorted(self.plan, key=lambda section: section.video_position):
@@ -180,14 +180,14 @@ class LiveJob:
 
     @property
     def hidden_in_front(self) -> float:
-        """Seconds of the finished video that come before what can be watched now."""
+        """Return the seconds of the finished video before the part that can be watched now."""
         if self.job.request.mode == "forward" or not self.video_frames:
             return 0.0
         return (self.plan.total_frames - self.video_frames) / FPS
 
     @property
     def percent(self) -> float:
-        """Share of the whole work that is done, 0 to 100; never falls while a job runs."""
+        """Return the share of the whole work that is done, 0 to 100; it never falls while a job runs."""
         return 100.0 if self.job.state == "finished" else self._percent
 
     def _share(self) -> float:
@@ -198,7 +198,7 @@ class LiveJob:
         return min(99.0, 100 * done / (sampling * self.sections + frame * self.timing.frames(slice(None))))
 
     def seconds_left(self, elapsed: float) -> float | None:
-        """Estimate for the rest of the job, `elapsed` seconds after it began; None while nothing is known."""
+        """Estimate the rest of the job, `elapsed` seconds after it began; None while nothing is known."""
         if self.job.is_over or not self.section:
             return None
         if self.section == self.sections_done:  # between two sections

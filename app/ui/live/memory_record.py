@@ -1,4 +1,4 @@
-"""What a job's memory.json says of its memory, as plain data for the page's plot."""
+"""The content of a job's memory.json as plain data for the page's plot."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.ui.text import MEMORY_STAGES, cap_gb, clock, gb
+from diffusers_helper.events import STAGES
+from diffusers_helper.units import duration, gb_text
 
 Shown = dict[str, Any]
-# A cap this many times as high as the peak would press the plot flat: then it is said and not drawn.
+# A cap this many times as high as the peak would flatten the plot; it is then given in words alone.
 _CAP_DRAWN = 4.0
 _HEADROOM = 1.06
 _MAX_BYTES = 4_000_000
@@ -20,7 +21,7 @@ _MAX_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One use of one network, as `store.StageRecord` has it."""
+    """One use of one network, as in `store.StageRecord`."""
 
     stage: str
     begin: float
@@ -31,7 +32,7 @@ class _Use:
 
 
 def memory_of(file: Path) -> Shown | None:
-    """What the page shows of the file; None where there is none, or none that can be read."""
+    """Return what the page shows of the file, or None where there is none that can be read."""
     try:
         facts = file.stat()
     except OSError:
@@ -41,7 +42,7 @@ def memory_of(file: Path) -> Shown | None:
 
 @lru_cache(maxsize=32)
 def _read(file: Path, changed: int, size: int) -> Shown | None:
-    """`changed` is for the cache alone."""
+    """Read the file; `changed` is for the cache alone."""
     if size > _MAX_BYTES:
         return None
     try:
@@ -56,7 +57,7 @@ def _read(file: Path, changed: int, size: int) -> Shown | None:
 
 
 def _use(stage: dict[str, Any]) -> _Use:
-    if stage["stage"] not in MEMORY_STAGES:
+    if not STAGES[stage["stage"]].network:
         raise ValueError(stage["stage"])
     names = ("begin", "end", "predicted_bytes", "measured_bytes", "streamed_bytes")
     begin, end, *counts = (_number(stage[name]) for name in names)
@@ -75,19 +76,19 @@ def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> 
     whole = _HEADROOM * max(highest, cap if drawn else 0, 1)
     first, last = min(use.begin for use in uses), max(use.end for use in uses)
     length = max(last - first, 1e-6)
-    kept = f"Tensors only: of the cap {cap_gb(reserve)} GB are kept for what no tensor shows."
+    kept = f"Tensors only: of the cap {gb_text(reserve)} GB are kept for what no tensor shows."
     heaviest = max(uses, key=lambda use: use.measured_bytes)
-    facts = [("Peak on the device", f"{gb(peak)} GB under a cap of {cap_gb(cap)} GB")]
+    facts = [("Peak on the device", f"{gb_text(peak)} GB under a cap of {gb_text(cap)} GB")]
     if retries:
         facts.append(("Smaller plans tried", str(retries)))
     return {
         "facts": facts,
         "cap": round(cap / whole, 4) if drawn else None,
-        "capText": f"cap {cap_gb(cap)} GB" if drawn else f"cap {cap_gb(cap)} GB, far above",
-        "length": clock(length) if length >= 10 else f"{length:.1f} s",
+        "capText": f"cap {gb_text(cap)} GB" if drawn else f"cap {gb_text(cap)} GB, far above",
+        "length": duration(length),
         "said": (
-            f"Memory on the device over {clock(length)}: at most {gb(peak)} GB, in “"
-            f"{MEMORY_STAGES[heaviest.stage]}”; the cap is {cap_gb(cap)} GB."
+            f"Memory on the device over {duration(length)}: at most {gb_text(peak)} GB, in “"
+            f"{STAGES[heaviest.stage].network}”; the cap is {gb_text(cap)} GB."
         ),
         "bars": [
             [
@@ -96,7 +97,7 @@ def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> 
             ]
             for use in uses
         ],
-        "rows": [_row(stage, some) for stage in MEMORY_STAGES
+        "rows": [_row(stage, some) for stage in STAGES
                  if (some := [use for use in uses if use.stage == stage])],
         "note": kept if reserve else "",
     }  # fmt: skip
@@ -106,10 +107,10 @@ def _row(stage: str, uses: list[_Use]) -> Shown:
     streamed = sum(use.streamed_bytes for use in uses)
     return {
         "stage": stage,
-        "name": MEMORY_STAGES[stage],
+        "name": STAGES[stage].network,
         "cells": [
-            gb(max(use.predicted_bytes for use in uses)),
-            gb(max(use.measured_bytes for use in uses)),
-            gb(streamed) if streamed else "–",
+            gb_text(max(use.predicted_bytes for use in uses)),
+            gb_text(max(use.measured_bytes for use in uses)),
+            gb_text(streamed) if streamed else "–",
         ],
     }

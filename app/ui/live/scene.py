@@ -1,4 +1,4 @@
-"""From a watched job to the plain data of the page's live view. The browser puts it in as text only."""
+"""The plain data of the page's live view, made from a watched job. The browser inserts it as text only."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from PIL import Image
 
 from app.jobs.job import Job
 from app.redact import without_paths
+from app.ui.errors import page_words
 from app.ui.live import words
 from app.ui.live.job import Cell, LiveJob
 from app.ui.live.memory_record import memory_of
 from app.ui.live.watch import Scene
-from app.ui.text import gb
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import FPS
+from diffusers_helper.units import duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
-# Silence is worth a word after three times what is usual, and never before this many seconds.
+# Silence is mentioned after three times the usual duration, and never before this many seconds.
 _CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
 
 Shown = dict[str, Any]
 
 
 def file_url(job: Job, name: str) -> str:
-    """Address, relative to the page, of one of the files that a job's folder shows."""
+    """Return the address, relative to the page, of a file that a job's folder shows."""
     return f"jobs/{quote(job.id, safe='')}/{quote(name)}"
 
 
 def download_name(prompt: str, job_id: str) -> str:
-    """`longtake-the-red-ball-moves-right-3f9a.mp4`: plain letters, whatever the prompt holds."""
+    """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt."""
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")
     if len(slug) > _MAX_SLUG:
@@ -57,12 +58,13 @@ def show(
     find_model: Callable[[str], ModelInfo | None],
     report: Callable[[str], str],
 ) -> Shown:
-    """What the live view shows of a scene.
+    """Return what the live view shows of a scene.
 
     Args:
-        now: seconds since the epoch.
-        find_model: facts of a model by its name in a request.
-        report: text of the problem report of a job that has failed, by its id.
+        scene: The state of the jobs.
+        now: Seconds since the epoch.
+        find_model: Returns the facts of a model by its name in a request.
+        report: Returns the text of the problem report of a failed job, by its id.
     """
     live = scene.live
     if live is None:
@@ -97,8 +99,8 @@ def show(
         shown["figures"] = _figures(live, elapsed, shown["memory"])
     if live.state == "failed":
         shown["failure"] = {
-            "message": without_paths(live.job.message, live.job.folder.parent),
-            "remedy": without_paths(live.job.remedy, live.job.folder.parent),
+            "message": without_paths(page_words(live.job.message), live.job.folder.parent),
+            "remedy": without_paths(page_words(live.job.remedy), live.job.folder.parent),
             "report": report(live.job.id),
         }
     return shown
@@ -109,7 +111,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _warnings(live: LiveJob) -> list[str]:
-    """Each once, in the order in which they first came."""
+    """Return each warning once, in the order in which they first came."""
     times = Counter(without_paths(warning, live.job.folder.parent) for warning in live.warnings)
     return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
@@ -125,7 +127,7 @@ def _pulse(live: LiveJob, elapsed: float) -> Shown:
 
 
 def _ratio(live: LiveJob, model: ModelInfo | None) -> float | None:
-    """Width by height of the video, also before its first event."""
+    """Return width by height of the video, also before its first event."""
     if live.height:
         return round(live.width / live.height, 4)
     if model is None:
@@ -154,7 +156,7 @@ def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
     }
     if live.video is not None:
         # Each version has an address of its own, also where a later one gets the same name.
-        # The events name files by where they lay then; the outputs folder may have been moved since.
+        # The events have the paths of that time; the outputs folder may have been moved since.
         url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
         shown["video"] = {
             "url": url,
@@ -187,17 +189,17 @@ def _span(cell: Cell) -> str:
 def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
-    facts = [("Took", words.duration(elapsed))] if live.job.started else []
+    facts = [("Took", duration(elapsed))] if live.job.started else []
     if memory is not None:
         facts += memory["facts"]
     if live.timing.step is not None:
-        facts.append(("A step", words.duration(live.timing.step)))
+        facts.append(("A step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
-        facts.append(("Most RAM of the engine since its start", f"{gb(live.end.peak_host_bytes)} GB"))
+        facts.append(("Most RAM of the engine since its start", f"{gb_text(live.end.peak_host_bytes)} GB"))
     return {
         "facts": facts,
         "stages": [
-            {"name": name, "text": words.duration(seconds), "share": round(seconds / longest, 4)}
+            {"name": name, "text": duration(seconds), "share": round(seconds / longest, 4)}
             for name, seconds in stages
         ],
     }

@@ -1,91 +1,104 @@
 // The sections in order of the video, one button each: a click jumps there. One of them is in the tab order,
 // the arrow keys go to the others.
+import { hasChanged, make } from '../elements.js';
 
-function createStrip(strip, jump) {
-  let cells = [], made = '', hidden = 0, running = 0, playing = -1;
+/** The strip of sections. */
+export class Strip {
+  #strip;
+  #jump;
+  #cells = [];
+  #made = ''; // the job and the number of sections that the buttons were made for
+  #hidden = 0; // seconds of the whole video in front of what exists
+  #running = 0; // the section that was brought into view last
+  #playing = -1;
 
-  function build(next) {
-    made = `${next.job} ${next.cells.length}`;
-    running = 0;
-    playing = -1;
-    strip.replaceChildren();
-    cells = next.cells.map((cell, index) => {
-      const button = document.createElement('button');
-      button.type = 'button';
-      button.className = 'lt-cell';
-      button.tabIndex = index ? -1 : 0;
-      button.dataset.section = cell.number;
-      const picture = document.createElement('img');
-      picture.alt = '';
-      picture.hidden = true;
-      const label = document.createElement('span');
-      label.className = 'lt-cell-time';
-      label.textContent = cell.label;
-      const state = document.createElement('span');
-      state.className = 'lt-cell-state';
-      button.append(picture, label, state);
-      button.addEventListener('click', () => {
-        if (button.getAttribute('aria-disabled') !== 'true') jump(Math.max(0, cell.begin - hidden));
-      });
-      strip.append(button);
-      return { button, picture, state, begin: cell.begin, said: '' };
-    });
-    strip.scrollLeft = 0;
+  /** `jump` is called with a moment of the video that exists. */
+  constructor(strip, jump) {
+    this.#strip = strip;
+    this.#jump = jump;
+    strip.addEventListener('keydown', (event) => this.#takeKey(event));
   }
 
-  function fill(part, cell, next) {
-    const now = cell.state === 'running';
-    const words = { waiting: 'waiting', done: 'finished', running: next.step ? `${next.step} / ${next.steps}` : 'running' }[cell.state];
-    const said = `${cell.state} ${words} ${cell.thumb}`;
-    if (said === part.said) return;
-    part.said = said;
-    part.button.dataset.state = cell.state;
-    part.button.setAttribute('aria-disabled', String(cell.state !== 'done'));
-    part.button.setAttribute('aria-label', `Section ${cell.label}, ${now && next.step ? `step ${next.step} of ${next.steps}` : words}${cell.state === 'done' ? ', jump there' : ''}`);
-    part.button.style.setProperty('--done', now && next.steps ? `${(100 * next.step) / next.steps}%` : '0%');
-    part.state.textContent = cell.state === 'done' ? '✓' : cell.state === 'waiting' ? '' : words;
-    if (cell.thumb && part.picture.getAttribute('src') !== cell.thumb) {
-      part.picture.src = cell.thumb;
-      part.picture.hidden = false;
+  show(scene) {
+    const made = `${scene.job} ${scene.cells.length}`;
+    if (this.#made !== made) {
+      this.#made = made;
+      this.#build(scene.cells);
+    }
+    this.#hidden = scene.hidden;
+    scene.cells.forEach((cell, index) => this.#fill(this.#cells[index], cell, scene));
+    const running = scene.cells.findIndex((cell) => cell.state === 'running');
+    if (running < 0 || this.#running === scene.section) return;
+    this.#running = scene.section;
+    if (!this.#strip.contains(document.activeElement)) this.#reveal(this.#cells[running].button);
+  }
+
+  /** Mark the section that holds this moment of the video that exists. */
+  mark(at) {
+    const playing = this.#cells.findLastIndex((cell) => at + this.#hidden >= cell.begin - 0.001);
+    if (playing === this.#playing) return;
+    this.#cells[this.#playing]?.button.removeAttribute('aria-current');
+    this.#playing = playing;
+    this.#cells[playing]?.button.setAttribute('aria-current', 'true');
+  }
+
+  #build(cells) {
+    this.#running = 0;
+    this.#playing = -1;
+    this.#cells = cells.map((cell, index) => this.#makeCell(cell, index));
+    this.#strip.replaceChildren(...this.#cells.map((cell) => cell.button));
+    this.#strip.scrollLeft = 0;
+  }
+
+  #makeCell(cell, index) {
+    const picture = make('img', { alt: '', hidden: true });
+    const label = make('span', { className: 'lt-cell-time', textContent: cell.label });
+    const state = make('span', { className: 'lt-cell-state' });
+    const button = make('button', { type: 'button', className: 'lt-cell', tabIndex: index ? -1 : 0 }, picture, label, state);
+    button.dataset.section = cell.number;
+    button.addEventListener('click', () => {
+      if (button.getAttribute('aria-disabled') !== 'true') this.#jump(Math.max(0, cell.begin - this.#hidden));
+    });
+    return { button, picture, state, begin: cell.begin };
+  }
+
+  #fill({ button, picture, state }, cell, { step, steps }) {
+    const isRunning = cell.state === 'running';
+    const stepping = isRunning && step > 0;
+    if (!hasChanged(button, [cell.state, cell.thumb, isRunning && [step, steps]])) return;
+    const short = stepping ? `${step} / ${steps}` : 'running';
+    const spoken = {
+      waiting: 'waiting',
+      running: stepping ? `step ${step} of ${steps}` : 'running',
+      done: 'finished, jump there',
+    };
+    button.dataset.state = cell.state;
+    button.setAttribute('aria-disabled', String(cell.state !== 'done'));
+    button.setAttribute('aria-label', `Section ${cell.label}, ${spoken[cell.state]}`);
+    button.style.setProperty('--done', isRunning && steps ? `${(100 * step) / steps}%` : '0%');
+    state.textContent = { waiting: '', running: short, done: '✓' }[cell.state];
+    if (cell.thumb && picture.getAttribute('src') !== cell.thumb) {
+      picture.src = cell.thumb;
+      picture.hidden = false;
     }
   }
 
-  function see(button) {
-    const left = button.offsetLeft - strip.offsetLeft, right = left + button.offsetWidth;
+  #reveal(button) {
+    const strip = this.#strip;
+    const left = button.offsetLeft - strip.offsetLeft;
+    const right = left + button.offsetWidth;
     if (left < strip.scrollLeft) strip.scrollLeft = left;
     else if (right > strip.scrollLeft + strip.clientWidth) strip.scrollLeft = right - strip.clientWidth;
   }
 
-  function show(next) {
-    if (made !== `${next.job} ${next.cells.length}`) build(next);
-    hidden = next.hidden;
-    next.cells.forEach((cell, index) => fill(cells[index], cell, next));
-    const now = next.cells.findIndex((cell) => cell.state === 'running');
-    if (now >= 0 && running !== next.section) {
-      running = next.section;
-      if (!strip.contains(document.activeElement)) see(cells[now].button);
-    }
-  }
-
-  function move(event) {
-    const at = cells.findIndex((part) => part.button === document.activeElement);
-    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: cells.length - 1 }[event.key];
-    if (to === undefined || !cells[to]) return;
+  #takeKey(event) {
+    const buttons = this.#cells.map((cell) => cell.button);
+    const from = buttons.indexOf(document.activeElement);
+    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: buttons.length - 1 }[event.key];
+    if (to === undefined || !buttons[to]) return;
     event.preventDefault();
-    cells.forEach((part, index) => { part.button.tabIndex = index === to ? 0 : -1; });
-    cells[to].button.focus({ preventScroll: true });
-    see(cells[to].button);
+    buttons.forEach((button, index) => { button.tabIndex = index === to ? 0 : -1; });
+    buttons[to].focus({ preventScroll: true });
+    this.#reveal(buttons[to]);
   }
-
-  function mark(at) {
-    let place = -1;
-    cells.forEach((part, index) => { if (at + hidden >= part.begin - 0.001) place = index; });
-    if (place === playing) return;
-    if (cells[playing]) cells[playing].button.removeAttribute('aria-current');
-    playing = place;
-    if (cells[place]) cells[place].button.setAttribute('aria-current', 'true');
-  }
-
-  strip.addEventListener('keydown', move);
-  return { show, mark };
 }

@@ -1,33 +1,41 @@
-"""Keeps one open page up to date."""
+"""The connection that keeps an open page up to date."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from app.jobs.service import JobService
-from app.report_text import report_text
 from app.ui.form import markup as view
 from app.ui.form.controls import RequestForm
-from app.ui.live import scene
-from app.ui.live.watch import watch
-from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.registry import find_model as find_registered
+from app.ui.live.broadcast import Broadcast
+from app.ui.scripts import on_load
+from app.ui.waiting import Place, Room, hears
+
+# A page beyond that number takes the place of the one that was opened first, which asks again after a while.
+MOST_PAGES = 100
+_MESSAGES_BEHIND = 5
 
 
 def connect_updates(page: gr.Blocks, service: JobService, result: Result, request: RequestForm) -> None:
-    """Every open page gets a subscription of its own, and another one when it asks for it."""
+    """Give every open page a subscription of its own, and another one when it asks for it."""
+    broadcast, room = Broadcast(service), Room(MOST_PAGES, newcomer_goes=False)
 
-    def updates() -> Iterator[tuple[Any, ...]]:
-        yield from subscribe(service)
+    async def updates(asked: gr.Request) -> AsyncGenerator[tuple[Any, ...], None]:
+        with room.place(lambda: hears(page, asked, behind=_MESSAGES_BEHIND)) as place:
+            async with aclosing(subscribe(broadcast, place)) as changes:
+                async for change in changes:
+                    yield change
 
-    outputs = [result.view, request.start, request.end, request.remove]
+    # Gradio reads from its type that the argument is the request; here annotations are text.
+    updates.__annotations__["asked"] = gr.Request
+    outputs = [
+        result.view, request.start, request.end, request.remove, request.go_on, request.resumable,
+    ]  # fmt: skip
     quiet: dict[str, Any] = {
         "show_progress": "hidden",
         "concurrency_limit": None,
@@ -37,50 +45,44 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
     result.view.submit(updates, None, outputs, cancels=[first], trigger_mode="multiple", **quiet)
 
 
-def subscribe(service: JobService) -> Iterator[tuple[Any, ...]]:
-    """Keeps one page up to date; sends only what has changed, and that it still sends.
+async def subscribe(broadcast: Broadcast, place: Place) -> AsyncGenerator[tuple[Any, ...], None]:
+    """Keep one page up to date for as long as it listens. Only what has changed is sent.
 
-    Yields: live view, start button, end button, remove button.
+    Yields:
+        The live view, the buttons to start, end, remove and go on, and the job that can go on.
     """
-
-    @cache
-    def find_model(name: str) -> ModelInfo | None:
-        try:
-            return find_registered(name, allow_folder=True)
-        except InputError:  # a folder that is gone
-            return None
-
-    @cache
-    def report(job_id: str) -> str:
-        return report_text(service, job_id)
-
-    before: tuple[Any, ...] = (None,) * 4
-    for seen in watch(service):
-        now = (
-            scene.show(seen, time.time(), find_model=find_model, report=report),
-            view.start_label(seen.open_jobs),
-            seen.open_jobs > 0,
-            len(seen.waiting),
-        )
-        made = (
-            now[0],
-            gr.Button(now[1]),
-            gr.Button(interactive=now[2]),
-            gr.Button(f"Remove Last from Queue ({now[3]} waiting)", visible=now[3] > 0),
-        )
-        pairs = zip(now, before, made, strict=True)
-        yield tuple(gr.skip() if new == old else update for new, old, update in pairs)
-        before = now
+    before: tuple[Any, ...] = (None,) * 6
+    async with aclosing(broadcast.updates()) as updates:
+        async for update in updates:
+            if place.is_lost.is_set() or place.is_deserted():
+                return
+            if update is None:
+                continue
+            waiting, resumable = update.waiting_jobs, update.resumable_job
+            now = (
+                update.shown, view.start_label(update.open_jobs), update.open_jobs > 0, waiting,
+                bool(resumable), resumable,
+            )  # fmt: skip
+            made = (
+                now[0],
+                gr.Button(now[1]),
+                gr.Button(interactive=now[2]),
+                gr.Button(f"Remove Last from Queue ({waiting} waiting)", visible=waiting > 0),
+                gr.Button(visible=now[4]),
+                now[5],
+            )
+            pairs = zip(now, before, made, strict=True)
+            yield tuple(gr.skip() if new == old else update for new, old, update in pairs)
+            before = now
 
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("player.js", "strip.js", "timeline.js", "live.js")
 
 
 class Result:
     """Video, preview, sections, progress and figures, as one component.
 
-    Its value is what `scene.show` makes. The markup never changes: scripts put the values into it, so that
+    Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so that
     focus, scrolling and layout stay where they are.
     """
 
@@ -88,7 +90,7 @@ class Result:
         self.view = gr.HTML(
             {"job": "", "state": "idle", "beat": 0},
             html_template=(_HERE / "live.html").read_text(encoding="utf-8"),
-            js_on_load="\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+            js_on_load=on_load("live/live.js"),
             apply_default_css=False,
             elem_classes="lt-live",
         )

@@ -1,25 +1,24 @@
-"""How long the rest of a job takes, from how long its own steps and decodes have taken so far."""
+"""The estimate of the rest of a job, from the times of its own steps and decodes so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
 
+from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
 
-# Decoding and writing one frame, in steps, while none has been measured. Only the bar's evenness hangs on it.
-_STEPS_PER_FRAME = 0.05
-_SHORTEST = 0.001  # seconds: times come from a clock that is set now and then
+_SHORTEST = 0.001  # seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 
 @dataclass
 class Timing:
-    """Measured durations of one job, in seconds, and what they say about the rest.
+    """Measured durations of one job, in seconds, and the estimate of the rest.
 
-    A section costs its steps, what goes before the first of them (such as moving the weights), and the decode
-    and write of its frames. The first decode has half as many frames as the others, so that these are counted
-    per frame, and sections are not taken for equal.
+    A section costs its steps, the time before the first of them (such as moving the weights), and the decode
+    and write of its frames. The first decode has half as many frames as the others, so the tail is counted
+    per frame, and sections are not taken to be equal.
     """
 
     plan: SectionPlan
@@ -29,51 +28,50 @@ class Timing:
     _frame_seconds: list[float] = field(default_factory=list[float])
 
     def step_took(self, seconds: float, *, is_first: bool) -> None:
-        """From one step's end to the next one's, or from the section's beginning to its first step's end."""
+        """Add the time between two steps' ends, or from the section's beginning to its first step's end."""
         (self._lead_seconds if is_first else self._step_seconds).append(max(_SHORTEST, seconds))
 
     def tail_took(self, seconds: float, section: int) -> None:
-        """Decode and write of a section, numbered in order of making from 1."""
+        """Add the time to decode and write a section, numbered in order of making from 1."""
         self._frame_seconds.append(max(_SHORTEST, seconds) / self.plan[section - 1].decoded_frames)
 
     @property
     def step(self) -> float | None:
-        """Usual seconds of a step."""
+        """Return the usual seconds of a step."""
         if self._step_seconds:
             return median(self._step_seconds[-_RECENT_STEPS:])
         return self._lead_seconds[-1] if self._lead_seconds else None
 
     @property
     def has_tail(self) -> bool:
-        """Whether a decode has been measured."""
+        """Return whether a decode has been measured."""
         return bool(self._frame_seconds)
 
     def costs(self) -> tuple[float, float]:
-        """Of the steps of a section, and of the decode and write of a frame: in seconds, or in steps while
-        nothing is measured."""
+        """Return the cost of a section's steps and of a frame's tail, in seconds, or else in steps."""
         step = self.step
         if step is None:
-            return float(self.steps), _STEPS_PER_FRAME
+            return float(self.steps), STAGES["decode"].weight
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
         if len(self._lead_seconds) == 1:
-            lead = min(lead, 2 * step)  # the very first step also warms up what later ones find warm
+            lead = min(lead, 2 * step)  # the very first step also loads caches for the later ones
         sampling = lead + step * (self.steps - 1)
         if self._frame_seconds:
             return sampling, median(self._frame_seconds[-_RECENT_SECTIONS:])
-        return sampling, step * _STEPS_PER_FRAME
+        return sampling, step * STAGES["decode"].weight
 
     def frames(self, sections: slice) -> int:
-        """Frames that are decoded for these sections, counted from 0 in order of making."""
+        """Return how many frames are decoded for these sections, counted from 0 in order of making."""
         return sum(section.decoded_frames for section in self.plan.sections[sections])
 
     def left(self, section: int, step: int, since: float, *, in_tail: bool) -> float | None:
-        """Seconds to the end of the job; None while nothing is measured.
+        """Estimate the seconds to the end of the job; None while nothing is measured.
 
         Args:
-            section: the one in the making, from 1; all before it are finished.
-            step: its finished steps.
-            since: seconds since the last step, or since its decode began.
-            in_tail: whether it is being decoded or written.
+            section: The section in the making, from 1; all before it are finished.
+            step: The number of its finished steps.
+            since: Seconds since the last step, or since its decode began.
+            in_tail: Whether it is being decoded or written.
         """
         if self.step is None:
             return None

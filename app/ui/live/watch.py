@@ -1,4 +1,4 @@
-"""The stream that keeps a page up to date. It only reads: no job depends on anyone watching."""
+"""The stream that keeps a page up to date. It only reads: no job depends on it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RECENT = 600.0  # seconds for which a job without a video is still shown on a n
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a page should show now.
+    """The state that a page should show now.
 
     Attributes:
         live: the job that is shown, if any.
         running: the job that is being made.
-        waiting: those that come after it, oldest first.
+        waiting: the jobs that come after it, oldest first.
         ending: whether the shown job has been asked to end and has not done so yet.
-        jobs_first: how many jobs come before the shown one.
+        jobs_first: the number of jobs before the shown one.
     """
 
     live: LiveJob | None
@@ -40,12 +40,12 @@ class Scene:
 
 
 def watch(service: JobService) -> Iterator[Scene]:
-    """Scenes for ever, at least one a second: the running job; while none runs, the newest one."""
+    """Yield scenes for ever, at least one a second: of the running job, or of the newest one."""
     live: LiveJob | None = None
     while True:
         running, waiting = service.open_jobs()
         job = running or (waiting[0] if waiting else _newest(service, live))
-        if job is None or (live is not None and live.job.id == job.id and live.job.is_over):
+        if job is None or (live is not None and live.job.id == job.id and job.is_over):
             yield Scene(live, running, waiting)
             time.sleep(_LOOK_AGAIN)
         else:
@@ -57,7 +57,7 @@ def watch(service: JobService) -> Iterator[Scene]:
 
 
 def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
-    """Follows one job to its end, or for as long as it should be the one that is shown."""
+    """Follow one job to its end, or for as long as it should be shown."""
     shown = 0.0
     for item in service.follow(live.job.id):
         if item is not None:
@@ -70,14 +70,14 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
         yield Scene(live, running, waiting, ending, first)
         shown = time.monotonic()
-        if live.job.state == "queued" and running is not None:
+        if live.job.state in ("queued", "interrupted") and running is not None:
             return
     live.job = service.job(live.job.id)
     yield Scene(live, *service.open_jobs())
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
-    """The newest job; on a page that has shown none yet, only one that is worth a look."""
+    """Return the newest job; on a page that has shown none yet, only one that is worth a look."""
     for job in service.jobs(limit=20):
         if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
             return job

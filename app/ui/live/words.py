@@ -1,49 +1,32 @@
-"""What a watched job is called in words: what happens now, what is waited for, what was set."""
+"""The words for a watched job: what happens now, what is waited for, what was set."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from app.ui.live.job import LiveJob
-from app.ui.text import duration
-from diffusers_helper.events import Stage
+from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import FPS
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import duration
 
-_BEFORE_SECTIONS: dict[Stage, str] = {
-    "load": "Loading the model",
-    "text": "Encoding the prompt",
-    "image": "Preparing the picture",
-    "vae_encode": "Encoding the picture",
-    "vision": "Looking at the picture",
-}
-_OVER = {"finished": "Finished", "cancelled": "Ended", "failed": "Failed"}
-_STAGES: dict[Stage | None, str] = {
-    None: "Starting the engine",
-    "load": "Loading the model",
-    "text": "Encoding the prompt",
-    "image": "Encoding the picture",
-    "vae_encode": "Encoding the picture",
-    "vision": "Encoding the picture",
-    "sample": "Denoising steps",
-    "decode": "Decoding",
-    "write": "Writing the video",
-}
-_ORDERS = {"inverted": "End first", "forward": "Forward"}
+_OVER = {
+    "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
+    "waiting": "Waiting for the disk or the folder",
+}  # fmt: skip
 
 
 def headline(live: LiveJob, jobs_first: int) -> str:
-    """What happens now, or how it ended. `jobs_first` come before a job that waits."""
-    if live.job.is_over:
+    """Return what happens now, or how it ended. `jobs_first` come before a waiting job."""
+    if live.job.state in _OVER:
         return _OVER[live.job.state]
     if live.job.state == "queued":
         jobs = "1 job first" if jobs_first == 1 else f"{jobs_first} jobs first"
         return f"Waiting for its turn ({jobs})" if jobs_first else "Waiting for its turn"
-    if live.stage in _BEFORE_SECTIONS and not live.section:
-        return _BEFORE_SECTIONS[live.stage]
     if not live.section:
-        return "Starting the engine"
+        return _title(live.stage)
     section = f"ection {live.section} of {live.sections}"
     if live.section == live.sections_done:
         return f"S{section} is finished"
@@ -56,7 +39,7 @@ def headline(live: LiveJob, jobs_first: int) -> str:
 
 
 def ending(live: LiveJob) -> str:
-    """After a cancel: what is waited for."""
+    """Return what is waited for after a cancel."""
     if live.stage == "decode":
         return "Ending: the part being decoded is finished first"
     if live.stage == "write":
@@ -67,9 +50,11 @@ def ending(live: LiveJob) -> str:
 
 
 def remark(live: LiveJob) -> str:
-    """A few words beside the headline."""
+    """Return a few words for beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
+    if live.state in ("waiting", "interrupted"):
+        return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:
         return _outcome(live)
     if live.job.request.mode == "inverted" and live.sections > 1:
@@ -89,7 +74,7 @@ def _outcome(live: LiveJob) -> str:
 
 
 def usual(live: LiveJob) -> tuple[str, float]:
-    """What the engine is doing and how long it usually goes without a word, in words and in seconds."""
+    """Return what the engine is doing, and how long it is usually silent, in words and in seconds."""
     if live.in_tail:
         _, frame = live.timing.costs()
         tail = frame * live.plan[live.section - 1].decoded_frames
@@ -105,33 +90,19 @@ def usual(live: LiveJob) -> tuple[str, float]:
 
 
 def stage_seconds(live: LiveJob) -> list[tuple[str, float]]:
-    """Durations by kind of work, in the order in which they came; what took no time is left out."""
-    totals: dict[str, float] = {}
-    for stage, seconds in live.stages.items():
-        totals[_STAGES[stage]] = totals.get(_STAGES[stage], 0.0) + seconds
-    return [(name, seconds) for name, seconds in totals.items() if seconds >= 0.05]
+    """Return the durations of the stages in the order in which they came, without those that took no time."""
+    return [(_title(stage), seconds) for stage, seconds in live.stages.items() if seconds >= 0.05]
+
+
+def _title(stage: Stage | None) -> str:
+    return STAGES[stage].title if stage else "Starting the engine"
 
 
 def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[str, str]]:
-    """All that was asked for, in words."""
-    resolution = request.resolution or (info.side if info else None)
-    rows = [
-        ("Prompt", request.prompt or "none"),
-        ("Negative prompt", request.negative or "none"),
-        ("Model", info.title if info else Path(request.model).name),
-        ("Order", _ORDERS[request.mode]),
-        ("Length asked for", f"{request.seconds:g} s"),
-        ("Seed", str(request.seed)),
-        ("Steps per section", str(request.steps)),
-        ("Sampler", {"unipc": "UniPC", "euler": "Euler"}[request.sampler]),
-        ("Distilled CFG scale", f"{request.guidance:g}"),
-        ("CFG scale", f"{request.cfg:g}"),
-        ("CFG re-scale", f"{request.cfg_rescale:g}"),
-        ("Resolution", f"{resolution} pixels" if resolution else "the model's own"),
-        ("MP4 compression", str(request.crf)),
-    ]
-    if request.vram_cap_gb is not None:
-        rows.append(("VRAM cap", f"{request.vram_cap_gb:g} GB"))
-    if request.preserved_gb is not None:
-        rows.append(("Preserved memory", f"{request.preserved_gb:g} GB"))
-    return rows
+    """Return all that was asked for, by the settings' labels; what was left to the machine is left out."""
+    values = asdict(request) | {
+        "model": info.title if info else Path(request.model).name,
+        "resolution": request.resolution or (info.side if info else None),
+    }
+    shown = {name: value for name, value in values.items() if name != "image" and value is not None}
+    return [(SETTINGS[name].short_label, SETTINGS[name].shown(value)) for name, value in shown.items()]

@@ -1,4 +1,4 @@
-"""The command `plan`: its table, its JSON, its refusals, for the demo and for a model that is not here."""
+"""Tests of the command `plan`: its table, its JSON and its refusals, for the demo and for an absent model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import GB, gb_bytes
 from diffusers_helper.planning.job import FORGET, learned_levels
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.recovery import Level
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, gb_bytes
 from tests.support.jobs import write_picture
 
 STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
@@ -28,7 +28,7 @@ STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The same machine everywhere, without calibration."""
+    """Fix the machine to the same one everywhere, without calibration."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("VRAM_CAP_GB", "PRESERVED_GB", "VAE_TILE", "VAE_DTYPE", "ATTENTION", "PROFILE"):
         monkeypatch.delenv(f"LONGTAKE_{name}", raising=False)
@@ -54,10 +54,10 @@ def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) 
     assert main(["plan", "--model", "framepack-i2v", "--card", "gfx1100:24", "--seconds", "10"]) == 0
     text = capsys.readouterr().out
     assert "8 sections, 289 frames, on gfx1100 with 24 GB (profile gfx1100)" in text
-    assert "Cap 20.00 of 24.00 GB, preserved 18.00 GB, reserve 1.00 GB" in text
+    assert "Cap 20 of 24 GB, preserved 18 GB, reserve 1 GB" in text
     row = next(line.split() for line in text.splitlines() if line.startswith("sample"))
-    assert row[:6] == ["sample", "transformer", "8", "1.67", "22.31", "a"]
-    assert "2 of 60 blocks stay: of 20.00 GB, 18.00 GB are preserved." in text
+    assert row[:6] == ["sample", "transformer", "8", "1.7", "22.3", "a"]
+    assert "2 of 60 blocks stay: of 20 GB, 18 GB are preserved." in text
 
 
 def test_costs_count_every_step_and_section(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,9 +95,9 @@ def test_what_does_not_fit_names_the_smallest_cap_which_then_works(
     assert refusal["stage"] == "sample"
     assert len(refusal["remedies"]) == 3
     named = captured.err.split("--vram-cap-gb to ")[1].split(" ")[0]
-    assert gb_bytes(float(named)) >= refusal["smallest_cap_bytes"] > gb_bytes(float(named) - 0.02)
+    assert gb_bytes(float(named)) >= refusal["smallest_cap_bytes"] > gb_bytes(float(named) - 0.1)
     assert main([*common, "--vram-cap-gb", named]) == 0
-    assert main([*common, "--vram-cap-gb", str(float(named) - 0.02)]) == 2
+    assert main([*common, "--vram-cap-gb", str(float(named) - 0.1)]) == 2
 
 
 def test_what_jobs_and_doctor_found_is_in_the_plan(
@@ -117,7 +117,7 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
     assert [
         note for note in after["notes"] if "Memory ran out on this card before" in note and FORGET in note
     ]
-    # A card that is named has learned nothing here.
+    # A card named on the command line has learned nothing on this machine.
     assert "ran out" not in str(as_json(capsys, *common, "--card", "gfx1100:24")["notes"])
     local.learned.forget()
     assert as_json(capsys, *common) == before
@@ -131,7 +131,7 @@ def test_a_small_cap_takes_smaller_tiles_and_says_so(capsys: pytest.CaptureFixtu
     assert plan["peak_bytes"] <= plan["cap_bytes"] == gb_bytes(0.2)
     assert any("instead of 256" in note for note in plan["notes"])
     assert main(["plan", "--resolution", "256", "--vram-cap-gb", "0.2", "--vae-tile", "256"]) == 2
-    assert "--vae-tile auto" in capsys.readouterr().err
+    assert "leave out --vae-tile" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

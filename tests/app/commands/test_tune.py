@@ -1,4 +1,4 @@
-"""`python -m app tune` finds the shapes that a decode asks for, and stores the fastest rung that is right."""
+"""Tests that `python -m app tune` finds a decode's shapes and stores the fastest correct rung for each."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from cache.conv_probe import (
     rates_of,
 )
 from cache.conv_routes import ConvCase, RouteStore
-from cache.conv_rungs import RUNGS, Rung
+from cache.conv_rungs import RUNGS, Convolution, Rung
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
-from diffusers_helper.vae.codec import decode_latents
-from diffusers_helper.vae.passes import Pieces
-from diffusers_helper.vae.plan import Tiles
-from diffusers_helper.vae.sections import SectionDecoder
-from tests.support.drivers import NO_ALGORITHM, ONE, ladder, some_call
+from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.passes import Pieces, decode_pass, window_sizes
+from diffusers_helper.vae.plan import OWN_CHUNK, Tiles
+from tests.support.drivers import NO_ALGORITHM, ladder, some_call
 from tests.support.making import load_tiny
 
 CPU = torch.device("cpu")
@@ -40,9 +39,9 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of its own, short videos, and one run of each rung."""
+    """Use an empty cache and short videos, and run each rung once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # which the command would set, for the tests after this
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # The command sets this; restore it for later tests.
     monkeypatch.setattr(tune_module, "_SECONDS", 1.0)
     monkeypatch.setattr(conv_probe, "MIN_RUNS", 1)
     monkeypatch.setattr(conv_probe, "MAX_RUNS", 1)
@@ -51,7 +50,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def case() -> ConvCase:
     call = some_call()
-    return case_of(call[0], call[1], ONE, ONE, ONE, 1)
+    return case_of(call[0], Convolution(*call[1:]))
 
 
 def run(tiny_model: Path, *more: str) -> int:
@@ -59,7 +58,7 @@ def run(tiny_model: Path, *more: str) -> int:
 
 
 def replace_rung(monkeypatch: pytest.MonkeyPatch, name: str, result: Callable[[Tensor], Tensor]) -> list[str]:
-    """Changes what a rung gives; the list has its name for each time it ran."""
+    """Change the result of a rung; each run appends its name to the list."""
     ran: list[str] = []
     plain = RUNGS[name].run
 
@@ -100,7 +99,8 @@ def test_what_a_decode_asks_for_is_measured_and_used(
     )
     with torch.inference_mode(), handler.install(vae):
         vae.encode(torch.zeros(1, 3, 1, 64, 64))
-        decode_latents(vae, torch.zeros(1, 16, 10, 8, 8), 0, SectionDecoder(), Tiles(), Pieces())
+        for size in window_sizes(10, OWN_CHUNK).values():
+            decode_pass(family_of(vae), torch.zeros(1, 16, size, 8, 8), Tiles(), Pieces())
     assert asked == {}  # every case is known to work
     assert handler.ladder is not None
     used = {rung for rung, count in handler.ladder.successes.items() if count}
@@ -109,7 +109,7 @@ def test_what_a_decode_asks_for_is_measured_and_used(
 
 @pytest.fixture
 def six_cases(monkeypatch: pytest.MonkeyPatch, case: ConvCase) -> list[ConvCase]:
-    """As if a model needed no more."""
+    """Let the command believe that a model needs no more than six cases."""
     cases = [replace(case, shape=(1, 3, frames, 6, 8)) for frames in range(3, 9)]
     monkeypatch.setattr(tune_module, "_cases", lambda *_: cases)
     return cases
@@ -144,18 +144,18 @@ def test_how_long_it_takes_is_told_before_it_starts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """From one shape on a new card, from what was measured before on a known one."""
+    """Estimate from one shape on a new card, and from earlier measurements on a known one."""
     monkeypatch.setattr(conv_probe, "expected_seconds", lambda case, rates: 50.0)
     assert run(tiny_model) == 0
     said = capsys.readouterr().err.splitlines()
     first = next(n for n, line in enumerate(said) if line.startswith("shape"))
     assert said[first - 2 : first] == [
-        "A few shapes first, to see how long all of them will take", "5 shapes to measure: about 4 minutes",
+        "Measuring a few shapes first, to estimate the time for all", "5 shapes to measure: about 4 min",
     ]  # fmt: skip
     assert run(tiny_model, "--again") == 0
     said = capsys.readouterr().err
     assert "A few shapes first" not in said
-    assert "6 shapes to measure: about 5 minutes" in said
+    assert "6 shapes to measure: about 5 min" in said
 
 
 def test_the_estimate_follows_what_was_measured(case: ConvCase) -> None:
@@ -166,7 +166,7 @@ def test_the_estimate_follows_what_was_measured(case: ConvCase) -> None:
     assert rates["miopen"] * multiplications(case) == pytest.approx(0.020)
     overhead, runs = conv_probe._OVERHEAD_SECONDS, conv_probe.MIN_RUNS + 1
     larger = replace(case, shape=(*case.shape[:3], case.shape[3] * 10, case.shape[4]))
-    # One that is hopeless is run three times: once to be checked, twice to be timed.
+    # A hopelessly slow rung is run three times: once to be checked, twice to be timed.
     expected = overhead + conv_probe._CHECKING * (0.2 * runs + 0.3 * runs + 1.0 * 3)
     assert expected_seconds(larger, rates) == pytest.approx(expected)
     assert rates_of(routes.routes("cpu"), replace(case, torch="1.0")) == {}
@@ -201,7 +201,7 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
     assert run(tiny_model) == 130
     assert "goes on from here" in capsys.readouterr().err
     first = RouteStore(routes_folder()).routes("cpu")
-    assert set(first) == {str(six_cases[3]), str(six_cases[0])}  # one in the middle, for the estimate
+    assert set(first) == {str(six_cases[3]), str(six_cases[0])}  # one case in the middle, for the estimate
     assert run(tiny_model, "--json") == 0
     shown = capsys.readouterr()
     assert [result["case"] for result in json.loads(shown.out)["results"]] == list(map(str, six_cases))

@@ -1,4 +1,4 @@
-"""A job that fails before anything can be watched leaves what it took of the memory, for the page to show."""
+"""Tests that a job that fails early still leaves its record of memory for the page to show."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.making import load_tiny, make, tiny_request, write_scene
 def test_a_failure_in_the_first_decode_keeps_the_stages_until_then(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> Any:
+    def broken(*_: object, **__: object) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("diffusers_helper.pipeline.decode_latents", broken)
+    monkeypatch.setattr("diffusers_helper.vae.engine.decode_pass", broken)
     folder = JobFolder(tmp_path / "job")
     with pytest.raises(ZeroDivisionError):
         make(tiny_request(write_scene(tmp_path / "scene.png")), load_tiny(tiny_model), folder.path)

@@ -1,4 +1,4 @@
-"""An engine that is killed at random moments: the video is, byte for byte, the undisturbed one."""
+"""Tests that a job whose engine is killed at random moments gives the same video, byte for byte."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
 
 SECTIONS = 10
-# Each kill costs a start of the engine, a few seconds. `LONGTAKE_TEST_KILLS=20` asks for more of them.
+# Each kill costs a few seconds for another start of the engine. `LONGTAKE_TEST_KILLS=20` asks for more kills.
 KILLS = int(os.environ.get("LONGTAKE_TEST_KILLS", "3"))
 
 
@@ -42,7 +42,7 @@ class Studio:
         return (item[1] for item in self.service.follow(job.id) if item is not None)
 
     def disturbed(self, mode: str, kills: int) -> list[Event]:
-        """A job whose engine is killed each time after a random number of signs of life."""
+        """Run a job whose engine is killed each time after a random number of signs of life."""
         chance = random.Random(5)
         made: list[Event] = []
         left, wait = kills, chance.randrange(1, 20)
@@ -64,7 +64,6 @@ def studio(tmp_path: Path, tiny_model: Path) -> Iterator[Studio]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Studio, mode: str) -> None:
     *_, whole = studio.events(mode)
@@ -80,7 +79,7 @@ def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Studio, mod
     assert sum(isinstance(event, JobStarted) for event in events) == 1
     finished = [event for event in events if isinstance(event, SectionFinished)]
     assert [event.section for event in finished] == list(range(1, SECTIONS + 1))
-    # Nothing that was finished is computed again: a section is sampled anew only if it was being made.
+    # Finished work is not computed again: only a section that was under way is sampled anew.
     sampled = [
         event.section for event in events if isinstance(event, StageStarted) and event.stage == "sample"
     ]

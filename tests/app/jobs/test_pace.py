@@ -1,8 +1,7 @@
-"""The estimate of a request's time from the jobs before it."""
+"""Tests of the estimate of a request's time from earlier jobs."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.jobs import pace
 from app.jobs.event_log import EventReader
-from app.jobs.pace import Pace, PaceBook, Work, estimate, in_words, pace_of, passes
+from app.jobs.pace import Pace, PaceBook, Work, estimate, pace_of, passes
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.request import GenerationRequest
@@ -30,7 +29,7 @@ paces = st.builds(Pace, rates, rates, rates)
 
 
 def told(work: Work, true: Pace) -> list[Event]:
-    """The events of a job that ran at exactly this pace."""
+    """Return the events of a job that ran at exactly this pace."""
     now = true.start_up
     events: list[Event] = [
         JobStarted(job="j", time=0.0, sections=work.sections, frames=1, width=work.pixels, height=1)
@@ -92,27 +91,6 @@ def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
     assert pace_of(whole[:-1], 1.0) is None
     assert pace_of([event for event in whole if not isinstance(event, StepDone)], 1.0) is None
     assert pace_of([], 1.0) is None
-
-
-@given(st.floats(0, 1e6))
-def test_words_stay_near_the_number(seconds: float) -> None:
-    words = in_words(seconds)
-    found = re.fullmatch(r"about ([\d.]+) (second|minute|hour)s?", words)
-    if found is None:
-        assert words == "a few seconds"
-        assert seconds < 7.5
-    else:
-        unit = {"second": 1, "minute": 60, "hour": 3600}[found[2]]
-        assert float(found[1]) * unit == pytest.approx(seconds, rel=0.34)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(3, "a few seconds"), (41, "about 40 seconds"), (60, "about 1 minute"), (89, "about 1.5 minutes"),
-     (540, "about 9 minutes"), (1500, "about 25 minutes"), (3600, "about 1 hour"), (9100, "about 2.5 hours")],
-)  # fmt: skip
-def test_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
 
 
 def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(

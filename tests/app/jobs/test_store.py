@@ -1,13 +1,10 @@
-"""What is left of jobs when programs end, and what is refused before there is a job."""
+"""Tests of what remains of jobs when programs end, and of requests that are refused before a job exists."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,8 @@ import pytest
 from PIL import Image
 
 from app.jobs.event_log import EventReader, append_event
+from app.jobs.recovery import TAKEN_OVER
 from app.jobs.service import JobService
-from app.jobs.store import TAKEN_OVER, JobStore
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
@@ -29,22 +26,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from tests.support.jobs import ROOT, STAND_IN, Studio, write_picture
-
-# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
-PROGRAM = """
-import sys
-from pathlib import Path
-from app.jobs.service import JobService
-from diffusers_helper.request import GenerationRequest
-outputs, picture, model, *scripts = sys.argv[1:]
-service = JobService(Path(outputs))
-service.start()
-for script in scripts:
-    request = GenerationRequest(image=picture, prompt=script, model=model)
-    print(service.submit(request, allow_folder=True).id, flush=True)
-sys.stdin.read()
-"""
+from tests.support.jobs import ROOT, STAND_IN, Studio, kill, run_program, wait_until, write_picture
 
 
 @pytest.fixture
@@ -53,21 +35,6 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     studio = Studio(tmp_path)
     yield studio
     studio.service.stop()
-
-
-def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], list[str]]:
-    arguments = [str(studio.outputs), str(studio.picture), str(studio.model), *scripts]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    return process, [process.stdout.readline().strip() for _ in scripts]
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    with process:
-        process.send_signal(signal.SIGKILL)
 
 
 def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
@@ -90,42 +57,17 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
 
 
-def test_a_job_that_outlived_too_many_programs_is_ended(studio: Studio) -> None:
-    process, (running,) = run_program(studio, "sections=2 steps=2 at=3 fault=hang")
-    last = studio.until(studio.service.job(running), StepDone, 3)
-    kill(process)
-    for _ in range(3):
-        taken_over = Warned(job=running, time=last.time, message=TAKEN_OVER)
-        append_event(studio.outputs / running / "events.jsonl", taken_over)
-    temporary = studio.outputs / running / "segments" / ".0002.mp4.tmp"
-    temporary.write_bytes(b"half")
-
-    studio.service.start()
-    end = studio.events(studio.service.job(running))[-1]
-    assert isinstance(end, Failed)
-    assert (end.code, end.frames) == ("engine_died", 37)
-    assert end.remedy
-    job = studio.service.job(running)
-    assert (job.state, job.frames, job.message) == ("failed", 37, end.message)
-    assert job.video is not None
-    assert job.video.read_bytes() == b"video of 37 frames"
-    assert not temporary.exists()
-
-
 def test_a_job_that_waits_to_go_on_can_be_cancelled_and_keeps_its_video(studio: Studio) -> None:
-    process, (_, second) = run_program(studio, "fault=hang at=0", "steps=1")
+    process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
+    studio.until(studio.service.job(job_id), SectionFinished)
     kill(process)
-    store = JobStore(studio.outputs)
-    shown = studio.outputs / second / "segments" / "so_far_1.mp4"
-    shown.parent.mkdir()
-    shown.write_bytes(b"video")
-    store.record(SectionFinished(job=second, time=3.0, section=1, sections=2, video=str(shown), frames=37))
-    assert studio.service.cancel(second)
-    job = studio.service.job(second)
+    studio.service._store.recover(adopt=False)
+    assert studio.service.job(job_id).state == "interrupted"
+    assert studio.service.cancel(job_id)
+    job = studio.service.job(job_id)
     assert (job.state, job.frames) == ("cancelled", 37)
-    assert job.video is not None
-    assert job.video.read_bytes() == b"video"
-    store.release()
+    assert job.video == job.folder / "video.mp4"
+    assert (job.folder / "video.mp4").read_bytes() == b"video of 37 frames"
 
 
 def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio: Studio) -> None:
@@ -136,15 +78,21 @@ def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio
     assert studio.service.job(queued).state == "queued"
 
 
-def test_a_program_that_dies_later_is_noticed_too(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("adopt", [True, False])
+def test_a_program_that_dies_later_is_noticed_too(
+    adopt: bool, studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server goes on with its job; a program that came for its own job alone leaves it interrupted."""
     monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
-    studio.service.start()
-    process, (running,) = run_program(studio, "fault=wait")
+    studio.service.start(adopt=adopt)
+    process, (running,) = run_program(studio, "fault=hang times=1")
     studio.until(studio.service.job(running), Warned)
     kill(process)
-    end = studio.events(studio.service.job(running))[-1]
-    assert isinstance(end, Failed)
-    assert end.code == "engine_died"
+    if adopt:
+        assert isinstance(studio.events(studio.service.job(running))[-1], Finished)
+        return
+    wait_until(lambda: studio.service.job(running).state == "interrupted")
+    assert studio.service.job(running).message
 
 
 def test_jobs_of_a_living_program_are_left_alone(studio: Studio) -> None:
@@ -255,7 +203,7 @@ def truncated_file(folder: Path) -> str:
     return str(folder / "truncated.png")
 
 
-# what is changed in a good request, and words that the refusal names
+# the change to a valid request, and words of the refusal
 REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no such model": ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
     "a file as model": ({"model": str(ROOT / "pyproject.toml")}, ("project.toml", "folder")),

@@ -1,4 +1,4 @@
-"""What the supervisor does about engines that die or fall silent, over an engine that plays a script."""
+"""Tests of the supervisor with engines that die or fall silent, over an engine that plays a script."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def done(section: int, front: int = 0) -> SectionFinished:
 
 @dataclass
 class Clock:
-    """Stands in for the module `time`; goes on only when it is told to."""
+    """A stand-in for the module `time` that goes on only when it is told to."""
 
     now: float = 1000.0
 
@@ -67,7 +67,7 @@ class Script:
     runs: list[list[Any]]
     clock: Clock
     restarts: bool = True
-    resumed: list[bool] = field(default_factory=list)
+    attempts: int = 0
     killed: bool = False
     deadly: dict[Trial, str] = field(default_factory=dict)
 
@@ -80,13 +80,11 @@ class Script:
     def kill(self) -> None:
         self.killed = True
 
-    def run(
-        self, job: Job, *, resume: bool = False, deadly: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
-        self.resumed.append(resume)
+    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+        self.attempts += 1
         self.deadly = dict(deadly)
         self.killed = False
-        for item in self.runs[len(self.resumed) - 1]:
+        for item in self.runs[self.attempts - 1]:
             if isinstance(item, Event):
                 yield item
             elif isinstance(item, float):
@@ -132,7 +130,7 @@ def test_a_job_without_trouble_passes_through(clock: Clock) -> None:
     events = [STARTED, stage(1), step(1), done(1), END]
     engine = Script([events], clock)
     assert make(engine) == events
-    assert engine.resumed == [False]
+    assert engine.attempts == 1
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
@@ -142,7 +140,7 @@ def test_a_reader_sees_one_job_over_two_engines(clock: Clock, mode: Mode) -> Non
     second = [STARTED, unknown, stage(1, "decode"), done(1), stage(2), step(2), done(2), done(3, 36), END]
     engine = Script([first, second], clock)
     made = make(engine, mode=mode)
-    assert engine.resumed == [False, True]
+    assert engine.attempts == 2
     finished = [event for event in made if isinstance(event, SectionFinished)]
     assert [event.section for event in finished] == [1, 2, 3]
     front = 36 if mode == "inverted" else 0
@@ -259,7 +257,7 @@ def test_silence_beyond_the_limit_ends_the_engine(clock: Clock) -> None:
     assert made[-1] == END
     assert step(1) in made
     assert "gave no sign of life for" in warnings(made)[0]
-    # The longest silence that ended well is remembered, the one that did not is not.
+    # The longest silence that ended well is remembered; a silence that did not end is not.
     assert patience.limit("demo sample 64x64") == pytest.approx(8 * 79.0)
 
 
@@ -287,7 +285,7 @@ def test_a_cancelled_engine_that_does_not_end_is_ended(clock: Clock) -> None:
     with pytest.raises(EngineDied):
         list(Supervisor(engine, Patience()).make(job_for(), lambda wait: True))
     assert clock.now < 1000 + 300
-    assert engine.resumed == [False]
+    assert engine.attempts == 1
 
 
 def test_patience_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) -> None:
@@ -325,9 +323,9 @@ def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock:
 
 
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel search is expected again where the card, MIOpen with torch, or the find mode is another."""
+    """Expect a new kernel search after a change of card, of MIOpen and torch, or of the find mode."""
     machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
-    monkeypatch.setattr("app.jobs.patience.detect", lambda _: machine)
+    monkeypatch.setattr("app.machine.this_machine", lambda _: machine)
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
     first = card_in_use({})
     assert first == "RX 7900 XTX (gfx1100), torch 2.13.0+rocm7.2, find mode FAST"
@@ -358,7 +356,7 @@ def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -
 def test_a_kernel_search_after_a_clean_up_is_given_its_time(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was learned with kernels at hand says nothing of a run that has to compile them again."""
+    """Ignore times learned with compiled kernels in a run that has to compile them again."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     patience = Patience()
     patience.learn("demo decode 64x64", 1.0)
@@ -375,14 +373,14 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
 def test_what_a_dead_engine_was_writing_is_removed(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the job's folder is a relative path
+    monkeypatch.chdir(tmp_path)  # The job's folder is a relative path.
     torn = Path("job", "segments", ".0001.mp4.tmp")
     whole = torn.with_name("0001.mp4")
     torn.parent.mkdir(parents=True)
 
     class Writing(Script):
         def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
-            if self.resumed:
+            if self.attempts:
                 assert not torn.exists()
             else:
                 torn.touch()

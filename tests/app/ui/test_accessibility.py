@@ -1,4 +1,4 @@
-"""axe-core over the page in its states: nothing serious stands in anyone's way."""
+"""Tests of the page's states with axe-core: there are no serious violations of accessibility."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import PATIENCE
 from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 from tests.support.staged_engine import FAILING_PROMPT
 
@@ -24,8 +25,8 @@ RUN = """async () => {
 
 
 def violations(page: Any) -> list[str]:
-    """What axe-core calls serious or critical in the page as it is now."""
-    # The policy of the page lets no foreign script in; the debugger's way does not ask it.
+    """Return what axe-core calls serious or critical in the current state of the page."""
+    # The page's content policy admits no foreign script; scripts from the debugger are exempt.
     page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
     page.evaluate("() => Promise.all(document.getAnimations().map(one => one.finished.catch(() => {})))")
     return [
@@ -37,9 +38,9 @@ def violations(page: Any) -> list[str]:
 
 @pytest.fixture(params=["light", "dark"])
 def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
-    """A tab in light or dark that keeps its width over the test."""
+    """Return a light or dark tab whose width stays the same over the test."""
     page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(PATIENCE * 1000)
     visit(page, stand)
     yield page
     page.close()

@@ -1,4 +1,4 @@
-"""The endpoint for programs, over the whole product: page process, engine process, a tiny model."""
+"""Tests of the endpoint for programs over the whole product: page process, engine process, a tiny model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,6 +34,7 @@ from tests.support.jobs import ROOT
 from tests.support.pages import PageProgram, write_photo
 from tests.support.staged_engine import FAILING_PROMPT, MESSAGE, REMEDY, StagedEngine
 
+pytestmark = pytest.mark.slow
 FAST: dict[str, Any] = {"seconds": 1, "steps": 2}
 
 
@@ -59,7 +62,7 @@ def frames(video: str | Path) -> int:
 
 
 def refusal(**settings: object) -> str:
-    """What the command line says."""
+    """Return the refusal that the command line prints."""
     with pytest.raises(InputError) as caught:
         GenerationRequest.from_dict({"image": "photo.jpg", **settings})
     return str(caught.value)
@@ -142,6 +145,25 @@ def test_a_path_is_no_model_and_no_picture(client: Client, photo: Path, tiny_mod
         assert str(caught.value) == str(refused.value)
     with pytest.raises(AppError, match="not an upload"):
         client.predict(image=str(photo), api_name="/generate")
+
+
+def test_an_address_is_no_picture_and_nobody_asks_for_it(client: Client) -> None:
+    asked = list[str]()
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for address in (f"http://127.0.0.1:{server.server_port}/x.png", "https://192.0.2.1/x.png"):
+            with pytest.raises(AppError, match="image is not an upload; expected a picture sent along"):
+                client.predict(image=handle_file(address), api_name="/generate")
+        server.shutdown()
+    assert asked == []
 
 
 def test_only_the_outputs_folder_is_served(client: Client, photo: Path, program: PageProgram) -> None:

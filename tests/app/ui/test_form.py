@@ -1,4 +1,4 @@
-"""The form's values and what is said of them, without a browser."""
+"""Tests of the form's values and of what the page says about them, without a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
@@ -33,7 +33,7 @@ PLANNER = Planner()
 @given(width=st.integers(16, 400), height=st.integers(16, 400), side=st.sampled_from([64, 128, 640]))
 def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int) -> None:
     crop = crop_of(Size(width, height, width, height), side, 16)
-    # The columns and rows of a picture that remember their own place tell what was left of it.
+    # Each pixel's value is its column or row, so that the result shows which part of the picture was kept.
     places = np.zeros((height, width, 3), np.float32)
     places[..., 0], places[..., 1] = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
     channels = [Image.fromarray(places[..., channel]) for channel in (0, 1)]
@@ -54,12 +54,20 @@ anything = st.recursive(
 names = st.sampled_from([*GenerationRequest.__dataclass_fields__, "other"])
 
 
-@given(st.dictionaries(names, anything) | anything)
-def test_whatever_a_browser_kept_gives_settings_that_can_be_used(kept: Any) -> None:
-    usable = form.restored(Catalogue(), json.dumps(kept))
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return Catalogue()
+
+
+@given(kept=st.dictionaries(names, anything) | anything)
+@example(kept={"seed": 0.5})
+@example(kept={"prompt": "\0"})
+@example(kept={"negative": "\ud800"})
+def test_whatever_a_browser_kept_gives_settings_that_can_be_used(catalogue: Catalogue, kept: Any) -> None:
+    usable = form.restored(catalogue, json.dumps(kept))
     if usable:
         GenerationRequest.from_dict(usable | {"image": "x"})
-        assert usable["model"] in Catalogue().names
+        assert usable["model"] in catalogue.names
 
 
 @given(st.text() | st.none() | st.integers())
@@ -85,7 +93,7 @@ def test_a_seed_that_a_browser_rounds_is_refused() -> None:
     assert form.to_request({"seed": 2**53 - 1}, DEMO, PLANNER)["seed"] == 2**53 - 1
     with pytest.raises(InputError) as refusal:
         form.to_request({"seed": 2**53}, DEMO, PLANNER)
-    assert form.control_of(refusal.value) == "seed"
+    assert refusal.value.setting == "seed"
 
 
 @pytest.mark.parametrize("name", ["seconds", "steps", "prompt", "negative", "crf", "image"])
@@ -93,7 +101,7 @@ def test_a_refusal_knows_its_control(name: str) -> None:
     good: dict[str, Any] = {"image": "x"}
     with pytest.raises(InputError) as refusal:
         GenerationRequest.from_dict(good | {name: None} if name != "image" else {})
-    assert form.control_of(refusal.value) == name
+    assert refusal.value.setting == name
 
 
 def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +113,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
     told = describer.describe(values)
     assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in told.length
-    assert "No time estimate yet" in told.length
+    assert "There is no time estimate" in told.length
     assert told.facts["size"] == "144 × 112 of 320 × 240"
     assert told.facts["look"] == "seed 31337 · 8 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640}).facts["size"]

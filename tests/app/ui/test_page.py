@@ -1,4 +1,4 @@
-"""The page in Chromium, over an engine that goes on when the test says so."""
+"""Tests of the page in Chromium, over an engine that goes on when the test says so."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from app.machine import this_profile
-from app.ui.text import cap_gb
 from diffusers_helper.errors import InputError
 from diffusers_helper.picture import load_picture
-from diffusers_helper.request import RANGES, GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import gb_text
 from tests.support.clips import read
+from tests.support.jobs import PATIENCE
 from tests.support.pages import (
     FIRST,
+    FURTHER,
     VIDEO,
     PageProgram,
     Stand,
@@ -37,7 +39,7 @@ LABELS = {
 def test_the_controls_are_those_of_framepack(page: Any) -> None:
     open_folds(page)
     for name, value in LABELS.items():
-        bounds = RANGES[name]
+        bounds = SETTINGS[name]
         number = page.get_by_label(re.compile(f"^number input for {re.escape(bounds.label)}"))
         slider = page.get_by_label(re.compile(f"^range slider for {re.escape(bounds.label)}"))
         assert float(number.input_value()) == value
@@ -65,6 +67,22 @@ def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Pa
     page.get_by_role("button", name="End Generation").click()
     status(page, state="cancelled")
     assert page.get_by_role("button", name="Start Generation").inner_text() == "Start Generation"
+
+
+def test_a_job_that_was_ended_goes_on_by_a_button(page: Any, stand: Stand, photo: Path) -> None:
+    assert not page.get_by_role("button", name="Go on", exact=True).is_visible()
+    start(page, photo, seconds=2.4)
+    stand.engine.go(FIRST)
+    job = status(page, state="running", frames=33).get_attribute("data-job")
+    page.get_by_role("button", name="End Generation").click()
+    status(page, state="cancelled")
+    page.get_by_role("button", name="Go on", exact=True).click()
+    notice(page, "It goes on")
+    status(page, state="running", job=job)
+    stand.engine.go(2 + FURTHER + 1)
+    status(page, state="finished", job=job)
+    page.get_by_role("button", name="Go on", exact=True).wait_for(state="hidden")
+    assert [job.state for job in stand.service.jobs()] == ["finished"]
 
 
 def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
@@ -109,14 +127,14 @@ def test_the_demo_model_names_its_words(page: Any) -> None:
 
 
 def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Stand) -> None:
-    cap = cap_gb(this_profile(os.environ).cap_bytes.value)
+    cap = gb_text(this_profile(os.environ).cap_bytes.value)
     text = page.locator(".lt-machine").inner_text()
     assert " ".join(text.split()) == f"CPU, Longtake demo model memory cap {cap} GB"
 
 
 def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     page.get_by_text("5 s → comes out as 4.83 s, 145 frames in 4 sections.").wait_for()
-    page.get_by_label(f"number input for {RANGES['seconds'].label}").fill("60")
+    page.get_by_label(f"number input for {SETTINGS['seconds'].label}").fill("60")
     page.get_by_text("60 s → comes out as 60.03 s, 1801 frames in 50 sections.").wait_for()
     open_folds(page)
     page.get_by_role("button", name="New seed").click()
@@ -136,6 +154,7 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
 @pytest.mark.parametrize("width", [390, 1024, 1440, 3840])
 def test_nothing_is_wider_than_the_window(browser: Any, stand: Stand, width: int, theme: str) -> None:
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=theme)
+    page.set_default_timeout(PATIENCE * 1000)
     visit(page, stand)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("button", name="Start Generation").wait_for()
@@ -150,10 +169,10 @@ def test_the_whole_product_from_a_click_to_a_video(
 ) -> None:
     program = PageProgram(tmp_path, "--model", str(tiny_model))
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
     try:
         page.goto(program.wait_until_up())
         start(page, photo, seconds=1, steps=2)
-        page.set_default_timeout(120_000)
         finished = status(page, state="finished", frames=37)
         assert page.evaluate(VIDEO)["duration"] == pytest.approx(37 / 30, abs=0.02)
         video = program.outputs / finished.get_attribute("data-job") / "video.mp4"

@@ -1,4 +1,4 @@
-"""The left side of the page in Chromium: what helps a person to ask for a video."""
+"""Tests of the left side of the page in Chromium, which helps a person to ask for a video."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.pages import (
 pytestmark = needs_chromium
 PROMPT = "the red ball moves right"
 READY = "document.querySelector('#fold-memory > button[aria-expanded][data-state]:not([data-state=\"\"])')"
-# Edges of the crop and of the picture as it is drawn, in pixels of the window.
+# Returns the edges of the crop and of the picture as drawn, in pixels of the window.
 CROP = """() => {
     const image = document.querySelector('#set-image img');
     const box = image.getBoundingClientRect();
@@ -33,7 +33,7 @@ CROP = """() => {
     const hole = document.querySelector('.lt-crop i').getBoundingClientRect();
     return [(hole.left - x) / w, (hole.top - y) / h, hole.width / w, hole.height / h];
 }"""
-# Left, top and width of the first mark, and of a word where the prompt itself has it.
+# Returns left, top and width of the first mark, and of the same word in the prompt itself.
 MARKS = """() => {
     const mark = document.querySelector('.lt-mirror span').getBoundingClientRect();
     return [mark.left, mark.top, mark.width];
@@ -67,7 +67,7 @@ PASTE = """async (bytes) => {
 
 
 def ready(page: Any) -> None:
-    """Until the form's script has said what the settings come to."""
+    """Wait until the form's script has computed the result of the settings."""
     page.wait_for_function(READY)
 
 
@@ -80,7 +80,7 @@ def prompt_box(page: Any) -> Any:
 
 
 def kept(page: Any, text: str) -> None:
-    """Until the browser keeps a setting with this text in it."""
+    """Wait until the browser keeps a setting that contains this text."""
     page.wait_for_function("(text) => (localStorage.getItem('longtake.form') || '').includes(text)", arg=text)
 
 
@@ -127,7 +127,7 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     start(page, photo, seed=2**53)
-    assert "seed is larger than a browser can hold exactly" in notice(page, "seed").inner_text()
+    assert "Seed is larger than a browser can hold exactly" in notice(page, "seed").inner_text()
     page.wait_for_function("document.activeElement.closest('#set-seed') !== null")
     assert page.locator("#set-seed input").get_attribute("aria-invalid") == "true"
     assert stand.service.jobs() == []
@@ -142,7 +142,7 @@ def test_unknown_words_are_marked_where_they_stand_as_one_types(page: Any) -> No
     prompt_box(page).press_sequentially("a red walrus, gre")
     marked = page.locator(".lt-mirror span")
     marked.first.wait_for()
-    # The last word may still become "green".
+    # The person may still be typing "green".
     assert marked.all_text_contents() == ["walrus"]
     assert page.evaluate(MARKS) == pytest.approx(page.evaluate(WORDS, "walrus"), abs=2)
     page.get_by_role("status").get_by_text("Not known to the demo model, so ignored: walrus.").wait_for()
@@ -254,7 +254,7 @@ def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> No
 
 def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: Any, stand: Stand) -> None:
     ready(page)
-    page.get_by_text("No time estimate yet: the first video on this machine will tell.").wait_for()
+    page.get_by_text("There is no time estimate before the first video on this machine.").wait_for()
     page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
     job = status(page, state="running").get_attribute("data-job")
     size(page, "128 × 128 of 256 × 256")
@@ -264,7 +264,7 @@ def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: A
     assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 8, None)
     stand.engine.go(FIRST + FURTHER + 1)
     status(page, state="finished", frames=73)
-    page.get_by_text("A few seconds on this machine, from its last job.").wait_for()
+    page.get_by_text(re.compile(r"\bon this machine, from its last job\.")).wait_for()
 
 
 def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory on the page in Chromium: the plan under its sliders, the refusal at the start, the plot of a job."""
+"""Tests of memory on the page in Chromium: the plan under its sliders, the refusal, the plot of a job."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, s
 from tests.support.staged_engine import CAP, MEASURED, PLANNED, memory_record
 
 pytestmark = needs_chromium
-# Where the cap's line stands in the bar, and where weights and all else end, as shares of the bar.
+# Returns the positions of the cap's line and of the ends of weights and all else, as shares of the bar.
 BAR = """() => {
     const bar = document.querySelector('.lt-mem-bar').getBoundingClientRect();
     const cap = document.querySelector('.lt-mem-cap').getBoundingClientRect();
     const parts = [...document.querySelectorAll('.lt-mem-bar i')].map((part) => part.getBoundingClientRect());
     return [cap.left, parts[0].right, parts.at(-1).right].map((at) => (at - bar.left) / bar.width);
 }"""
-# Heights of the plot's blocks, of the lines over them, and of the cap, as shares of the plot.
+# Returns the heights of the plot's blocks, of the lines over them, and of the cap, as shares of the plot.
 PLOT = """() => {
     const at = (node, name) => 1 - Number(node.getAttribute(name)) / 100;
     const find = (name) => [...document.querySelectorAll(`.lt-plot .${name}`)];
@@ -33,7 +33,7 @@ PLOT = """() => {
 
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
-    """The page of a machine with a Radeon of 24 GB, FramePack preselected."""
+    """Serve the page of a machine with a Radeon of 24 GB, FramePack preselected."""
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
     profile = profile_for(named_machine("gfx1100:24"), {})
     with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
@@ -41,7 +41,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 
 def head(page: Any, text: str) -> None:
-    """Until the fold's head says so."""
+    """Wait until the head of the fold contains the text."""
     page.locator(f'#fold-memory > button[data-state^="{text}"][aria-expanded]').wait_for()
 
 
@@ -83,7 +83,7 @@ def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     assert page.evaluate(BAR)[2] <= cap
     less = said(page, "blocks of the transformer are streamed")
     assert float(re.findall(r"peak ([\d.]+)", less)[0]) > 15
-    # The table is still open after the plan was replaced.
+    # The table stays open after the plan was replaced.
     assert page.locator(".lt-plan-stages tbody tr").nth(4).is_visible()
     put(page, "vram_cap_gb", 12.5)
     said(page, "of 12.5 GB.")
@@ -95,7 +95,7 @@ def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:
     put(page, "vram_cap_gb", 9.5)
     said(page, "of 9.5 GB.")
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"vram_cap_gb\":9.5')")
-    # What is this machine's own is not kept, so that another machine's page shows its own.
+    # Settings of this machine are not kept, so that the page of another machine shows its own.
     assert not page.evaluate("localStorage.getItem('longtake.form').includes('preserved_gb')")
     page.reload()
     said(page, "of 9.5 GB.")

@@ -1,4 +1,4 @@
-"""Where files lie is nobody's business: no path of the machine is sent, none stands in the page."""
+"""Tests that no path of the machine is sent to a browser or shown on the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = needs_chromium
 
 
 class Overheard(Guard):
-    """Keeps all that leaves the server: the path asked for, and a piece of the answer with its headers."""
+    """A record of all that leaves the server: the requested path, and a piece of the answer."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -42,7 +42,7 @@ guards: list[Overheard] = []
 
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
-    """A page whose folders have names that a message or an address may write in other ways."""
+    """Serve a page whose folders have names that a message or an address may write in other ways."""
     folder = tmp_path / "héléna's videos"
     folder.mkdir()
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
@@ -53,7 +53,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 
 def spellings(folder: Path) -> set[bytes]:
-    """How a path may stand in markup, in JSON and in an address."""
+    """Return the spellings of a path in markup, in JSON and in an address."""
     return {text.encode() for text in (str(folder), json.dumps(str(folder))[1:-1], quote(str(folder)))}
 
 

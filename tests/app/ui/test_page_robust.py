@@ -1,4 +1,4 @@
-"""What goes wrong around a page: dead servers, many tabs, hasty fingers, hostile texts, no mouse."""
+"""Tests of trouble around a page: dead servers, many tabs, hasty clicks, hostile texts, no mouse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from app.jobs.service import JobService
 from app.ui.live import watch
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS
-from tests.support.jobs import ROOT, wait_until
+from tests.support.jobs import PATIENCE, ROOT, wait_until
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -30,12 +30,11 @@ from tests.support.pages import (
 )
 
 pytestmark = needs_chromium
-PATIENCE = 120  # seconds; only a fault takes as long
 HOSTILE = (
     '<img src=x onerror="window.hit=1"></script><svg onload=window.hit=2>\u202e\u0000-abc {{hit}} ${hit} '
 )
 HOSTILE = HOSTILE.replace("\u0000", "") + "\U0001f9ff" * 5 + "\u0301" * 20 + " מִלָּה" + "w" * 300
-# What Tab reaches, in the order of the page, and whether one sees where it stands.
+# Returns what Tab reaches, in the order of the page, and whether the focus is visible there.
 FOCUSED = """() => {
     const one = document.activeElement;
     if (!one || one === document.body) return null;
@@ -65,13 +64,6 @@ FOCUSED = """() => {
 }"""
 
 
-@pytest.fixture(autouse=True)
-def patience(request: pytest.FixtureRequest) -> None:
-    """These tests do more than others before what they wait for comes."""
-    if "page" in request.fixturenames:
-        request.getfixturevalue("page").set_default_timeout(PATIENCE * 1000)
-
-
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
@@ -81,7 +73,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program
 
 
 class Program:
-    """The staged page in a process, again and again on the same port."""
+    """The staged page in a process that is started again and again on the same port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -114,7 +106,7 @@ class Program:
 
 
 def subscriptions(service: JobService) -> int:
-    """How many pages are kept up to date about the service's jobs."""
+    """Return the number of pages that are kept up to date about the service's jobs."""
     return sum(
         isinstance(one, types.GeneratorType)
         and one.gi_code is watch.watch.__code__
@@ -159,14 +151,14 @@ def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: P
         page.reload(wait_until="domcontentloaded")
         status(page, state="running", frames=33, job=job)
     status(second, state="running", frames=33, job=job)
-    wait_until(lambda: subscriptions(stand.service) == 2, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 2)
     stand.engine.go(1000)
     for tab in (page, second):
         status(tab, state="finished", job=job)
     second.close()
-    wait_until(lambda: subscriptions(stand.service) == 1, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 1)
     page.goto("about:blank")
-    wait_until(lambda: subscriptions(stand.service) == 0, PATIENCE)
+    wait_until(lambda: subscriptions(stand.service) == 0)
 
 
 def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path) -> None:
@@ -193,13 +185,13 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
     status(page, state="running")
 
     def all_over() -> bool:
-        page.wait_for_timeout(100)  # lets the browser's messages in
+        page.wait_for_timeout(100)  # processes the browser's messages
         running, waiting = stand.service.open_jobs()
         for job in (*waiting, *filter(None, [running])):
             stand.service.cancel(job.id)
         return not asked and stand.service.open_jobs() == (None, ())
 
-    wait_until(all_over, PATIENCE)
+    wait_until(all_over)
     assert set(answers) == {200}
     assert 1 <= len(stand.service.jobs(200)) <= 51
     assert faults == []
@@ -261,7 +253,7 @@ def test_everything_is_reached_by_tab_and_seen(page: Any) -> None:
         if now is None or now["number"] < len(walked):
             break
         walked.append(now)
-    # What stays at the window's edge must not lie over what has the focus.
+    # Elements fixed at the window's edge must not cover the element that has the focus.
     assert not [one["html"] for one in walked if one["covered"]]
     unseen = [f"{one['name']}: {one['html']}" for one in walked if not one["seen"]]
     assert not unseen, "\n".join(unseen)

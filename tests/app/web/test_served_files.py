@@ -1,4 +1,4 @@
-"""Which files the page hands out, and which it takes."""
+"""Tests of which files the page serves, and which it accepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL_UPLOAD = 2**20
 
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """A page without a password, whose uploads are bounded tightly."""
+    """Serve a page without a password that accepts only small uploads."""
     folder = tmp_path_factory.mktemp("stand")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
@@ -35,11 +35,11 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 @pytest.fixture(scope="module")
 def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished job, with everything in it that a job's folder may hold, and more."""
+    """Return the folder of a finished job, with all that such a folder may hold, and more."""
     photo = write_photo(tmp_path_factory.mktemp("photo") / "photo.png")
     job = stand.service.submit(GenerationRequest(image=str(photo), seconds=1))
     stand.engine.go(1000)
-    wait_until(lambda: stand.service.job(job.id).is_over, 60)
+    wait_until(lambda: stand.service.job(job.id).is_over)
     for name in (
         "sections/0001.safetensors",
         "page.html",
@@ -63,7 +63,7 @@ def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _other_job(parent: Path) -> Path:
-    """The folder of a job that lies beside the outputs folder."""
+    """Return the folder of a job that lies beside the outputs folder."""
     folder = parent / "other-outputs" / "job"
     folder.mkdir(parents=True)
     (folder / "request.json").write_text("{}")
@@ -191,7 +191,7 @@ def test_an_upload_never_runs(stand: Stand) -> None:
 
 
 def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Path and content of each message that takes a picture, as the page and programs send it."""
+    """Return path and content of each message with a picture, as the page and programs send it."""
     config = json.loads(ask(stand.url, "/config").body)
     parts = {part["id"]: part for part in config["components"]}
     for handler in config["dependencies"]:
@@ -209,7 +209,7 @@ def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[st
 
 
 def send(stand: Stand, image: dict[str, Any]) -> int:
-    """Sends all of them, and waits for their answers. Returns how many jobs that made."""
+    """Send all of them, wait for their answers, and return the number of jobs that this made."""
     before = len(stand.service.jobs(1000))
     for path, message in messages(stand, image):
         answer = ask(stand.url, f"/gradio_api/{path}", method="POST", data=message)

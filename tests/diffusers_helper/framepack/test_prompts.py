@@ -1,4 +1,4 @@
-"""The text around a prompt, and how long a prompt may be."""
+"""Tests of the text around a prompt, and of how long a prompt may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accounting device counts what a GPU would hold, and refuses what would pass the cap."""
+"""Tests that the accounting device counts what a GPU would hold, and refuses what would exceed the cap."""
 
 from __future__ import annotations
 
@@ -106,6 +106,18 @@ def test_host_tensors_count_once_they_are_adopted_or_moved(account: Account) -> 
     del moved, product
     assert account.allocated_bytes == 0
     del weight, copy
+
+
+def test_what_is_written_into_a_host_tensor_stays_the_hosts(account: Account) -> None:
+    host = floats(1000)
+    with account:
+        weight = torch.ones(1000)
+        torch.add(weight, weight, out=host)
+        host[:10].copy_(weight[:10])
+        host += weight
+        assert account.allocated_bytes == 4000
+    assert host.sum() == 3000 - 10
+    del weight
 
 
 def test_a_released_tensor_is_not_taken_off_twice(account: Account) -> None:

@@ -1,4 +1,4 @@
-"""Flushing gives memory back in three ways and says how much by each; the HIP library here is a stand-in."""
+"""Tests that a flush returns memory in three ways and reports each, with a stand-in for the HIP library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 LOGGER = "diffusers_helper.memory.flush"
 MIB = 1024**2
 
-# A pool of 64 MiB that remembers its calls and can be told to fail.
+# A pool of 64 MiB that records its calls and can be told to fail.
 SOURCE = """
 #include <stddef.h>
 #include <stdint.h>
@@ -67,7 +67,7 @@ class Hip:
         ctypes.c_int.in_dll(self._library, "trim_status").value = trim
 
     def unload(self) -> None:
-        """As often as it was opened, so that no other test finds it."""
+        """Close it as often as it was opened, so that no other test finds it."""
         close = ctypes.CDLL(None).dlclose
         for _ in range(100):
             if str(self._path) not in Path("/proc/self/maps").read_text(encoding="utf-8"):
@@ -80,9 +80,7 @@ def compiled(folder: Path, name: str, *options: str) -> Path:
     assert COMPILER
     source, library = folder / "hip.c", folder / name
     source.write_text(SOURCE, encoding="utf-8")
-    subprocess.run(
-        [COMPILER, "-shared", "-fPIC", *options, "-o", str(library), str(source)], check=True, timeout=120
-    )
+    subprocess.run([COMPILER, "-shared", "-fPIC", *options, "-o", str(library), str(source)], check=True)
     return library
 
 
@@ -90,7 +88,7 @@ def compiled(folder: Path, name: str, *options: str) -> Path:
     params=["libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7.2.70200", "libamdhip64-1f3.so.7"]
 )
 def hip(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hip]:
-    """Under the names it has in ROCm and in torch's packages."""
+    """Provide it under the names that it has in ROCm and in torch's packages."""
     hip = Hip(compiled(tmp_path, request.param, "-DWITH_ATTRIBUTES"))
     yield hip
     hip.unload()
@@ -118,7 +116,9 @@ def test_the_stages_are_the_documents_nine() -> None:
 
 def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixture) -> None:
     assert flush_rocm_allocator("worker-start") == FlushReport("worker-start")
-    assert AccountingDevice().flush("post-vae-decode", 1.5) == FlushReport("post-vae-decode")
+    assert flush_rocm_allocator("post-vae-decode", 1.5, device=AccountingDevice()) == FlushReport(
+        "post-vae-decode"
+    )
     assert not log.messages
 
 
@@ -126,7 +126,7 @@ def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixt
 def test_a_library_that_is_not_loaded_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    """It lies where the loader looks first."""
+    """Place the library where the loader looks first."""
     compiled(tmp_path, "libamdhip64.so", "-DWITH_ATTRIBUTES")
     program = """
         from pathlib import Path
@@ -136,7 +136,7 @@ def test_a_library_that_is_not_loaded_is_left_alone(
     """
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     root = Path(flush.__file__).resolve().parents[2]
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, cwd=root, timeout=240)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, cwd=root)
 
 
 @needs_compiler
@@ -186,7 +186,7 @@ def test_a_rocm_build_without_a_card_is_silent(tmp_path: Path, log: pytest.LogCa
 
 @needs_compiler
 def test_two_entry_points_are_enough(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    """A pool that cannot be asked for its size is trimmed all the same."""
+    """Trim a pool that cannot be asked for its size."""
     hip = Hip(compiled(tmp_path, "libamdhip64.so"))
     try:
         assert flush_rocm_allocator("worker-start") == FlushReport("worker-start", trimmed=True)
@@ -207,7 +207,7 @@ def test_a_library_too_old_for_pools_is_passed_over(tmp_path: Path, log: pytest.
 
 
 class Knot:
-    """Refers to itself, so that only the garbage collector ends it."""
+    """An object that refers to itself, so that only the garbage collector frees it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor, self.self = tensor, self
@@ -222,7 +222,7 @@ def test_tensors_that_are_garbage_are_given_back_and_counted(stage: str) -> None
             Knot(torch.zeros(MIB, dtype=torch.uint8))
             kept = torch.zeros(1000, dtype=torch.uint8)
         assert device.allocated_bytes() == MIB + 1000
-        assert device.flush(stage) == FlushReport(stage, gc_bytes=MIB)
+        assert flush_rocm_allocator(stage, device=device) == FlushReport(stage, gc_bytes=MIB)
         assert device.allocated_bytes() == 1000
     finally:
         gc.enable()
@@ -236,7 +236,7 @@ def test_after_an_exception_old_garbage_goes_too() -> None:
     gc.collect()
     gc.collect()
     del knot
-    assert device.flush("exception-cleanup").gc_bytes == MIB
+    assert flush_rocm_allocator("exception-cleanup", device=device).gc_bytes == MIB
     assert device.allocated_bytes() == 0
 
 
@@ -244,11 +244,11 @@ def test_after_an_exception_old_garbage_goes_too() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_on_a_gpu_each_way_gives_back() -> None:
     device = CudaDevice()
-    before = device.flush("worker-start")
+    before = flush_rocm_allocator("worker-start", device=device)
     tensor = torch.zeros(256 * MIB, dtype=torch.uint8, device=device.torch_device)
     assert device.allocated_bytes() >= 256 * MIB
     del tensor
-    report = device.flush("post-vae-decode")
+    report = flush_rocm_allocator("post-vae-decode", device=device)
     assert report.cache_bytes >= 256 * MIB
     assert report.trimmed
     assert report.pool_bytes == 0

@@ -1,4 +1,4 @@
-"""The console lines of the memory document, word for word, on the accounting device."""
+"""Tests of the console lines of the memory document, word for word, on the accounting device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGGER = "diffusers_helper.memory.status"
 
 
 class Filled(AccountingDevice):
-    """A device that says of itself what a test wants."""
+    """A device that reports what a test wants."""
 
     def __init__(self, allocated_gb: float, reserved_gb: float, free_gb: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The store: what it loads, unloads and flushes, in which order, and that nothing stays behind."""
+"""Tests of what the store loads, unloads and flushes, in which order, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.memory.flush import FLUSH_STAGES
 from diffusers_helper.memory.store import Move, Store
-from diffusers_helper.planning.budget import (
-    Budget,
-    Demand,
-    DoesNotFit,
-    JobPlan,
-    Stage,
-    Weights,
-    plan_job,
-)
+from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, Stage, Weights, plan_job
 from tests.support.moves import DOCUMENT, SECTION, moves
 
 KB = 1024
 SIDE = 64  # 16 KB a layer in fp32
-# The memory document's pattern, one model at a time; encoders load one after the other, as each is large.
+# The pattern of the memory document, one model at a time: the encoders load one by one, as each is large.
 USES = (
     ("text", "text_encoder"),
     ("text_2", "text_encoder_2"),
@@ -143,7 +135,7 @@ def test_what_is_streamed_is_counted_as_the_plan_says() -> None:
 
 
 class Trouble(RuntimeError):
-    """What ends a stage in a test."""
+    """An exception that ends a stage in a test."""
 
 
 def use_and_fail(store: Store, others: int) -> None:
@@ -173,7 +165,7 @@ def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
 
 
 def new_store_of(store: Store) -> Store:
-    """Another one over the same networks."""
+    """Return another store over the same networks."""
     return Store(AccountingDevice(), store._source, plan_for(1000))
 
 

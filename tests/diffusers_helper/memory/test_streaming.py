@@ -1,4 +1,4 @@
-"""Streaming changes where weights are, never a result: same bits, exact counts, and nothing left behind."""
+"""Tests that streaming moves weights and changes no result: same bits, exact counts, nothing left behind."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import Layout, weights_of
+from tests.support.jobs import PATIENCE
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> HunyuanVideoFramepackTransformer3DModel:
-    """Three double and five single blocks of different sizes, memory-mapped as a loaded model's are."""
+    """Return three double and five single blocks of different sizes, memory-mapped as a model's are."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         made = HunyuanVideoFramepackTransformer3DModel(
@@ -125,7 +126,7 @@ def test_weights_go_back_to_the_file_they_are_mapped_from(
 def test_resident_weights_and_slots_are_aligned(
     network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
 ) -> None:
-    assert any(parameter.data_ptr() % 64 for parameter in network.parameters())  # as they lie in the file
+    assert any(parameter.data_ptr() % 64 for parameter in network.parameters())  # as they are in the file
     seen: list[int] = []
     blocks = blocks_of(network)
     hook = blocks[2].register_forward_pre_hook(
@@ -146,7 +147,7 @@ def test_resident_weights_and_slots_are_aligned(
 def test_the_ring_holds_no_more_than_its_slots(
     network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
 ) -> None:
-    """Copies that have begun are never more than slots ahead of the blocks that have been run."""
+    """Count copies that have begun: they are never more than `slots` ahead of the blocks that have run."""
     lock = threading.Lock()
     held, most = 0, 0
 
@@ -169,14 +170,14 @@ def test_the_ring_holds_no_more_than_its_slots(
 def test_the_next_block_is_copied_while_one_computes(
     network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
 ) -> None:
-    """A block does not return before the next one's copy is there: this would hang if they took turns."""
+    """Let each block wait for the next one's copy: without overlap the test would hang."""
     copied = [threading.Event() for _ in range(8)]
     residency.trace = lambda what, index: copied[index].set() if what == "copied" else None
     blocks = blocks_of(network)
     waited: list[bool] = []
     for index in range(7):
         blocks[index].register_forward_pre_hook(
-            lambda *_, index=index: waited.append(copied[index + 1].wait(timeout=60))
+            lambda *_, index=index: waited.append(copied[index + 1].wait(PATIENCE))
         )
     residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
     try:
@@ -188,7 +189,7 @@ def test_the_next_block_is_copied_while_one_computes(
 
 
 class Trouble(RuntimeError):
-    """What a block raises in a test."""
+    """An exception that a block raises in a test."""
 
 
 def failing(*_: object) -> None:

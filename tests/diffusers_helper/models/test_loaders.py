@@ -1,4 +1,4 @@
-"""Parts are found where the registry says, loaded as published, and refused when they do not fit."""
+"""Tests that parts are found where the registry says, loaded as published, and checked for their fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = "framepack-f1"
 
 @pytest.fixture(scope="module")
 def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hub cache with the toy model. Read-only by agreement."""
+    """Return a hub cache with the toy model. Tests only read it."""
     cache = tmp_path_factory.mktemp("hub")
     write_published(cache, find_model(MODEL))
     return cache
@@ -35,7 +35,7 @@ def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cache(downloaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it as this process's cache, and no hub in reach."""
+    """Use a copy of it as this process's cache, with no hub in reach."""
     own = tmp_path / "hub"
     shutil.copytree(downloaded, own)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(own))
@@ -97,7 +97,7 @@ def test_text_is_encoded_without_the_template(cache: Path) -> None:
     with torch.inference_mode():
         empty = encode_states(encoder, tokenizer, "")
         short, long = (encode_states(encoder, tokenizer, text) for text in ("the", "the video " * 300))
-        assert empty.shape[1] == 1  # what ends a turn
+        assert empty.shape[1] == 1  # the token that ends a turn
         assert 1 < short.shape[1] < 5
         assert long.shape[1] == 256
         pooled = [encode_pooled(models.part("text_encoder_2"), models.part("tokenizer_2"), t) for t in "ab"]
@@ -113,7 +113,7 @@ def test_a_prompt_is_measured_by_the_downloaded_tokenizer(cache: Path, tmp_path:
     check_prompt(tiny_request(scene, prompt="short", negative="the video " * 300), find_model(MODEL))
     with pytest.raises(InputError, match="negative has"):
         check_prompt(tiny_request(scene, negative="the video " * 300, cfg=2.0), find_model(MODEL))
-    # Nothing is known of a model that is not here yet.
+    # Nothing is known about a model that is not on this machine yet.
     shutil.rmtree(part_folder(cache, find_model(MODEL), "tokenizer"))
     check_prompt(long, find_model(MODEL))
 
@@ -136,7 +136,7 @@ def test_a_download_that_was_broken_off_is_not_taken_for_whole(cache: Path) -> N
 
 @pytest.fixture
 def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    """A model folder to damage."""
+    """Return a model folder to damage."""
     own = tmp_path / "model"
     shutil.copytree(tiny_model, own)
     return own

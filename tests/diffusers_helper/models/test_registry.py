@@ -1,4 +1,4 @@
-"""Which models there are and what is known of them before anything is loaded."""
+"""Tests of which models exist, and of what is known about them before anything is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diffusers_helper.models.registry import DEFAULT_MODEL, PARTS, ModelInfo, fi
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model folder with every part, all empty."""
+    """Return a model folder with every part, all empty."""
     for part in PARTS:
         (tmp_path / "toy" / part).mkdir(parents=True)
     return tmp_path / "toy"

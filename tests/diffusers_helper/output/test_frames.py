@@ -1,4 +1,4 @@
-"""The small picture of a section shows the middle of what that section adds."""
+"""Tests that the small picture of a section shows the middle of what that section adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diffusers_helper.packing import MODES, Mode, plan_sections
 def test_each_section_shows_its_own_middle(mode: Mode, tmp_path: Path) -> None:
     plan = plan_sections(3.6, mode=mode)
     for section in plan:
-        # Frames that grow lighter with their place in the decode, 0.02 each from black.
+        # Each frame is lighter by 0.02 than the one before it in the decode, beginning with black.
         levels = torch.arange(section.decoded_frames) * 0.02 - 1
         frames = levels.view(-1, 1, 1, 1).expand(-1, 64, 384, 3)
         path = write_thumbnail(tmp_path / "thumbs", section, frames, mode)

@@ -1,4 +1,4 @@
-"""The job's folder: its layout, and files that are there in one piece or not at all."""
+"""Tests of a job's folder: its layout, and files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_outputs_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"cannot be written .*; expected a writable folder") as caught:
             JobFolder.create(outputs)
         assert str(outputs) in caught.value.message
-        assert "--out" in caught.value.remedy
+        assert caught.value.setting == "outputs"
 
 
 def test_a_folder_is_never_given_to_two_jobs(tmp_path: Path) -> None:

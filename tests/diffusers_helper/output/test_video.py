@@ -1,4 +1,4 @@
-"""The video that grows: what is in the file after each section, in both orders."""
+"""Tests of the growing video: the contents of the file after each section, in both orders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_each_version_shows_the_clip_so_far(tmp_path: Path, clip: np.ndarray, mo
         expected = visible(clip, section.total_frames, mode)
         shown = read(version)
         assert shown.shape == expected.shape
-        # Provisional frames too: each frame of the clip is closest to itself, far from its neighbours.
+        # Each frame, provisional ones included, is closest to its own original and far from its neighbours.
         assert psnr(shown, expected).min() > 30
     assert video.frames == FRAMES
 
@@ -76,7 +76,7 @@ def test_time_stamps_count_frames_without_gap_from_zero(tmp_path: Path, clip: np
         assert stream.duration * stream.time_base == Fraction(FRAMES, 30)
         assert container.duration == round(FRAMES * 1e6 / 30)
     edits = [payload for name, payload in boxes(path.read_bytes()) if name.endswith("/elst")]
-    # One edit: from the first frame's own time, which the reordering delays by two frames, at full speed.
+    # The one edit begins at the first frame's time, which reordering delays by two frames, at full speed.
     (version_flags, count, duration, start, rate) = struct.unpack(">IIIII", edits[0])
     assert (len(edits), version_flags, count, rate) == (1, 0, 1, 1 << 16)
     assert duration == FRAMES * 1000
@@ -88,7 +88,7 @@ def test_no_seam_and_the_pixels_of_a_one_shot_encode(tmp_path: Path, clip: np.nd
     grown = write(tmp_path / "grown", clip, mode)
     one_shot = writer(tmp_path / "one").add_section(clip, None)
     assert psnr(read(grown), read(one_shot)).min() > 35
-    # Luma alone for the rest: what halving the chroma costs hangs on the picture, not on the encoder.
+    # The rest compares luma alone: the loss from halved chroma depends on the picture, not on the encoder.
     source = clip.astype(np.float64) @ [0.2126, 0.7152, 0.0722] * 219 / 255 + 16
     shown, reference = psnr(read_luma(grown), source), psnr(read_luma(one_shot), source)
     assert abs(shown.mean() - reference.mean()) < 0.3
@@ -175,7 +175,7 @@ write(Path(sys.argv[1]), scene(int(sys.argv[2])), sys.argv[3])
 def test_same_frames_same_bytes_in_any_process(tmp_path: Path, clip: np.ndarray, mode: Mode) -> None:
     first = write(tmp_path / "a", clip, mode).read_bytes()
     assert write(tmp_path / "b", clip, mode).read_bytes() == first
-    # One core and another time zone, hash seed and clock second must not show.
+    # The number of cores, the time zone, the hash seed and the time must not change the file.
     environment = {**os.environ, "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
     arguments = [sys.executable, "-c", _WRITE, str(tmp_path / "c"), str(FRAMES), mode]
     subprocess.run(arguments, check=True, env=environment, cwd=Path(__file__).parents[3])
@@ -198,7 +198,7 @@ def test_the_file_is_what_browsers_take_and_carries_no_stamp(tmp_path: Path, cli
         codec = stream.codec_context
         assert (codec.name, codec.profile, codec.pix_fmt) == ("h264", "High", "yuv420p")
         assert (codec.width, codec.height) == (96, 64)
-        # As the stream's own header says it, read without the container: bt709 three times, limited range.
+        # The stream's own header, read without the container, must say bt709 three times and limited range.
         frame = next(container.decode(stream))
         assert (frame.colorspace, frame.color_range) == (1, 1)
         tags = (codec.color_primaries, codec.color_trc, codec.colorspace, codec.color_range)
@@ -305,7 +305,7 @@ lengths = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5)).filter(any), 
 
 
 @both_modes
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(lengths=lengths)
 def test_any_lengths_in_any_order(mode: Mode, lengths: list[tuple[int, int]]) -> None:
     fixed: list[int] = []

@@ -1,4 +1,4 @@
-"""The video that grows, in Chromium: it loads, knows its length and seeks to the exact frame."""
+"""Tests of the growing video in Chromium: it loads, knows its length and seeks to the exact frame."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from diffusers_helper.packing import MODES, Mode
 from tests.support.clips import parts_of, writer
+from tests.support.jobs import PATIENCE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -25,7 +26,7 @@ pytestmark = [
 ]
 FRAMES = 36 * 3 + 1
 
-# A blob has the page's own origin, so that the canvas may be read back.
+# A blob has the page's own origin, so that the script may read the canvas.
 LOAD = """async (data) => {
     const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
     const video = document.createElement('video');
@@ -64,7 +65,7 @@ PLAY = """async () => {
 
 
 def colours() -> np.ndarray:
-    """One plain colour a frame, (FRAMES, 3), each far from its neighbours', strong hues among them."""
+    """Return a plain colour per frame, (FRAMES, 3), far from its neighbours', strong hues among them."""
     k = np.arange(FRAMES)
     return np.stack([20 + 67 * k % 211, 230 - 41 * k % 197, 30 + 89 * k % 199], -1).astype(np.uint8)
 
@@ -73,8 +74,10 @@ def colours() -> np.ndarray:
 def page() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser.new_page()
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE * 1000)
+        yield page
         browser.close()
 
 
@@ -89,7 +92,7 @@ def test_chromium_plays_every_version_and_seeks_to_the_frame(page: Any, tmp_path
         facts = page.evaluate(LOAD, base64.b64encode(version.read_bytes()).decode())
         assert (facts["width"], facts["height"]) == (96, 64)
         assert facts["duration"] == facts["seekable"] == pytest.approx(video.frames / 30, abs=1e-3)
-        # Before any seek: the first frame is what a page shows of a video at rest.
+        # Look before any seek, since a page shows the first frame of a video at rest.
         assert np.abs(np.array(page.evaluate(COLOUR_AT, None)) - shown[0].astype(int)).max() < 12
         last = video.frames - 1
         for frame in sorted({last, 0, last // 2, *range(35, last, 36), *range(36, last, 36)}, reverse=True):

@@ -1,4 +1,4 @@
-"""The video that grows, after death, a full disk and lost files: nothing is lost, nothing is half there."""
+"""Tests of the growing video after a death, a full disk and lost files: nothing is lost or incomplete."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ for final, pending in parts_of(scene(int(sys.argv[4])), mode):
 def test_death_just_before_any_rename_costs_nothing_that_was_shown(
     tmp_path: Path, clip: np.ndarray, mode: Mode, renames: int
 ) -> None:
-    # A section renames segment, provisional segment, version and sums: death comes in section 2.
+    # A section renames four files (segment, provisional segment, version, sums), so this is in section 2.
     arguments = [sys.executable, "-c", _DIE, str(tmp_path / "dead"), mode, str(renames), str(FRAMES)]
     assert subprocess.run(arguments, cwd=Path(__file__).parents[3]).returncode == 9
     video = writer(tmp_path / "dead", mode)

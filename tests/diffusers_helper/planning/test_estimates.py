@@ -1,4 +1,4 @@
-"""Estimated working sets against what the accounting device counts, sizes from files, and calibration."""
+"""Tests of estimated working sets against the accounting device, of sizes from files, and of calibration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.backend import ROCM, Backend
-from diffusers_helper.planning.budget import GB
 from diffusers_helper.planning.estimates import (
     Calibration,
     demands,
@@ -26,6 +25,7 @@ from diffusers_helper.planning.estimates import (
     transformer_bytes,
 )
 from diffusers_helper.planning.networks import networks, safetensors_header
+from diffusers_helper.units import GB
 
 DEMO = networks(find_model("demo"), on_cpu=True)
 FULL = networks(find_model("framepack-i2v"), on_cpu=False)
@@ -67,7 +67,7 @@ def test_videos_of_both_kinds_are_estimated_from_above() -> None:
 @pytest.mark.parametrize(("height", "width", "tile"), [(64, 64, 256), (64, 96, 64)])
 def test_the_vae_is_estimated_from_above(height: int, width: int, tile: int) -> None:
     for result in vae(8, 1, height, width, tile, torch.float32):
-        # So few channels make the frames weigh, which fp32 on a CPU does not copy.
+        # With so few channels the frames dominate, and fp32 on a CPU does not copy them.
         assert 0.99 < result.ratio < 1.1, result
 
 
@@ -133,7 +133,7 @@ def test_smaller_tiles_need_less() -> None:
 
 
 def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "memory.json"
+    file = tmp_path / "cache" / "calibration.json"
     assert Calibration.read(file, "cpu") == Calibration()
     Calibration({"decode": 1.5}).write(file, "gfx1100")
     Calibration({"sample": 2.0}).write(file, "cpu")
@@ -149,9 +149,9 @@ def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
     "text", ["{", "[]", '{"cpu": {"sample": "x"}}', '{"cpu": {"sample": 0}}', '{"cpu": 5}']
 )
 def test_a_calibration_of_no_use_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "memory.json"
+    file = tmp_path / "calibration.json"
     file.write_text(text)
-    with pytest.raises(InputError, match=r"memory\.json"):
+    with pytest.raises(InputError, match=r"calibration\.json"):
         Calibration.read(file, "cpu")
 
 

@@ -1,4 +1,4 @@
-"""What plans are made from: real tokens, the files that are here, and what the machine has taught."""
+"""Tests of what plans are made from: real tokens, the files at hand, and what the machine has learned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diffusers_helper.machine.kernels import keep_kernel, seen_kernel
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import GB, Weights
+from diffusers_helper.planning.budget import Weights
 from diffusers_helper.planning.job import (
     FORGET,
     VideoPlan,
@@ -31,6 +31,8 @@ from diffusers_helper.planning.job import (
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.recovery import Level
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB
+from tests.support.jobs import PATIENCE
 from tests.support.published import part_folder, write_published
 
 FULL = find_model("framepack-i2v")
@@ -40,7 +42,7 @@ CPU = profile_for(Machine("cpu", "", "CPU", 32 * GB), {})
 
 @pytest.fixture(scope="module")
 def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hub cache with toy-size weights under the published model's names. Read-only by agreement."""
+    """Return a hub cache with toy-size weights under the published model's names. Tests only read it."""
     cache = tmp_path_factory.mktemp("hub")
     write_published(cache, FULL)
     return cache
@@ -94,7 +96,7 @@ def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
         assert network.weights == Weights(name, *sizes)
     plan = plan_video(wish(resolution=64), FULL, CPU)
     sample = plan.job.stage("sample")
-    assert sample.resident_blocks == (0, 1)  # and not those of the table's sixty
+    assert sample.resident_blocks == (0, 1)  # instead of the table's sixty
     file = weights_file(FULL)
     assert file is not None
     assert file.parent == part_folder(hub, FULL, "transformer")
@@ -113,7 +115,7 @@ def test_a_download_that_is_not_whole_counts_as_none(
 
 
 def learn(facts: Facts, level: Level, **settings: object) -> None:
-    """As a job of this size does that ran out of memory."""
+    """Record what a job of this size records when it runs out of memory."""
     learned_levels(facts, wish(**settings), FULL, RADEON, 640, 608).write(level)
 
 
@@ -136,7 +138,7 @@ def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
     assert note.startswith("Memory ran out on this card before, so the plan is smaller")
     assert "GB of weights stay on the device instead of" in note
     assert FORGET in note
-    # Another cap, another size and another card have not learned that.
+    # The record does not apply to another cap, another size or another card.
     assert plan_with(facts, preserved_gb=0, vram_cap_gb=16).notes == ()
     other = plan_video(wish(preserved_gb=0), FULL, RADEON, shape=(320, 320), learned=facts)
     assert other.notes == ()
@@ -156,7 +158,7 @@ def test_smaller_tiles_are_learned_too(tmp_path: Path) -> None:
 
 
 def test_page_and_engine_name_a_card_alike(tmp_path: Path) -> None:
-    """The kernel calls it by the maker's name, torch by another, and they count its memory differently."""
+    """Compare both names: the kernel uses the maker's name, torch another, and their memory sizes differ."""
     facts = Facts(tmp_path / "smaller.json")
     learn(facts, Level(weights=2))
     by_torch = profile_for(Machine("rocm", "gfx1100", "AMD Radeon RX 7900 XTX", 24 * GB - 25 * 1024**2), {})
@@ -189,7 +191,7 @@ def test_the_disks_speed_is_that_of_reading(monkeypatch: pytest.MonkeyPatch) -> 
     speed = disk_speed(file)
     assert speed is None or speed > 1000
     assert disk_speed(file.parent / "none") is None
-    # A slow disk is given up after its time, at most one block later.
+    # Measuring a slow disk stops when its time is over, at most one block later.
     reads: list[int] = []
     real = disk.os.readv
 
@@ -210,7 +212,7 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
 
     def slow(file: Path) -> float:
         asked.append(threading.current_thread().name)
-        assert may_answer.wait(60)
+        assert may_answer.wait(PATIENCE)
         return 3e9
 
     monkeypatch.setattr(disk, "disk_speed", slow)
@@ -222,7 +224,7 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
     speeds.wait()
     assert speeds.ask(file) == 3e9
     assert asked == ["disk"]
-    assert DiskSpeeds(facts).measure(file.with_name("other.safetensors")) == 3e9  # by the next program, too
+    assert DiskSpeeds(facts).measure(file.with_name("other.safetensors")) == 3e9  # also for the next program
     assert len(asked) == 1
 
 

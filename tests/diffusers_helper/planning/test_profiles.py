@@ -1,4 +1,4 @@
-"""Which card is found from the kernel's files, what its profile says, and whose environment wins."""
+"""Tests of which card is found in the kernel's files, of its profile, and of whose environment wins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from app.jobs.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
-from diffusers_helper.planning.budget import gb_bytes
 from diffusers_helper.planning.profiles import (
     FAMILIES,
     Machine,
@@ -23,6 +22,7 @@ from diffusers_helper.planning.profiles import (
     family_of,
     profile_for,
 )
+from diffusers_helper.units import gb_bytes
 from tests.support.jobs import wait_until
 from tests.support.machines import GB, write, write_card, write_memory
 
@@ -99,7 +99,7 @@ def test_a_containers_limit_counts_as_the_memory(tmp_path: Path) -> None:
     assert host_memory(tmp_path).total == 64 * GB
 
 
-# Cap and preserved memory in GB, as the page shows them at first.
+# Cap and preserved memory in GB, as the page first shows them.
 @pytest.mark.parametrize(
     ("arch", "total", "cap", "preserved"),
     [
@@ -216,7 +216,7 @@ def test_the_engine_starts_with_the_profiles_environment(
     )
     engine = EngineProcess((sys.executable, "-c", code, str(file)))
     engine.start()
-    wait_until(file.exists, 60)
+    wait_until(file.exists)
     engine.close()
     found = json.loads(file.read_text())
     assert found["MIOPEN_FIND_MODE"] == "NORMAL"

@@ -1,4 +1,4 @@
-"""Out of memory: known by its texts, answered by smaller plans, remembered, and at last explained."""
+"""Tests of out-of-memory errors: recognised by their texts, answered by smaller plans, stored, explained."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
+from diffusers_helper.job_memory import JobMemory
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -25,11 +26,13 @@ from diffusers_helper.memory.shortage import (
 )
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import Result
-from diffusers_helper.planning.budget import GB, Budget, Demand, Stage, Weights
+from diffusers_helper.planning.budget import Budget, Demand, Stage, Weights
 from diffusers_helper.planning.job import plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels, Level
 from diffusers_helper.runner import Runner
+from diffusers_helper.units import GB
+from diffusers_helper.vae import engine
 from tests.support.making import make, tiny_request, write_scene
 
 NUMBERS = (
@@ -85,11 +88,11 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "first"),
     [
-        (CUDA, "shortage", "smaller resolution"),
-        (PIECES, "fragmentation", "Start Longtake anew"),
+        (CUDA, "shortage", "smaller `resolution`"),
+        (PIECES, "fragmentation", "Restart Longtake"),
         (HIP, "driver", "GTT"),
         (HSA, "driver", "GTT"),
-        ("CUDA error: out of memory", "shortage", "smaller resolution"),
+        ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
     ],
 )
 def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
@@ -108,9 +111,9 @@ def test_the_numbers_are_read() -> None:
     outside = shortage.outside
     assert outside is not None
     assert outside / GB == pytest.approx(107.87 - 53.28 - 36.65 - 0.16, abs=0.01)
-    assert any("17.78 GB are held outside" in step for step in advice(shortage))
+    assert any("17.8 GB are held outside" in step for step in advice(shortage))
     error = OutOfDeviceMemory(shortage)
-    assert "the driver refused 8.00 GB although 53.28 GB were free" in error.message
+    assert "the driver refused 8 GB although 53.3 GB were free" in error.message
     assert error.remedy.startswith("1. ")
 
 
@@ -134,7 +137,7 @@ def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
         assert steps.plan.peak_bytes <= 1000
     assert held == sorted(held, reverse=True)
     assert len(set(held)) == MAX_STEPS + 1 == steps.retries + 1
-    assert held[-1] == 50  # what the VAE needs anyway
+    assert held[-1] == 50  # the least that the VAE needs
 
 
 def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
@@ -171,7 +174,7 @@ def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> Non
     assert LearnedLevels(Facts(file), "x").read() == Level(1, 0)
 
 
-# Whole jobs, with a stage that runs out of memory when it is told to.
+# Whole jobs, with a stage that runs out of memory on demand
 
 
 @pytest.fixture(scope="module")
@@ -181,18 +184,19 @@ def undisturbed(deep_models: Models, small_scene: Path, tmp_path_factory: pytest
 
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str | None]], None]:
-    """Has a function of the pipeline raise these texts in turn, and do its work for None and ever after."""
+    """Let a function raise these texts in turn, and work for None and after the last."""
 
     def install(name: str, texts: list[str | None]) -> None:
-        real, left = getattr(pipeline, name), iter(texts)
+        module = pipeline if hasattr(pipeline, name) else engine
+        real, left = getattr(module, name), iter(texts)
 
-        def double(*given: Any) -> Any:
+        def double(*given: Any, **named: Any) -> Any:
             text = next(left, None)
             if text is not None:
                 raise RuntimeError(text)
-            return real(*given)
+            return real(*given, **named)
 
-        monkeypatch.setattr(pipeline, name, double)
+        monkeypatch.setattr(module, name, double)
 
     return install
 
@@ -217,7 +221,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert finished.retries == 2
     assert finished.bytes_streamed > 0
     assert [message.partition(";")[0] for message in messages(events)] == [
-        "The device's memory ran out while sampling"
+        "The device's memory ran out while denoising"
     ] * 2
     assert "Trying again (2 of at most 3)" in messages(events)[1]
     stages = [event.stage for event in events if isinstance(event, StageStarted)]
@@ -230,7 +234,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert isinstance(finished, Finished)
     assert (finished.retries, messages(events)) == (0, [])
     assert finished.bytes_streamed > 0
-    # The page plans what the engine did.
+    # The page makes the plan that the engine followed.
     info = deep_models.info
     profile = profile_for(Machine("cpu", "", "CPU", host_memory().total), {})
     plan = plan_video(tiny_request(small_scene), info, profile, shape=(64, 64), learned=local.learned)
@@ -241,11 +245,12 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert "of weights stay on the device instead of" in note
 
 
+@pytest.mark.slow
 def test_decoding_goes_on_in_smaller_tiles(
     deep_models: Models, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
     picture = write_scene(tmp_path / "large.png", 128, 128)
-    fail("decode_latents", [PIECES])
+    fail("decode_pass", [PIECES])
     request = tiny_request(picture, resolution=128, steps=1)
     _, events = make(request, deep_models, tmp_path / "job")
     finished = events[-1]
@@ -260,27 +265,27 @@ def test_decoding_goes_on_in_smaller_tiles(
 def test_a_retry_begins_when_what_failed_is_gone(
     deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exception's frames held tensors; the flush comes after their death."""
+    """Flush only after the exception's frames, which held tensors, are gone."""
     alive: list[int] = []
     kept: list[Any] = []
-    real = pipeline.decode_latents
+    real = engine.decode_pass
 
-    def double(vae: Any, *given: Any) -> Any:
+    def double(family: Any, *given: Any, **named: Any) -> Any:
         if not kept:
-            held = torch.empty(1000) + vae.decoder.conv_out.conv.bias.sum()
+            held = torch.empty(1000) + family._vae.decoder.conv_out.conv.bias.sum()
             kept.append(True)
             raise torch.OutOfMemoryError(f"{CUDA} {held.shape}")
-        return real(vae, *given)
+        return real(family, *given, **named)
 
-    monkeypatch.setattr(pipeline, "decode_latents", double)
-    real_flush = pipeline.JobMemory._shrink
+    monkeypatch.setattr(engine, "decode_pass", double)
+    real_step = JobMemory.step_down
 
     def look(memory: Any, shortage: Any) -> None:
         memory.store.clear()
-        alive.append(memory.store.device.allocated_bytes())
-        real_flush(memory, shortage)
+        alive.append(memory.device.allocated_bytes())
+        real_step(memory, shortage)
 
-    monkeypatch.setattr(pipeline.JobMemory, "_shrink", look)
+    monkeypatch.setattr(JobMemory, "step_down", look)
     make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert alive == [0]
 
@@ -297,14 +302,14 @@ def test_after_three_steps_the_person_is_told_what_to_do(
 def test_a_runner_passes_the_advice_on(
     deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
-    fail("encode_picture", [HSA] * 9)
+    fail("encode_pass", [HSA] * 9)
     events: list[Event] = []
     Runner().run(
         tiny_request(small_scene, model=str(deep_model)), tmp_path / "job", events.append, CancelToken()
     )
     failed = events[-1]
     assert isinstance(failed, Failed)
-    assert failed.code == "error"
+    assert failed.code == "out_of_memory"
     assert "BlockAllocator::alloc failed" in failed.message
     assert failed.remedy.startswith("1. Look at what limits the driver")
     assert failed.remedy.count("\n") >= 6

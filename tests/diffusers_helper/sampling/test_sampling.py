@@ -1,4 +1,4 @@
-"""Schedule and samplers, against the formulas in 50 digits, diffusers, and stored vectors."""
+"""Tests of schedule and samplers against the formulas in 50 digits, diffusers, and stored vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHIFTS = (1.0, 3.0, 7.0)
 START = [1.5, -0.7, 0.3]
 
 
-# A stiff toy whose exact clean mean is known per coordinate: a narrow Gaussian, a wide one, and two points,
+# A stiff toy model with a known clean mean per coordinate: a narrow Gaussian, a wide one, and two points,
 # with a little of each coordinate leaking into the next.
 def toy_denoise(x: Tensor, sigma: Tensor) -> Tensor:
     level = float(sigma)
@@ -57,7 +57,7 @@ def exact_toy(x: list[mpmath.mpf], level: mpmath.mpf) -> list[mpmath.mpf]:
 
 
 def exact_unipc(levels: list[float]) -> list[float]:
-    """The formulas as they are published, one general linear solve a step, in 50 digits."""
+    """Compute the published formulas with one general linear solve a step, in 50 digits."""
     with mp.workdps(50):
         sigma = [mpmath.mpf(level) for level in levels[:-1]]
         lam = [-mpmath.log(level) for level in sigma]
@@ -103,7 +103,7 @@ def test_unipc_equals_the_formulas_in_50_digits(steps: int, shift: float) -> Non
     assert got.tolist() == pytest.approx(exact_unipc(sigmas.tolist()), rel=1e-9, abs=1e-9)
 
 
-# Results of `exact_unipc` (from START, steps and shift as named), stored so that they cannot drift together.
+# Results of `exact_unipc` from START, by steps and shift. They are stored, so that both sides cannot drift.
 REFERENCE = {
     (2, 7.0): [0.825708246855886, -1.04605917251689, 0.0328285018138191],
     (3, 1.0): [0.848753413284143, -2.13266302677081, 1.39873349732016],
@@ -117,10 +117,11 @@ REFERENCE = {
 @pytest.mark.parametrize(("steps", "shift"), REFERENCE)
 def test_unipc_gives_the_stored_vectors(steps: int, shift: float) -> None:
     got = sample_unipc(toy_denoise, torch.tensor(START, dtype=torch.float64), flow_sigmas(steps, shift))
-    assert got.tolist() == pytest.approx(REFERENCE[steps, shift], rel=1e-13)
+    # Processors round sines and hyperbolic tangents differently, and the toy model is stiff.
+    assert got.tolist() == pytest.approx(REFERENCE[steps, shift], rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     factors=st.lists(
         st.one_of(st.floats(1e-4, 0.1), st.floats(0.1, 0.999), st.floats(0.999, 0.99999)),
@@ -129,7 +130,7 @@ def test_unipc_gives_the_stored_vectors(steps: int, shift: float) -> None:
     )
 )
 def test_step_weights_integrate_polynomials_exactly(factors: list[float]) -> None:
-    """What each step of UniPC stands for, by quadrature, for steps from 1e-5 to 9 in lambda."""
+    """Compare each step of UniPC with the quadrature behind it, for steps from 1e-5 to 9 in lambda."""
     levels = [1.0]
     for factor in factors:
         levels.append(levels[-1] * factor)
@@ -143,7 +144,7 @@ def test_step_weights_integrate_polynomials_exactly(factors: list[float]) -> Non
         def moment(power: int) -> mpmath.mpf:
             return h * mpmath.quad(lambda u: mpmath.exp((u - 1) * h) * u**power, [0, 1])
 
-        # A rule of one node is UniPC's one half instead.
+        # With one node, UniPC uses one half instead of the rule.
         for weights, points in ((predictor, nodes[:-1]), (corrector, nodes)):
             if len(points) == 1:
                 assert weights[0] * float(points[0]) == pytest.approx(float(h) / 2, rel=1e-10)
@@ -155,7 +156,7 @@ def test_step_weights_integrate_polynomials_exactly(factors: list[float]) -> Non
 
 
 def gaussian_error(sample: Callable[..., Tensor], steps: int) -> float:
-    """Error at sigma 0.05 for data N(0.5, 0.7^2), whose path is known in closed form."""
+    """Return the error at sigma 0.05 for data N(0.5, 0.7^2), whose path is known in closed form."""
     mean, std, last = 0.5, 0.7, 0.05
 
     def spread(level: float) -> float:
@@ -226,7 +227,7 @@ def test_one_step_is_one_prediction(sample: Callable[..., Tensor]) -> None:
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_the_dtype_is_kept_and_nothing_drifts(sample: Callable[..., Tensor], dtype: torch.dtype) -> None:
-    """With a constant prediction the path is a straight line; each point of it is rounded only once."""
+    """Follow a constant prediction: the path is a straight line, whose points are rounded only once."""
     sigmas = flow_sigmas(40, 7.0)
     start, goal = torch.tensor([2.0, -1.0], dtype=dtype), torch.tensor([0.3, 0.1], dtype=dtype)
     seen: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Numbers that overflow: the VAE's are made again in fp32, also when a job goes on; latents end it."""
+"""Tests of overflow: the VAE decodes again in fp32, also in a resumed job; in latents it ends the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def request_(tmp_path: Path) -> GenerationRequest:
 
 
 def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
-    """A model whose VAE overflows in its second pass in fp16, and the types of all passes so far."""
+    """Return a model whose VAE overflows in its second pass in fp16, and the types of all passes so far."""
     models, types = load_tiny(folder), list[torch.dtype]()
 
     def overflow(module: Any, _: Any, frames: torch.Tensor) -> torch.Tensor:
@@ -39,12 +39,13 @@ def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
     return models, types
 
 
+@pytest.mark.slow
 def test_what_overflows_is_decoded_again_in_fp32(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
     models, types = overflowing(tiny_model)
     result, events = make(request_, models, tmp_path / "job", local=NARROW)
-    # The second window of the first section overflowed, and nothing was narrow from then on.
+    # The second window of the first section overflowed, and all later ones were computed in fp32.
     assert types[:2] == [torch.float16] * 2
     assert set(types[2:]) == {torch.float32}
     assert sum("VAE's numbers overflowed" in e.message for e in events if isinstance(e, Warned)) == 1
@@ -58,6 +59,7 @@ def test_what_overflows_is_decoded_again_in_fp32(
     assert result.frames == 73
 
 
+@pytest.mark.slow
 def test_a_job_that_goes_on_knows_what_overflowed(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:

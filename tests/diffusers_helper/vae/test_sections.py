@@ -1,20 +1,22 @@
-"""Decoding in windows of time that are kept gives the bits that the VAE's own decode gives."""
+"""Tests that decoding in cached windows of time gives the bits of the VAE's own decode."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from diffusers import AutoencoderKLHunyuanVideo
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffusers_helper.framepack.history import History
+from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.packing import Mode, plan_sections
-from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.passes import Pieces
-from diffusers_helper.vae.plan import Tiles
-from diffusers_helper.vae.sections import SectionDecoder
+from diffusers_helper.vae.engine import Part, VaeEngine
+from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.plan import OWN_CHUNK, Task, Tiles, VaePlan, Video
 from tests.support.making import seconds_for
 
 
@@ -23,16 +25,33 @@ def vae(tiny_model: Path) -> AutoencoderKLHunyuanVideo:
     return AutoencoderKLHunyuanVideo.from_pretrained(tiny_model / "vae").eval().requires_grad_(False)
 
 
-def noise(count: int) -> Tensor:
-    return torch.randn(1, 16, count, 2, 2, generator=torch.Generator().manual_seed(count))
+class InWindows(Guest):
+    """Plans as a job does: in the VAE's own windows of time. Remembers the parts it was asked for."""
+
+    def __init__(self, vae: nn.Module) -> None:
+        super().__init__(vae, AccountingDevice())
+        self.tiles, self.parts = Tiles(), list[Part | None]()
+
+    def plan_vae(self, task: Task, video: Video) -> VaePlan:
+        return VaePlan(task, "windows", OWN_CHUNK, self.tiles, 0, False, "")
+
+    @contextmanager
+    def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
+        self.parts.append(part)
+        with super().vae_on_device(task, part) as vae:
+            yield vae
+
+
+def noise(count: int, batch: int = 1) -> Tensor:
+    return torch.randn(batch, 16, count, 2, 2, generator=torch.Generator().manual_seed(count))
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 6, 7, 9, 10, 13, 18, 19])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_any_number_of_latents(count: int, dtype: torch.dtype, vae: AutoencoderKLHunyuanVideo) -> None:
-    latents, network = noise(count).to(dtype), vae.to(dtype)
-    expected = network.decode(latents, return_dict=False)[0]
-    found = SectionDecoder().decode(family_of(network), latents, 0, Tiles(), Pieces())
+    latents, network = noise(count, batch=2).to(dtype), vae.to(dtype)
+    expected = torch.cat([network.decode(item, return_dict=False)[0] for item in latents.split(1)])
+    found = VaeEngine(InWindows(network)).decode(latents)
     assert found.shape[2] == 4 * count - 3
     assert torch.equal(found, expected)
     vae.to(torch.float32)
@@ -40,13 +59,31 @@ def test_any_number_of_latents(count: int, dtype: torch.dtype, vae: AutoencoderK
 
 @pytest.mark.parametrize(("mode", "calls"), [("inverted", [3, 3, 4, 6]), ("forward", [3, 6, 4, 4])])
 def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKLHunyuanVideo) -> None:
-    history, decoder = History(mode, noise(1)), SectionDecoder()
+    history, engine = History(mode, noise(1)), VaeEngine(InWindows(vae))
     for section, expected_calls in zip(plan_sections(seconds_for(4), mode=mode), calls, strict=True):
         history.add(noise(9) + section.number, section)
         latents, begin = history.to_decode(section)
         expected = vae.decode(latents, return_dict=False)[0]
         counted: list[tuple[int, int]] = []
-        pieces = Pieces(lambda done, total, told=counted: told.append((done, total)))
-        found = decoder.decode(family_of(vae), latents, begin, Tiles(), pieces)
+        part = Part(section.number, begin)
+        found = engine.decode(latents, part=part, progress=lambda *count, told=counted: told.append(count))
         assert torch.equal(found, expected)
         assert counted == [(done, expected_calls) for done in range(1, expected_calls + 1)]
+        assert engine.owner.parts[-1] == part
+
+
+def test_other_tiles_share_nothing(vae: AutoencoderKLHunyuanVideo) -> None:
+    engine, latents = VaeEngine(InWindows(vae)), noise(9).repeat(1, 1, 1, 2, 2)
+    first = engine.decode(latents, part=Part(1, 0))
+    engine.owner.tiles = Tiles(16, 0)
+    counted: list[int] = []
+    tiled = engine.decode(latents, part=Part(2, 0), progress=lambda done, total: counted.append(total))
+    assert counted == [12] * 12
+    assert not torch.equal(tiled, first)
+
+
+def test_a_video_that_is_no_part_leaves_nothing_behind(vae: AutoencoderKLHunyuanVideo) -> None:
+    engine = VaeEngine(InWindows(vae))
+    for factor in (1, 2):  # at the same place, but another video
+        latents = factor * noise(9)
+        assert torch.equal(engine.decode(latents), vae.decode(latents, return_dict=False)[0])

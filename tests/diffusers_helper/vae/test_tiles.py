@@ -1,4 +1,4 @@
-"""Tiles along a side: equal, covering, with weights that add up; and what is put together of them."""
+"""Tests of tiles along a side: equal, covering, with weights that add up; and of pictures joined of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_tiles_are_equal_and_cover_the_side(cut: tuple[int, int, int]) -> None:
     assert axis.starts[-1] + axis.tile == length
     for before, after in zip(axis.starts, axis.starts[1:], strict=False):
         assert before < after <= before + axis.tile - overlap
-    # One tile less would not cover the side with that much in common.
+    # One tile less would not cover the side with this overlap.
     fewer = len(axis.starts) - 1
     assert fewer == 0 or fewer * tile - (fewer - 1) * overlap < length
 

@@ -1,9 +1,13 @@
-"""Put on an engine's PYTHONPATH, this makes one convolution fail as drivers do, from outside the product.
+"""A convolution that fails as drivers do, put into an engine from outside by its PYTHONPATH.
 
 BAD_DRIVER_FAULT is `raise`, `abort`, `sleep` or `kill` (the first time only). The convolution is the VAE
-decoder's first one for the longest stretch, as called through `torch.nn.functional.conv3d`. With `texts` all
-of the decoder's with kernels of 3 x 3 x 3 raise, each shape another one of the texts that BAD_DRIVER_TEXTS
-has, as JSON. Each failing call adds a byte to the file that BAD_DRIVER_CALLS names.
+decoder's first one for the longest stretch of frames, called through `torch.nn.functional.conv3d`. With
+`texts`, all of the decoder's convolutions with kernels of 3 x 3 x 3 raise; each shape raises another of the
+texts in BAD_DRIVER_TEXTS, which is JSON. Each failing call adds a byte to the file that BAD_DRIVER_CALLS
+names. Without BAD_DRIVER_FAULT nothing fails.
+
+BAD_DRIVER_FRAMES names a folder that receives the final frames of each section, before they are encoded, as
+`0001.npy` and so on.
 """
 
 from __future__ import annotations
@@ -19,44 +23,38 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_FRAMES = 7  # with the two that the decoder puts in front
+_FRAMES = 7  # includes the two frames that the decoder puts in front
 _TEXT = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:516: No suitable algorithm was found to execute"
 
 
-class _Patched(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+def _break_convolutions(module: Any) -> None:
+    fault = os.environ.get("BAD_DRIVER_FAULT")
+    if fault is None:
+        return
+    plain = module.conv3d
+    texts: list[str] = json.loads(os.environ.get("BAD_DRIVER_TEXTS", "[]"))
+    shapes: dict[Any, int] = {}
+    decoding = False
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+    def conv3d(x: Any, weight: Any, *rest: Any) -> Any:
+        nonlocal decoding
+        kernel = tuple(weight.shape[1:])
+        # The encoder begins with a convolution of 3 x 3 x 3.
+        decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))
+        if fault != "texts":
+            if kernel == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
+                _fail(fault)
+        elif decoding and kernel[1:] == (3, 3, 3):
+            _count()
+            number = shapes.setdefault((x.shape, weight.shape), len(shapes))
+            raise RuntimeError(texts[number % len(texts)])
+        return plain(x, weight, *rest)
 
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        plain = module.conv3d
-        texts: list[str] = json.loads(os.environ.get("BAD_DRIVER_TEXTS", "[]"))
-        shapes: dict[Any, int] = {}
-
-        decoding = False
-
-        def conv3d(x: Any, weight: Any, *rest: Any) -> Any:
-            nonlocal decoding
-            kernel = tuple(weight.shape[1:])
-            decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))  # the encoder's first
-            if os.environ["BAD_DRIVER_FAULT"] != "texts":
-                if kernel == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
-                    _fail()
-            elif decoding and kernel[1:] == (3, 3, 3):
-                _count()
-                number = shapes.setdefault((x.shape, weight.shape), len(shapes))
-                raise RuntimeError(texts[number % len(texts)])
-            return plain(x, weight, *rest)
-
-        module.conv3d = conv3d
+    module.conv3d = conv3d
 
 
-def _fail() -> None:
-    fault, calls = os.environ["BAD_DRIVER_FAULT"], Path(os.environ["BAD_DRIVER_CALLS"])
-    if fault == "kill" and calls.exists():
+def _fail(fault: str) -> None:
+    if fault == "kill" and Path(os.environ["BAD_DRIVER_CALLS"]).exists():
         return
     _count()
     if fault == "raise":
@@ -73,9 +71,39 @@ def _count() -> None:
         file.write(b"x")
 
 
+def _keep_frames(module: Any) -> None:
+    folder = os.environ.get("BAD_DRIVER_FRAMES")
+    if folder is None:
+        return
+    plain = module.GrowingVideo.add_section
+
+    def add_section(video: Any, final: Any, pending: Any) -> Path:
+        import numpy as np
+
+        np.save(Path(folder, f"{video.sections + 1:04}.npy"), final)
+        return plain(video, final, pending)
+
+    module.GrowingVideo.add_section = add_section
+
+
+_PATCHES = {"torch.nn.functional": _break_convolutions, "diffusers_helper.output.video": _keep_frames}
+
+
+class _Patched(Loader):
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _PATCHES[module.__name__](module)
+
+
 class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != "torch.nn.functional":
+        if name not in _PATCHES:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:

@@ -1,4 +1,4 @@
-"""Put on an engine's PYTHONPATH, this replaces loading and making by a stand-in that a prompt can break."""
+"""A hook, put on an engine's PYTHONPATH, that replaces loading and generating by a stand-in."""
 
 from __future__ import annotations
 

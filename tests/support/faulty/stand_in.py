@@ -1,15 +1,17 @@
 """Loader and pipeline of the engine's fault tests: no models, and trouble on demand.
 
-The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: what happens after how many steps.
-With `times=2` the trouble comes on the first two occasions only. Faults are `wait` (until cancelled), `hang`
-(deaf), `gil` (deaf, and no other thread runs), `noise` (prints), `native` (a thread goes on in a native
-library beyond the end), `exit`, `memory`, `error`, `input`, and names of signals. Without one the job comes
-to its end. Each run of a job warns first with its process and how many models have been loaded.
+The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: it says what happens after how many
+steps. With `times=2` the trouble happens on the first two occasions only. Faults are `wait` (until
+cancelled), `hang` (reacts to nothing), `pause` (until the job's folder holds a file `go`, or is gone), `full`
+(the disk has no room), `gil` (reacts to nothing and blocks all threads), `noise` (prints), `native` (a thread
+stays in a native library after the end), `exit`, `memory`, `error`, `input`, and names of signals. Without a
+fault the job finishes. Each run of a job first warns with its process and how many models have been loaded.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -46,7 +48,7 @@ class Models:
 
 class MIOpenFallbackHandler:
     def print_stats(self) -> None:
-        """No convolution, no statistics."""
+        """Print nothing, since there are no convolutions."""
 
 
 def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
@@ -55,7 +57,7 @@ def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
 
 _numbers = count(1)
 _gate = os.environ.get("STAND_IN_IMPORT_GATE")
-while _gate and not Path(_gate).exists():  # as slow as torch on a cold disk
+while _gate and not Path(_gate).exists():  # takes as long as importing torch from a cold disk
     time.sleep(0.01)
 
 
@@ -87,7 +89,7 @@ def generate(
             if step == 1:
                 on_event(StageStarted(job=job, time=0, stage="sample", section=section))
             if done == int(script.get("at", 0)) and _is_due(folder, script):
-                _trouble(script.get("fault", ""), cancel)
+                _trouble(script.get("fault", ""), cancel, folder)
             cancel.check()
             on_event(StepDone(job=job, time=0, section=section, step=step, steps=steps))
             if step == steps:
@@ -115,10 +117,15 @@ def _is_due(folder: Path, script: dict[str, str]) -> bool:
     return before < int(script.get("times", 1000))
 
 
-def _trouble(fault: str, cancel: CancelToken) -> None:
+def _trouble(fault: str, cancel: CancelToken, folder: Path) -> None:
     if fault == "wait":
         while not cancel.is_cancelled:
             time.sleep(0.01)
+    elif fault == "pause":
+        while not (cancel.is_cancelled or (folder / "go").exists() or not folder.exists()):
+            time.sleep(0.01)
+    elif fault == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
     elif fault == "hang":
         threading.Event().wait()
     elif fault == "gil":

@@ -1,4 +1,4 @@
-"""A watched job: what its events say of progress and time, and what the page gets to show of it."""
+"""Tests of a watched job: what its events say about progress and time, and what the page shows of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def job_of(mode: Mode = "inverted", seconds: float = 6.0, **changes: Any) -> Job
 def history(
     job: Job, *, load: float, first: float, step: float, frame: float, write: float = 0.0
 ) -> list[Event]:
-    """A whole job whose costs are known: seconds for loading, a section's first step, a step, a frame."""
+    """Return a job of known costs: seconds for loading, a section's first step, a step, a frame."""
     plan = plan_sections(job.request.seconds, mode=job.request.mode)
     events: list[Event] = []
     now = 0.0
@@ -76,7 +76,7 @@ def history(
 @pytest.mark.parametrize(
     "costs",
     [
-        {"load": 40.0, "first": 14.0, "step": 12.0, "frame": 0.5},  # a large model: sampling dominates
+        {"load": 40.0, "first": 14.0, "step": 12.0, "frame": 0.5},  # a large model, where sampling dominates
         {"load": 1.0, "first": 0.4, "step": 0.2, "frame": 0.2, "write": 0.05},  # decoding dominates
         {"load": 5.0, "first": 4.0, "step": 1.0, "frame": 0.1},  # the weights move before each section
         {"load": 300.0, "first": 3.0, "step": 3.0, "frame": 1.0},
@@ -92,7 +92,7 @@ def test_the_time_left_is_right_within_a_fifth_after_the_first_section(
         live.apply(event)
         if live.sections_done == 0 or live.sections_done == live.sections:
             continue
-        for share in (0.0, 0.5, 1.0):  # also between two events
+        for share in (0.0, 0.5, 1.0):  # the estimate advances between two events too
             now = event.time + share * (following.time - event.time)
             left = live.seconds_left(now)
             assert left == pytest.approx(end - now, rel=0.2, abs=0.05 * costs["step"]), (event, share)
@@ -103,7 +103,7 @@ def test_the_time_left_is_right_within_a_fifth_after_the_first_section(
 def test_a_slow_first_step_does_not_count_for_the_sections_to_come() -> None:
     live = LiveJob(job_of())
     events = history(live.job, load=1.0, first=1.0, step=1.0, frame=0.1)
-    late = 90.0  # seconds that the very first step takes longer, as where kernels are compiled
+    late = 90.0  # extra seconds of the very first step, as if kernels were compiled
     events = [replace(e, time=e.time + late) if i > 2 else e for i, e in enumerate(events)]
     for event in events:
         live.apply(event)
@@ -243,10 +243,10 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     live.job = replace(live.job, state="finished", ended=1400.0)
     figures = scene_of(live)["figures"]
     stages = {stage["name"]: stage for stage in figures["stages"]}
-    assert stages["Denoising steps"]["text"] == "4 min 10 s"
-    assert stages["Denoising steps"]["share"] == 1.0
+    assert stages["Denoising"]["text"] == "4 min 10 s"
+    assert stages["Denoising"]["share"] == 1.0
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
-    assert ("Most RAM of the engine since its start", "2.0 GB") in figures["facts"]
+    assert ("Most RAM of the engine since its start", "2 GB") in figures["facts"]
     assert ("Took", "6 min 40 s") in figures["facts"]
 
 

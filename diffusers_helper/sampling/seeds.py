@@ -1,4 +1,4 @@
-"""One source of randomness per purpose, so that any part of a video can be made again alone."""
+"""The sources of randomness: one per purpose, so that any part of a video can be made again alone."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ Purpose = Literal["start_latent", "noise"]
 
 
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
-    """Normal noise that depends on nothing but its arguments.
+    """Return normal noise that depends on nothing but the arguments.
 
     It is drawn on the CPU, so that every machine draws the same.
 
     Args:
-        seed: the request's.
-        purpose: what the noise is for.
-        section: its number, 0 for what belongs to none.
+        seed: The request's seed.
+        purpose: The use of the noise.
+        section: The section's number; 0 for noise that belongs to none.
+        shape: The tensor's shape.
 
-    Returns: fp32 tensor on the CPU.
+    Returns:
+        An fp32 tensor on the CPU.
     """
     digest = hashlib.sha256(f"{seed}/{purpose}/{section}".encode()).digest()
     generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big"))

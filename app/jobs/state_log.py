@@ -1,0 +1,123 @@
+"""`states.jsonl`, the truth about a job's state: one line for each change, with its time and its reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from app.jobs.event_log import EventReader, cut_torn_line
+from app.jobs.job import TRANSITIONS, JobState
+from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
+from diffusers_helper.files import sync_folder
+from diffusers_helper.output.job_folder import JobFolder
+
+# What is known of a job besides its request, with what holds before the first line says otherwise.
+_FIRST: dict[str, Any] = {
+    "state": "queued", "place": 0.0, "owner": "", "created": 0.0, "started": None, "ended": None,
+    "video": None, "frames": 0, "message": "", "remedy": "", "ending": False, "deaths": 0, "death": "",
+}  # fmt: skip
+FACTS = tuple(_FIRST)
+
+
+class StateLog:
+    """The facts of one job. A later line's facts replace those of the lines before it.
+
+    Each line is on the disk when `enter` returns. Only the process that owns the job writes it, and who
+    takes the job over from an owner that is gone.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self.path = folder.states
+
+    def read(self) -> dict[str, Any]:
+        """Return the facts by name. A folder of version 0.1, which has no such log, tells them by its events.
+
+        Raises:
+            OSError: If the folder cannot be read.
+        """
+        data = self.path.read_bytes() if self.path.exists() else b""
+        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        if not lines:
+            return _facts_of_old_folder(self._folder)
+        facts = dict(_FIRST)
+        for line in lines:
+            try:
+                facts |= {name: value for name, value in json.loads(line).items() if name in _FIRST}
+            except (ValueError, AttributeError):  # harmed from outside: what the other lines say holds
+                continue
+        return facts
+
+    def enter(self, state: JobState, **facts: Any) -> dict[str, Any]:
+        """Add a line and return the facts that hold now.
+
+        Args:
+            state: The job's state from now on, which may be the one it has.
+            facts: What else has changed, by the names in `FACTS`.
+
+        Raises:
+            OSError: If the line cannot be written.
+            ValueError: If this state cannot follow the one before.
+        """
+        before = self.read()
+        if state != before["state"] and state not in TRANSITIONS[before["state"]]:
+            raise ValueError(f"job {self._folder.job} is {before['state']}; it cannot become {state}.")
+        after = {**before, "state": state, **facts}
+        if after == before and self.path.exists():  # said already, as by a try whose rest failed
+            return before
+        line = {"state": state, "time": round(time.time(), 3), **facts}
+        is_new = not self.path.exists() or not self.path.stat().st_size
+        self._append({**before, **line} if is_new else line)
+        if is_new:
+            sync_folder(self.path.parent)
+        return after
+
+    def start(self, **facts: Any) -> None:
+        """Write the first line of a job's log."""
+        self._append({"state": "queued", "time": round(time.time(), 3), **facts})
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.path.open("a+b") as file:
+            cut_torn_line(file.fileno())
+            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:
+    """Return the state and the facts that an event brings; None if it brings none."""
+    if not isinstance(event, SectionFinished | Finished | Cancelled | Failed):
+        return None
+    # Relative, so that an outputs folder can be moved.
+    video = event.video
+    if video is not None and Path(video).is_relative_to(folder):
+        video = str(Path(video).relative_to(folder))
+    facts: dict[str, Any] = {"video": video, "frames": event.frames, "message": "", "remedy": ""}
+    if isinstance(event, SectionFinished):
+        return "running", facts
+    facts["ended"] = round(time.time(), 3)
+    if isinstance(event, Finished):
+        return "finished", facts
+    if isinstance(event, Cancelled):
+        return "cancelled", facts
+    return "failed", facts | {"message": event.message, "remedy": event.remedy}
+
+
+def _facts_of_old_folder(folder: JobFolder) -> dict[str, Any]:
+    created = folder.request.stat().st_mtime
+    facts = {**_FIRST, "created": created, "place": created}
+    last = None
+    for _, event in EventReader(folder.events).read():
+        last = event
+        if change := change_by(event, folder.path):
+            facts |= {"state": change[0], **change[1]}
+    if last is not None:
+        written = folder.events.stat().st_mtime
+        facts |= {"started": written - last.time, "ended": written if last.is_final else None}
+    is_over = last is not None and last.is_final
+    if not is_over and (last is not None or folder.has_begun):
+        facts["state"] = "interrupted"
+    return facts

@@ -1,0 +1,32 @@
+"""Trouble with the outputs folder."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.foreign_errors import trouble_of
+from diffusers_helper.machine.storage import storage_words
+
+# What goes away by itself, or when a person does something about it outside of the program.
+TROUBLE = (OSError, sqlite3.Error)
+
+
+def facts_of(error: BaseException) -> dict[str, str]:
+    """Return message and remedy for a job that waits because of an error."""
+    message, remedy = storage_words(error)
+    return {"message": message, "remedy": remedy}
+
+
+def unwritable(outputs: Path, error: Exception) -> InputError:
+    """Return what a person reads when the outputs folder takes no files."""
+    reason = getattr(error, "strerror", None) or str(error)
+    remedy = "Choose another one with `outputs`."
+    if trouble_of(error) == "disk_full":
+        reason, remedy = "the disk is full", f"Free some space. {remedy}"
+    return InputError(
+        f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",
+        remedy,
+        setting="outputs",
+    )

@@ -1,0 +1,34 @@
+// Elements of the page: how they are made, and how they are changed only where something is new.
+
+/** Whether the person asked for less motion. */
+export const reducedMotion = window.matchMedia('(prefers-reduced-motion: reduce)');
+
+/** Return a new element with these properties and children. Texts stay texts and never become markup. */
+export function make(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+/** Set the text of an element, unless it is there already: a screen reader repeats what is set anew. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+const drawn = new WeakMap();
+
+/** Return whether the facts differ from those of the last call for this element. */
+export function hasChanged(element, facts) {
+  const now = JSON.stringify(facts);
+  if (drawn.get(element) === now) return false;
+  drawn.set(element, now);
+  return true;
+}
+
+/** Fill a description list with pairs of a name and a value. */
+export function fillList(list, pairs) {
+  if (!hasChanged(list, pairs)) return;
+  list.replaceChildren(...pairs.map(([name, value]) => (
+    make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))
+  )));
+}

@@ -1,0 +1,45 @@
+"""The page's words for errors, which use the labels of settings and the words of the memory plan."""
+
+from __future__ import annotations
+
+from diffusers_helper.errors import LongtakeError, in_words, own_name
+from diffusers_helper.events import STAGES
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import gb_text
+
+# A smaller picture needs less memory in these stages only; the VAE works in pieces of one size.
+_BY_SIZE = ("sample",)
+
+
+def page_words(text: str) -> str:
+    """Return the text of an error or a failed job in the page's words."""
+    return in_words(text, _label)
+
+
+def page_error(error: LongtakeError) -> tuple[str, str]:
+    """Return the message and the remedy of an error in the page's words."""
+    if isinstance(error, DoesNotFit):
+        return _does_not_fit(error)
+    return page_words(error.message), page_words(error.remedy)
+
+
+def _label(name: str) -> str:
+    return SETTINGS[name].short_label if name in SETTINGS else own_name(name)
+
+
+def _does_not_fit(error: DoesNotFit) -> tuple[str, str]:
+    budget, least = error.budget, gb_text(error.smallest_cap_bytes, up=True)
+    end = f", and this device has {gb_text(budget.total_bytes)} GB." if error.is_too_large else "."
+    message = (
+        f"Does not fit: “{STAGES[error.stage].network}” needs more than a cap of "
+        f"{gb_text(budget.cap_bytes)} GB leaves; the smallest cap that works is {least} GB{end}"
+    )
+    heaviest = max(error.least.stages, key=lambda stage: stage.peak_bytes).stage
+    ways = (
+        "lower `preserved_gb`" if error.is_preserved else "",
+        "" if error.is_too_large else f"set `vram_cap_gb` to {least} GB or more",
+        "choose a smaller `resolution`" if heaviest in _BY_SIZE and not error.is_preserved else "",
+    )
+    remedy = " or ".join(filter(None, ways)) or "choose another model"
+    return message, page_words(f"{remedy[0].upper()}{remedy[1:]}.")

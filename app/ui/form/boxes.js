@@ -1,0 +1,44 @@
+// What the form shows in boxes of markup: examples to click, the plan of the memory, and what a button answered.
+import { openFoldOf } from './folds.js';
+
+/** Start the example that is clicked. */
+export function offerExamples({ element, trigger }) {
+  element.addEventListener('click', (event) => {
+    const card = event.target.closest('[data-example]');
+    if (card) trigger('click', { index: Number(card.dataset.example) });
+  });
+}
+
+/** Leave the plan's table open or closed as the person left it: each move of a slider replaces the plan. */
+export function keepPlanOpen({ element }) {
+  let isOpen = false;
+  element.addEventListener('toggle', (event) => {
+    if (event.target.matches('.lt-plan-stages')) isOpen = event.target.open;
+  }, true);
+  new MutationObserver(() => {
+    const stages = element.querySelector('.lt-plan-stages');
+    if (stages && stages.open !== isOpen) stages.open = isOpen;
+  }).observe(element, { childList: true, subtree: true });
+}
+
+/** Take the person to the control whose setting was refused. */
+export function leadToSetting({ element, watch }) {
+  let marked = null;
+
+  function mark(setting) {
+    const block = document.querySelector(`#set-${setting}`);
+    marked = block?.querySelector('textarea, input[type="number"], input:not([type="file"]), button');
+    marked?.setAttribute('aria-invalid', 'true');
+    marked?.focus();
+    block?.scrollIntoView({ block: 'nearest' });
+  }
+
+  watch('value', () => {
+    marked?.removeAttribute('aria-invalid');
+    marked = null;
+    const setting = element.querySelector('[data-setting]')?.dataset.setting;
+    if (!setting) return;
+    openFoldOf(setting);
+    requestAnimationFrame(() => requestAnimationFrame(() => mark(setting)));
+  });
+}

@@ -1,0 +1,115 @@
+"""One watch over the jobs for all open pages."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import cache
+
+from app.jobs.service import JobService
+from app.report_text import report_text
+from app.ui.live import scene
+from app.ui.live.watch import watch
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import ModelInfo, find_model
+
+_LOOK_SECONDS = 0.1
+_LOOK_SECONDS_A_PAGE = (
+    0.02  # each update of a page costs a few milliseconds, so many pages get them more rarely
+)
+_HUNG_SECONDS = 3.0  # a watch says something every second
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What pages show.
+
+    Attributes:
+        shown: The live view, as `scene.show` makes it.
+        open_jobs: How many jobs run or wait.
+        waiting_jobs: How many jobs wait.
+        resumable_job: The id of the job that is shown, if a person can let it go on.
+    """
+
+    shown: scene.Shown
+    open_jobs: int
+    waiting_jobs: int
+    resumable_job: str
+
+
+class _Watch:
+    """A thread that watches the jobs until it is told to end."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self.latest: Update | None = None
+        self.said, self.is_wanted = time.monotonic(), True
+        self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
+        self.thread.start()
+
+    @property
+    def is_well(self) -> bool:
+        return self.thread.is_alive() and time.monotonic() - self.said < _HUNG_SECONDS
+
+    def _run(self) -> None:
+        @cache
+        def facts(name: str) -> ModelInfo | None:
+            try:
+                return find_model(name, allow_folder=True)
+            except InputError:  # a folder that is gone
+                return None
+
+        @cache
+        def report(job_id: str) -> str:
+            return report_text(self._service, job_id)
+
+        for seen in watch(self._service):
+            if not self.is_wanted:
+                return
+            shown = scene.show(seen, time.time(), find_model=facts, report=report)
+            resumable = seen.live.job.id if seen.live is not None and seen.live.job.is_resumable else ""
+            self.latest = Update(shown, seen.open_jobs, len(seen.waiting), resumable)
+            self.said = time.monotonic()
+
+
+class Broadcast:
+    """Sends what one watch sees to every page. Used in one event loop; a page holds no thread.
+
+    The watch lasts as long as there are pages. One that hangs is replaced when the next page comes, or when a
+    page asks again.
+    """
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self._pages = 0
+        self._watch: _Watch | None = None
+
+    async def updates(self) -> AsyncGenerator[Update | None, None]:
+        """Yield the newest update whenever there is a new one, and None while there is not.
+
+        The updates end when the service is stopped.
+        """
+        self._pages += 1
+        if self._watch is None or not self._watch.is_well:
+            self._end_watch()
+            self._watch = _Watch(self._service)
+        seen: Update | None = None
+        try:
+            while self._watch is not None:
+                latest, alive = self._watch.latest, self._watch.thread.is_alive()
+                yield None if latest is seen else latest
+                seen = latest
+                if not alive:
+                    return
+                await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_PAGE * self._pages)
+        finally:
+            self._pages -= 1
+            if not self._pages:
+                self._end_watch()
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.is_wanted, self._watch = False, None

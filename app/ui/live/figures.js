@@ -1,0 +1,73 @@
+// Where time and memory went: facts, durations by kind of work, and the memory on the device over the job.
+import { fillList, hasChanged, make } from '../elements.js';
+
+const SVG = 'http://www.w3.org/2000/svg';
+const [WIDE, HIGH] = [1000, 100]; // the view box of the plot
+const THINNEST = 1.5;
+
+function draw(kind, facts, role) {
+  const shape = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(facts)) shape.setAttribute(name, value);
+  shape.setAttribute('class', role);
+  return shape;
+}
+
+/** Return the shapes of one use of a network: a block for what was measured, a line for what was planned. */
+function drawUse([stage, begin, length, measured, predicted]) {
+  const x = WIDE * begin;
+  const width = Math.max(THINNEST, WIDE * length);
+  const line = HIGH * (1 - predicted);
+  const block = draw('rect', { x, y: HIGH * (1 - measured), width, height: HIGH * measured }, 'lt-use');
+  block.dataset.stage = stage;
+  return [block, draw('line', { x1: x, x2: x + width, y1: line, y2: line }, 'lt-planned')];
+}
+
+function plot(find, memory) {
+  const cap = memory.cap === null ? 0 : 1 - memory.cap; // from the top
+  const line = draw('line', { x1: 0, x2: WIDE, y1: HIGH * cap, y2: HIGH * cap }, 'lt-cap');
+  find('svg').setAttribute('aria-label', memory.said);
+  find('svg').replaceChildren(...memory.bars.flatMap(drawUse), ...(memory.cap === null ? [] : [line]));
+  find('.lt-cap-text').textContent = memory.capText;
+  find('.lt-cap-text').style.top = `${100 * cap}%`;
+  find('.lt-length').textContent = memory.length;
+  find('.lt-memory-note').textContent = memory.note;
+}
+
+function memoryRow({ stage, name, cells }) {
+  const mark = make('i');
+  mark.dataset.stage = stage;
+  const head = make('th', { scope: 'row' }, mark, name);
+  return make('tr', {}, head, ...cells.map((text) => make('td', { textContent: text })));
+}
+
+function stageRow({ name, text, share }) {
+  const line = make('i');
+  line.style.width = `${100 * share}%`;
+  return make(
+    'tr', {}, make('th', { scope: 'row', textContent: name }), make('td', { className: 'lt-share' }, line),
+    make('td', { textContent: text }),
+  );
+}
+
+function showMemory(box, memory) {
+  box.hidden = !memory;
+  if (!memory || !hasChanged(box, memory)) return;
+  plot((selector) => box.querySelector(selector), memory);
+  box.querySelector('tbody').replaceChildren(...memory.rows.map(memoryRow));
+}
+
+function showStages(box, stages) {
+  box.hidden = !stages.length;
+  if (!box.hidden && hasChanged(box, stages)) box.querySelector('tbody').replaceChildren(...stages.map(stageRow));
+}
+
+/** Show the figures of a scene in the part of the view that holds them. */
+export function showFigures(spent, { figures, memory }) {
+  const { facts = [], stages = [] } = figures || {};
+  spent.hidden = !facts.length && !stages.length && !memory;
+  const list = spent.querySelector('.lt-facts');
+  list.hidden = !facts.length;
+  fillList(list, facts);
+  showStages(spent.querySelector('.lt-figures'), stages);
+  showMemory(spent.querySelector('.lt-memory'), memory);
+}

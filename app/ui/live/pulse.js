@@ -1,0 +1,83 @@
+// Times that go on between two updates, and the sign of life of engine and connection.
+import { setText } from '../elements.js';
+import { duration } from '../text.js';
+
+const LOST_AFTER = 4000; // milliseconds without an update; the server sends one a second
+const RETRY_EVERY = 3000;
+const GRACE = 10000; // for the very first update, which waits for the page to be set up
+const JUST_NOW = 1.5; // seconds
+
+/** Return what the line about the time says, `since` seconds after the update. */
+function timeText(scene, since, isLost) {
+  if (scene.state !== 'running') return scene.elapsed ? `took ${duration(scene.elapsed)}` : '';
+  const soFar = `${duration(scene.elapsed + since)} so far`;
+  if (scene.left === null || isLost) return soFar;
+  const left = scene.left - since;
+  return left < 1 ? `nearly done · ${soFar}` : `about ${duration(left)} left · ${soFar}`;
+}
+
+/** Return the kind of the sign of life and what is said of it, `since` seconds after the update. */
+function signOfLife(scene, since, isLost) {
+  if (isLost) return ['lost', 'Connection lost. A video in the making goes on; this page tries again by itself.'];
+  if (scene.state !== 'running') return ['none', ''];
+  const quiet = scene.quiet + since;
+  if (quiet > scene.calm) return ['quiet', `No sign of life for ${duration(quiet)}: ${scene.usual}.`];
+  return ['alive', `Last sign of life ${quiet < JUST_NOW ? 'just now' : `${duration(quiet)} ago`}.`];
+}
+
+/** The line about time and the line about signs of life. */
+export class Pulse {
+  #view;
+  #subscribe;
+  #scene = { state: 'idle' };
+  #received = performance.now() + GRACE;
+  #retried = 0;
+  #sign = null;
+
+  /** `subscribe` asks the server for another subscription. */
+  constructor(view, subscribe) {
+    this.#view = view;
+    this.#subscribe = subscribe;
+  }
+
+  /** Take an update of the server in. */
+  receive(scene) {
+    this.#scene = scene;
+    this.#received = performance.now();
+    if (scene.state !== 'idle' && scene.sign !== this.#sign) this.#beat(scene.sign);
+    this.tick();
+  }
+
+  /** Let the times go on. */
+  tick() {
+    const waited = Math.max(0, performance.now() - this.#received);
+    const isLost = waited > LOST_AFTER;
+    const [kind, words] = signOfLife(this.#scene, waited / 1000, isLost);
+    this.#find('.lt-pulse').dataset.kind = kind;
+    setText(this.#find('.lt-pulse-text'), words);
+    setText(this.#find('.lt-eta'), timeText(this.#scene, waited / 1000, isLost));
+    if (isLost) this.#retry();
+  }
+
+  #find(selector) {
+    return this.#view.querySelector(selector);
+  }
+
+  #beat(sign) {
+    this.#sign = sign;
+    const dot = this.#find('.lt-dot').classList;
+    dot.toggle('lt-beat-b', !dot.toggle('lt-beat-a'));
+  }
+
+  // Gradio notices a server that went away, and loads the page anew when it is back. A connection that only
+  // hangs, as after a laptop's sleep, it does not notice: then we ask for another subscription.
+  async #retry() {
+    if (performance.now() - this.#retried < RETRY_EVERY) return;
+    this.#retried = performance.now();
+    try {
+      const limit = AbortSignal.timeout(RETRY_EVERY);
+      const answer = await fetch('gradio_api/startup-events', { cache: 'no-store', signal: limit });
+      if (answer.ok && performance.now() - this.#received > LOST_AFTER) this.#subscribe();
+    } catch { /* The server is still away. */ }
+  }
+}

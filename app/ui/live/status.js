@@ -1,0 +1,86 @@
+// The card beneath the stage: what happens now, how far it is, what there is to download, and what went wrong.
+import { fillList, hasChanged, make, setText } from '../elements.js';
+import { showFigures } from './figures.js';
+
+const COPIED_FOR = 4000; // milliseconds
+
+function showFacts(card, scene) {
+  const facts = {
+    state: scene.state,
+    job: scene.job,
+    section: scene.section,
+    sections: scene.sections,
+    step: scene.step,
+    percent: Math.floor(scene.percent || 0),
+    frames: scene.video ? Math.round(scene.video.seconds * 30) : 0,
+  };
+  for (const [name, value] of Object.entries(facts)) card.dataset[name] = value ?? '';
+}
+
+function showProgress(find, scene) {
+  const whole = Math.floor(scene.percent);
+  const isSampling = scene.section > scene.sectionsDone && scene.steps;
+  const part = isSampling ? Math.round((100 * scene.step) / scene.steps) : 0;
+  const meter = find('.lt-meter');
+  meter.firstElementChild.style.transform = `scaleX(${scene.percent / 100})`;
+  meter.setAttribute('aria-valuenow', whole);
+  find('.lt-section-meter').setAttribute('aria-valuenow', part);
+  setText(find('.lt-percent'), `${whole} %`);
+}
+
+function showDownload(link, video) {
+  link.hidden = !video;
+  if (!video) return;
+  link.href = video.url;
+  link.download = video.name;
+  setText(link, `Download ${video.whole ? 'the video' : 'what there is'} (${video.seconds.toFixed(2)} s)`);
+}
+
+function showWarnings(list, warnings) {
+  list.hidden = !warnings.length;
+  if (hasChanged(list, warnings)) list.replaceChildren(...warnings.map((text) => make('li', { textContent: text })));
+}
+
+function showFailure(find, failure) {
+  find('.lt-failure').hidden = !failure;
+  setText(find('.lt-failure-message'), failure?.message ?? '');
+  setText(find('.lt-failure-remedy'), failure?.remedy ?? '');
+  setText(find('.lt-report'), failure?.report ?? '');
+}
+
+/** Let the button copy the report of a failure. */
+export function prepareCopy(box) {
+  const button = box.querySelector('.lt-copy');
+  const report = box.querySelector('.lt-report');
+  let reset = 0;
+  button.addEventListener('click', async () => {
+    try {
+      await navigator.clipboard.writeText(report.textContent);
+      button.textContent = 'Copied';
+    } catch { // Without a secure context there is no clipboard: select it for the person.
+      box.querySelector('details').open = true;
+      window.getSelection().selectAllChildren(report);
+      button.textContent = 'Selected: press Ctrl + C';
+    }
+    clearTimeout(reset);
+    reset = setTimeout(() => { button.textContent = 'Copy report'; }, COPIED_FOR);
+  });
+}
+
+/** Show a scene in its card. */
+export function showStatus(card, scene) {
+  const find = (selector) => card.querySelector(selector);
+  showFacts(card, scene);
+  if (scene.state === 'idle') return;
+  setText(find('.lt-headline'), scene.headline);
+  setText(find('.lt-remark'), scene.remark);
+  setText(find('.lt-job'), `Job ${scene.job}`);
+  setText(find('.lt-prompt'), scene.prompt);
+  showProgress(find, scene);
+  showDownload(find('.lt-download'), scene.video);
+  showWarnings(find('.lt-warnings'), scene.warnings);
+  showFailure(find, scene.failure);
+  showFigures(find('.lt-spent'), scene);
+  find('.lt-settings').hidden = false;
+  fillList(find('.lt-settings dl'), scene.settings);
+}

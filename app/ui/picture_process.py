@@ -1,0 +1,147 @@
+"""The near end of the process that decodes pictures which come from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from diffusers_helper.errors import PictureError
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+# -P: a folder named `app` where the program was started must not be taken for ours.
+_COMMAND = (sys.executable, "-P", "-m", "app.ui.picture_worker")
+_REMEDY = "Open it in a picture viewer and save it as PNG or JPEG."
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What decoding one picture may take.
+
+    Attributes:
+        pixels: the most pixels of a picture that is decoded at all.
+        memory: the most address space of the process, in bytes.
+        seconds: the most time that it may compute.
+        wall_seconds: the most time that may pass, whatever the process does or waits for.
+    """
+
+    pixels: int
+    memory: int
+    seconds: int
+    wall_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Upright size of a picture, as the file has it and as it is used, which differs above 16 megapixels."""
+
+    width: int
+    height: int
+    used_width: int
+    used_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A picture that can be used: its size, and what it shows as a plain PNG file."""
+
+    size: Size
+    png: bytes
+
+
+class PictureProcess:
+    """A child process that decodes one picture at a time. Safe from any thread.
+
+    It is started when it is first needed, and again after a picture has ended it. Lines of JSON and the bytes
+    of PNG files go through its pipes. Its input ends with this process, and then it ends too.
+    """
+
+    def __init__(self, limits: Limits, command: tuple[str, ...] = _COMMAND) -> None:
+        self.limits, self._command = limits, command
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def decode(self, path: Path) -> Decoded | None:
+        """Decode a picture.
+
+        Returns:
+            The picture, or None if it has more pixels than this process decodes.
+
+        Raises:
+            PictureError: If the picture cannot be used, or takes more time or memory than the limits allow.
+        """
+        with self._turn:
+            process = self._process = self._started()
+            timer = threading.Timer(self.limits.wall_seconds, process.kill)
+            timer.daemon = True
+            timer.start()
+            try:
+                answer, png = self._ask(process, path)
+            finally:
+                timer.cancel()
+        if "size" in answer:
+            return Decoded(Size(*answer["size"]), png)
+        if "error" in answer:
+            raise PictureError(*answer["error"])
+        if "is_too_much" in answer:
+            raise _refusal(path, f"takes more than {answer['is_too_much']} to decode")
+        return None
+
+    def close(self) -> None:
+        """End the process at once, and with it the picture that it is decoding. From any thread."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None:
+            if self._process.poll() is None:
+                return self._process
+            _close(self._process)
+        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        return subprocess.Popen(
+            (*self._command, str(self.limits.memory)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # The threads of numpy's library, which nothing here uses, would reserve address space.
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def _ask(self, process: subprocess.Popen[bytes], path: Path) -> tuple[dict[str, Any], bytes]:
+        command = {"path": str(path), "most_pixels": self.limits.pixels, "seconds": self.limits.seconds}
+        stdin, stdout = _pipe(process.stdin), _pipe(process.stdout)
+        try:
+            stdin.write(json.dumps(command).encode() + b"\n")
+            stdin.flush()
+            answer = json.loads(stdout.readline())
+            png = stdout.read(answer["bytes"])
+            if len(png) == answer["bytes"]:
+                return answer, png
+        except (OSError, ValueError):
+            pass  # it ended in the middle of the picture
+        process.kill()
+        if process.wait() == -signal.SIGXCPU:
+            raise _refusal(path, f"takes more than {self.limits.seconds} s to decode")
+        raise _refusal(path, "ended the program that decodes it, or took too long")
+
+
+def _refusal(path: Path, what: str) -> PictureError:
+    return PictureError(f"The picture {path.name} {what}; expected an ordinary picture file.", _REMEDY)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            _pipe(pipe).close()
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe

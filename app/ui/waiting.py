@@ -1,0 +1,128 @@
+"""Waiting for news without holding what others need: bounded rooms, and one look for all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import gradio as gr
+
+from app.jobs.service import JobService
+from diffusers_helper.errors import LongtakeError
+
+_GRACE_SECONDS = 5.0  # a client may begin to listen a little after it has asked
+_LOOK_SECONDS = 0.2
+_LOOK_SECONDS_A_JOB = 0.002  # a look at many jobs takes longer, so it is taken more rarely
+
+
+class Place:
+    """A place in a room.
+
+    Attributes:
+        is_lost: Set when the place is needed for another, and has to be left.
+        since: When it was taken, as `time.monotonic` counts.
+    """
+
+    def __init__(self, hears: Callable[[], bool]) -> None:
+        self.is_lost, self.since, self._hears = asyncio.Event(), time.monotonic(), hears
+
+    def is_deserted(self) -> bool:
+        """Return whether nobody listens to what is waited for."""
+        return time.monotonic() - self.since > _GRACE_SECONDS and not self._hears()
+
+
+class Room:
+    """A bounded number of places. When all are taken, one that nobody listens to is lost first.
+
+    Used in one event loop.
+
+    Args:
+        size: The number of places.
+        newcomer_goes: Whether otherwise the newcomer loses its place; if not, the one who came first does.
+    """
+
+    def __init__(self, size: int, *, newcomer_goes: bool) -> None:
+        self._size, self._newcomer_goes = size, newcomer_goes
+        self._places: list[Place] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @contextmanager
+    def place(self, hears: Callable[[], bool]) -> Generator[Place, None, None]:
+        """Take a place while the context lasts.
+
+        Args:
+            hears: Whether someone listens to what is waited for.
+        """
+        place = Place(hears)
+        self._places.append(place)
+        staying = [one for one in self._places if not one.is_lost.is_set()]
+        if len(staying) > self._size:
+            deserted = (one for one in staying if one.is_deserted())
+            next(deserted, staying[-1 if self._newcomer_goes else 0]).is_lost.set()
+        try:
+            yield place
+        finally:
+            self._places.remove(place)
+
+
+def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
+    """Return whether someone fetches what the page says in answer to a request.
+
+    Gradio keeps the messages of each session until they are fetched, for ever if nobody does.
+
+    Args:
+        page: The page.
+        request: What was asked.
+        behind: How many messages a listener may be behind.
+    """
+    session: Any = request and request.session_hash
+    messages = page._queue.pending_messages_per_session.get(session)
+    return messages is not None and messages.qsize() <= behind
+
+
+class Endings:
+    """Tells those who wait for jobs that these are over. One look serves all, however many wait.
+
+    Used in one event loop.
+    """
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._looking: asyncio.Task[None] | None = None
+
+    async def wait(self, job_id: str) -> None:
+        """Return when a job is over."""
+        ended = asyncio.Event()
+        self._waiting[job_id].add(ended)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            await ended.wait()
+        finally:
+            self._waiting[job_id].discard(ended)
+            if not self._waiting[job_id]:
+                del self._waiting[job_id]
+
+    async def _look(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_JOB * len(self._waiting))
+            for job_id in await asyncio.to_thread(self._over, set(self._waiting)):
+                for ended in self._waiting.get(job_id, ()):
+                    ended.set()
+
+    def _over(self, job_ids: set[str]) -> list[str]:
+        try:
+            running, waiting = self._service.open_jobs()
+            rest = job_ids - {job.id for job in waiting} - ({running.id} if running else set())
+            jobs = (self._service.job(job_id) for job_id in rest)
+            return [job.id for job in jobs if job.is_over or job.is_resumable]
+        except (LongtakeError, OSError, sqlite3.Error):  # as with a folder that is away for a moment
+            return []

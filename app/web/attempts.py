@@ -1,0 +1,73 @@
+"""How often a password may be tried, and by whom a wrong one counts."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+LOGIN_ATTEMPTS, LOGIN_SECONDS = 10, 60.0
+_BROWSERS_KNOWN = 1000
+
+
+class Attempts:
+    """Bounds how often an address may try a password: ten times at once, and ten times a minute.
+
+    Nobody can use up another's attempts: there is no bound for all together, and a browser that was logged in
+    before has its own, wherever others guess from. The methods may be called from any thread.
+
+    Args:
+        clock: Seconds, never falling.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._free_at: dict[str, float] = {}  # when all attempts of an address are there again
+        self._browsers: OrderedDict[str, None] = OrderedDict()
+
+    def begin(self, address: str, browser: str | None = None) -> float:
+        """Count an attempt, if there is one left.
+
+        Args:
+            address: Where it comes from.
+            browser: What `succeeded` returned for that browser before, if anything.
+
+        Returns:
+            How many seconds to wait for the next attempt; 0 if this one may be made.
+        """
+        each = LOGIN_SECONDS / LOGIN_ATTEMPTS
+        with self._lock:
+            who, now = self._who(address, browser), self._clock()
+            self._free_at = {key: at for key, at in self._free_at.items() if at > now}
+            free_at = max(now, self._free_at.get(who, now)) + each
+            wait = free_at - now - LOGIN_SECONDS
+            if wait > 1e-6:
+                return wait
+            self._free_at[who] = free_at
+            return 0.0
+
+    def succeeded(self, address: str, browser: str | None = None) -> str:
+        """Give back the attempts that led to the right password. Return a name for the browser to keep."""
+        with self._lock:
+            self._free_at.pop(self._who(address, browser), None)
+            known = (
+                browser if browser is not None and browser in self._browsers else secrets.token_urlsafe(24)
+            )
+            self._browsers[known] = None
+            self._browsers.move_to_end(known)
+            while len(self._browsers) > _BROWSERS_KNOWN:
+                self._browsers.popitem(last=False)
+            return known
+
+    def _who(self, address: str, browser: str | None) -> str:
+        if browser is not None and browser in self._browsers:
+            return browser
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return address
+        # One machine commonly has 2^64 addresses of version 6.
+        return str(ipaddress.ip_network(f"{address}/64", strict=False)) if found.version == 6 else address

@@ -1,0 +1,38 @@
+"""Gradio's record of each page that is open or program that calls, without what only its deep links need."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+from gradio.state_holder import SessionState, StateHolder
+
+
+class LeanSessions(StateHolder):
+    """The sessions of a page. Gradio's own describe every component of the page anew for each session.
+
+    That takes tens of milliseconds in which the server answers nobody, so that many calls at once stop it.
+    """
+
+    def __init__(self, page: gr.Blocks) -> None:
+        super().__init__()
+        self.set_blocks(page)
+
+    def __getitem__(self, session_id: str) -> SessionState:
+        if session_id not in self.session_data:
+            self.session_data[session_id] = _LeanSession(self.blocks)
+        return super().__getitem__(session_id)
+
+
+class _LeanSession(SessionState):
+    def __init__(self, page: gr.Blocks) -> None:
+        undescribed: Any = SimpleNamespace(default_config=page.default_config, blocks={})
+        super().__init__(undescribed)
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        self.blocks_config.blocks[key] = value
+
+    def _update_config(self, key: int) -> None: ...
+
+    def _update_value_in_config(self, key: int, value: Any) -> None: ...

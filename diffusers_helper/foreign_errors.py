@@ -1,0 +1,114 @@
+"""The meaning of other libraries' errors: the only place that knows their names and texts.
+
+Exceptions are recognised by the names of their classes, so that no library is imported for this. Most of the
+texts were reported by people with Radeon cards; the others are those of CUDA, cuDNN, oneDNN and the CPU's
+allocator for the same fault.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Trouble = Literal[
+    "device_memory", "host_memory", "device", "driver", "disk_full", "download", "proxy", "installation"
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """The signs of one kind of trouble.
+
+    Attributes:
+        classes: Names of exceptions that always mean it, including those derived from them.
+        texts: Texts in lower case that mean it in an exception of type `kind`.
+    """
+
+    trouble: Trouble
+    classes: frozenset[str] = frozenset()
+    texts: tuple[str, ...] = ()
+    kind: type[Exception] = RuntimeError
+
+
+# The order matters: the first entry whose sign is found is meant.
+_TABLE = (
+    _Signs(
+        "device_memory",
+        frozenset({"OutOfMemoryError"}),
+        (
+            "hip out of memory", "cuda out of memory", "hip error: out of memory",
+            "cuda error: out of memory", "hiperroroutofmemory", "cudaerrormemoryallocation",
+            "blockallocator::alloc failed",
+            "hsa_status_error_out_of_resources", "memory critical error by agent",
+            "cublas_status_alloc_failed", "hipblas_status_alloc_failed", "rocblas_status_memory_error",
+            "miopenstatusallocfailed", "cudnn_status_alloc_failed",
+        ),
+    ),
+    _Signs("host_memory", frozenset({"MemoryError"}), ("out of memory", "can't allocate memory")),
+    _Signs(
+        "device",
+        texts=(
+            "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
+            "unspecified launch failure", "hiperrorlaunchtimeout", "launch timed out",
+            "memory access fault by gpu", "hsa exception", "hsa_status_error",
+        ),
+    ),
+    _Signs(
+        "driver",
+        texts=(
+            "miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed",
+            "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
+            "cudnn_status_", "unable to find an engine", "could not create a primitive",
+        ),
+    ),
+    _Signs("disk_full", texts=("database or disk is full",), kind=Exception),
+    _Signs(
+        "download",
+        frozenset({
+            "LocalEntryNotFoundError", "OfflineModeIsEnabled", "HfHubHTTPError", "RepositoryNotFoundError",
+            "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
+        }),
+    ),
+    _Signs("proxy", texts=("using socks proxy",), kind=ImportError),
+    _Signs("installation", frozenset({"ImportError"})),
+)  # fmt: skip
+
+# PyTorch's figures of its memory when an allocation fails; they are the same for CUDA and HIP.
+_SIZE = r"([\d.]+) ?([KMG]i?B|bytes)"
+_SIZES = {
+    "tried": rf"tried to allocate {_SIZE}",
+    "capacity": rf"total capacity of {_SIZE}",
+    "free": rf"of which {_SIZE} is free",
+    "allocated": rf"{_SIZE} is allocated by PyTorch",
+    "idle": rf"{_SIZE} is reserved by PyTorch but unallocated",
+}
+_UNITS = {
+    "bytes": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3, "kb": 1024, "mb": 1024**2, "gb": 1024**3,
+}  # fmt: skip
+
+
+def trouble_of(error: BaseException) -> Trouble | None:
+    """Return the meaning of an error, or None for an error in no table, such as one of our own mistakes."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full"
+    names = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error).lower()
+    for signs in _TABLE:
+        if signs.classes & names:
+            return signs.trouble
+        if isinstance(error, signs.kind) and any(sign in text for sign in signs.texts):
+            return signs.trouble
+    return None
+
+
+def memory_sizes(text: str) -> dict[str, int]:
+    """Return the bytes `tried`, `capacity`, `free`, `allocated` and `idle` that a text states."""
+    found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in _SIZES.items()}
+    return {name: int(float(match[1]) * _UNITS[match[2].lower()]) for name, match in found.items() if match}
+
+
+def names_memory(text: str) -> bool:
+    """Return whether a text says that memory ran out, rather than that the driver failed."""
+    return "out of memory" in text.lower()

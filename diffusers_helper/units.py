@@ -1,0 +1,51 @@
+"""Bytes and durations as people read and write them. Inside, all sizes are bytes and all times seconds."""
+
+from __future__ import annotations
+
+import math
+
+GB = 1024**3
+
+
+def gb_bytes(count: float) -> int:
+    """Return the bytes of a number of GB (1024^3) as people give it."""
+    return math.floor(count * GB)
+
+
+def gb_text(count: float, *, up: bool = False) -> str:
+    """Return bytes as GB with one decimal, and with up to four where there is little: 20, 16.5, 0.12, 0.0034.
+
+    Args:
+        up: Round up, so that the figure is never less than there is.
+    """
+    digits = 1 + sum(count < GB / 10**n for n in range(3))
+    scaled = count * 10**digits / GB  # exact: GB is a power of two
+    whole = math.ceil(scaled) if up else round(scaled)
+    return f"{whole / 10**digits:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """Return a time such as "0.4 s", "12 s", "2 min 5 s" or "1 h 40 min"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return " ".join(filter(None, (f"{minutes} min" if minutes else "", f"{rest} s" if rest else "")))
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def about(seconds: float) -> str:
+    """Return an estimated time with no more digits than an estimate has: "about 40 s", "about 9 min"."""
+    if seconds < 7.5:
+        return "a few seconds"
+    minutes, hours = seconds / 60, seconds / 3600
+    if seconds < 57.5:
+        rounded = 5.0 * round(seconds / 5)
+    elif minutes < 9.5:
+        rounded = 30.0 * round(2 * minutes)
+    elif minutes < 57.5:
+        rounded = 60.0 * (round(minutes) if minutes < 20 else 5 * round(minutes / 5))
+    else:
+        rounded = 1800.0 * round(2 * hours)
+    return f"about {duration(rounded)}"

@@ -1,0 +1,113 @@
+"""A VAE that belongs to another program, driven within the memory that is free."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.shortage import OutOfDeviceMemory, Shortage
+from diffusers_helper.planning.backend import Backend
+from diffusers_helper.planning.budget import Weights
+from diffusers_helper.planning.networks import Network
+from diffusers_helper.vae.engine import Part
+from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.passes import DTYPES
+from diffusers_helper.vae.plan import Task, VaePlan, VaeSettings, Video, plan_vae, vae_plans
+
+_log = logging.getLogger(__name__)
+
+
+class Guest:
+    """The `vae.engine.Owner` of a VAE that is already on the device and stays unchanged.
+
+    In another precision a copy works. After a shortage, neither the same plan nor one that needs as much
+    memory is tried again.
+
+    Attributes:
+        vae: The VAE.
+        device: The device that it is on.
+        cleanup_frequency: The value of the settings.
+    """
+
+    def __init__(
+        self,
+        vae: nn.Module,
+        device: Device,
+        settings: VaeSettings = VaeSettings(),
+        backend: Backend = Backend(),
+    ) -> None:
+        """Take a VAE that is on the device.
+
+        Raises:
+            InputError: If it is of an unknown kind.
+        """
+        family = family_of(vae)
+        self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency
+        self._settings, self._backend = settings, backend
+        self._dtype = DTYPES.get(settings.precision, family.dtype)
+        self._plan: VaePlan | None = None
+        self._failed: tuple[VaePlan, Shortage] | None = None
+
+    def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
+        """Return the plan for the memory that is free now, and the plans to try if it does not suffice.
+
+        Raises:
+            InputError: If nothing would fit.
+        """
+        network = self._network()
+        plans = vae_plans(network, video, task, self._settings, self._backend)
+        copied = network.weights.total_bytes if self._needs_copy() else 0
+        return plan_vae(plans, max(0, self.device.free_bytes() - copied), self._settings)
+
+    def plan_vae(self, task: Task, video: Video) -> VaePlan:
+        """Return the first plan that fits and needs less than the plans that failed."""
+        for plan in self.plans(task, video):
+            if self._failed is None or plan.working_bytes < self._failed[0].working_bytes:
+                _log.info("%s: %s", task, plan.reason)
+                self._plan = plan
+                return plan
+        assert self._failed is not None
+        raise OutOfDeviceMemory(self._failed[1])
+
+    @contextmanager
+    def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
+        """Yield the VAE, or a copy of it in the precision that it computes in."""
+        with self.device:
+            yield _copy(self.vae, self._dtype) if self._needs_copy() else self.vae
+
+    def step_down(self, shortage: Shortage) -> None:
+        """Exclude all plans that need as much as the last one."""
+        _log.warning("out of memory: %s", shortage.text)
+        assert self._plan is not None
+        self._failed = self._plan, shortage
+        self.device.empty_cache()
+
+    def use_fp32(self) -> None:
+        """Compute in fp32 from now on."""
+        _log.warning("values in %s are not finite; once more in fp32", self._dtype)
+        self._dtype = torch.float32
+
+    def _needs_copy(self) -> bool:
+        return any(parameter.dtype != self._dtype for parameter in self.vae.parameters())
+
+    def _network(self) -> Network:
+        vae: Any = self.vae
+        size = self._dtype.itemsize
+        total = sum(parameter.numel() for parameter in vae.parameters()) * size
+        return Network(Weights("vae", total), vae.config, size, 0)
+
+
+def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return the same VAE in another type, without an intermediate copy in its present type."""
+    # `deepcopy` takes these tensors for copies that it has made already.
+    memo: dict[int, Any] = {
+        id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
+    }
+    return copy.deepcopy(vae, memo)

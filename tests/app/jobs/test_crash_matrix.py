@@ -1,0 +1,200 @@
+"""Server, command line and both are killed again and again over one queue: no job is lost, no byte differs.
+
+`LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill costs a start of the programs, some seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.service import JobService
+from diffusers_helper.events import SectionFinished
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import ROOT, processes_in_group, wait_until, write_picture
+
+CRASHES = int(os.environ.get("LONGTAKE_TEST_CRASHES", "4"))
+# The last one is the command line's own.
+JOBS = 5 if CRASHES > 10 else 3
+SECTIONS = 3
+SERVER = """
+import json, sys
+from pathlib import Path
+from app.jobs.service import JobService
+from diffusers_helper.request import GenerationRequest
+service = JobService(Path(sys.argv[1]))
+service.start()
+for settings in sys.argv[2:]:
+    service.submit(GenerationRequest.from_dict(json.loads(settings)), allow_folder=True)
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+class Folder:
+    """An outputs folder, the programs that work on it, and how they end."""
+
+    def __init__(self, folder: Path, model: Path, mode: str) -> None:
+        folder.mkdir()
+        self.outputs = folder / "outputs"
+        self._model, self._mode = model, mode
+        self._picture = write_picture(folder / "picture.png")
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self.known = 0
+
+    def settings(self, number: int) -> dict[str, Any]:
+        return {
+            "image": str(self._picture), "prompt": "a red ball", "seconds": SECTIONS * 1.2, "steps": 2,
+            "seed": number, "mode": self._mode, "model": str(self._model),
+        }  # fmt: skip
+
+    def start_server(self, *numbers: int) -> None:
+        jobs = (json.dumps(self.settings(number)) for number in numbers)
+        server = self._start("server", "-c", SERVER, str(self.outputs), *jobs)
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"up\n"
+
+    def start_command(self, number: int) -> None:
+        settings = [f"--{name}={value}" for name, value in self.settings(number).items()]
+        self._start("command", "-m", "app", "generate", "--json", f"--out={self.outputs}", *settings)
+
+    def resume_command(self, job_id: str) -> None:
+        arguments = ("-m", "app", "generate", "--json", "--resume", job_id, "--out", str(self.outputs))
+        self._start("command", *arguments)
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        self._programs[name] = subprocess.Popen(
+            [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        return self._programs[name]
+
+    def runs(self, name: str) -> bool:
+        return name in self._programs and self._programs[name].poll() is None
+
+    def kill(self, *names: str) -> None:
+        """Kill the programs alone; their engines have to notice that by themselves."""
+        for name in names:
+            if self.runs(name):
+                self._programs[name].send_signal(signal.SIGKILL)
+        for name in names:
+            if program := self._programs.pop(name, None):
+                program.communicate()
+
+    def end(self) -> None:
+        groups = [program.pid for program in self._programs.values()]
+        self.kill(*list(self._programs))
+        for group in groups:
+            wait_until(lambda group=group: not processes_in_group(group))
+
+    def jobs(self) -> list[JobFolder]:
+        """In the order in which they were handed in."""
+        found = [JobFolder(path.parent) for path in self.outputs.glob("[!.]*/request.json")]
+        return sorted(found, key=lambda job: json.loads(job.request.read_text())["seed"])
+
+    def lines(self) -> int:
+        return sum(job.events.read_bytes().count(b"\n") for job in self.jobs() if job.events.exists())
+
+    def wait_for_signs(self, count: int, seconds: float) -> None:
+        """For so many further signs of life of any job, but no longer than so many seconds."""
+        begin, before = time.monotonic(), self.lines()
+        while self.lines() < before + count and time.monotonic() - begin < seconds:
+            if all(map(self.is_over, self.jobs())):
+                return
+            time.sleep(0.05)
+
+    def is_over(self, job: JobFolder) -> bool:
+        return json.loads(job.states.read_bytes().splitlines()[-1])["state"] == "finished"
+
+
+@pytest.fixture
+def folders() -> Iterator[list[Folder]]:
+    made: list[Folder] = []
+    yield made
+    for folder in made:
+        folder.end()
+
+
+@pytest.fixture(params=["inverted", "forward"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
+    mode: str, folders: list[Folder], tmp_path: Path, tiny_model: Path
+) -> None:
+    whole = Folder(tmp_path / "whole", tiny_model, mode)
+    folder = Folder(tmp_path / "killed", tiny_model, mode)
+    folders.append(folder)
+    chance = random.Random(11)
+    folder.start_server(*range(JOBS - 1))
+    folder.start_command(JOBS - 1)
+    while len(folder.jobs()) < JOBS:
+        time.sleep(0.01)
+    counts: dict[str, int] = {}
+    began = time.monotonic()
+    for _ in range(CRASHES):
+        if chance.random() < 0.25:  # also while the programs are starting
+            time.sleep(chance.uniform(0, 3))
+        else:
+            folder.wait_for_signs(chance.randrange(1, 15), 30)
+        names = chance.choice([("server",), ("command",), ("server", "command")])
+        counts["+".join(names)] = counts.get("+".join(names), 0) + 1
+        folder.kill(*names)
+        if chance.random() < 0.5:
+            shutil.rmtree(folder.outputs / ".longtake", ignore_errors=True)
+        if not folder.runs("server"):
+            folder.start_server()
+        command = folder.jobs()[-1]
+        if not folder.runs("command") and not folder.is_over(command) and chance.random() < 0.5:
+            folder.resume_command(command.job)
+        finished = sum(map(folder.is_over, folder.jobs()))
+        sys.stderr.write(f"{time.monotonic() - began:.0f} s, {mode}: killed {counts}, finished {finished}\n")
+
+    service = JobService(folder.outputs)
+    expected = _undisturbed(whole)
+    for number, job in enumerate(folder.jobs()):
+        events = [item[1] for item in service.follow(job.job) if item is not None]
+        assert service.job(job.job).state == "finished", service.job(job.job)
+        assert job.video.read_bytes() == expected[number].video.read_bytes()
+        sections = [event.section for event in events if isinstance(event, SectionFinished)]
+        assert sections == list(range(1, SECTIONS + 1))
+        for kind in ("sections", "segments", "thumbs"):
+            assert _names(job.path / kind) == _names(expected[number].path / kind)
+    ended = [service.job(job.job).ended or 0.0 for job in folder.jobs()[:-1]]
+    assert ended == sorted(ended)
+    folder.end()
+    service.start()  # as the next start leaves it
+    service.stop()
+    assert not list(folder.outputs.rglob("*.tmp"))
+    assert _names(folder.outputs) == sorted([".longtake", *(job.job for job in folder.jobs())])
+    assert not list((folder.outputs / ".longtake" / "owners").iterdir())
+
+
+def _undisturbed(whole: Folder) -> list[JobFolder]:
+    service = JobService(whole.outputs)
+    for number in range(JOBS):
+        service.submit(GenerationRequest.from_dict(whole.settings(number)), allow_folder=True)
+    service.start()
+    for job in whole.jobs():
+        assert list(service.follow(job.job))
+    service.stop()
+    return whole.jobs()
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

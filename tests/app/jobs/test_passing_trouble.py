@@ -1,0 +1,141 @@
+"""Trouble that passes, such as a full disk, fails no job: it waits, says why, and goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.service import JobService
+from app.jobs.state_log import StateLog
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Finished, SectionFinished, StepDone, Warned
+from tests.support.jobs import STAND_IN, Studio, sections_of, states_of, wait_until
+
+
+@pytest.fixture
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    monkeypatch.setenv("PYTHONPATH", STAND_IN)
+    monkeypatch.setattr("app.jobs.worker._RETRY_SECONDS", 0.1)
+    studio = Studio(tmp_path)
+    yield studio
+    studio.service.stop()
+
+
+class Broken:
+    """The disk below the store: while `error` is set, nothing can be written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: Exception | None = None
+        for place in ("app.jobs.store.append_event", "app.jobs.state_log.StateLog.enter"):
+            self._break(monkeypatch, place)
+
+    def _break(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        module, _, name = place.rpartition(".")
+        owner: Any = StateLog if module.endswith("StateLog") else import_module(module)
+        whole = getattr(owner, name)
+
+        def write(*arguments: Any, **facts: Any) -> Any:
+            if self.error is not None:
+                raise self.error
+            return whole(*arguments, **facts)
+
+        monkeypatch.setattr(owner, name, write)
+
+
+FULL = OSError(28, "No space left on device")
+AWAY = FileNotFoundError(2, "No such file or directory")
+
+
+@pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "not there")])
+def test_a_job_whose_disk_is_full_or_away_waits_says_why_and_goes_on(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str
+) -> None:
+    disk = Broken(monkeypatch)
+    studio.service.start()
+    job = studio.submit("sections=2 steps=2 at=1 fault=pause")
+    studio.until(job, StepDone)
+    disk.error = error
+    (job.folder / "go").touch()
+    wait_until(lambda: studio.service.job(job.id).state == "waiting")
+    assert words in studio.service.job(job.id).message
+    running, _ = studio.service.open_jobs()
+    assert running is not None
+    assert running.id == job.id
+    disk.error = None
+    events = studio.events(job)
+    assert isinstance(events[-1], Finished)
+    assert any(words in event.message for event in events if isinstance(event, Warned))
+    assert studio.service.job(job.id).message == ""
+
+
+def test_a_job_that_waits_can_be_ended(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Broken(monkeypatch)
+    studio.service.start()
+    job = studio.submit("sections=2 steps=2 at=1 fault=pause")
+    studio.until(job, StepDone)
+    disk.error = FULL
+    (job.folder / "go").touch()
+    wait_until(lambda: studio.service.job(job.id).state == "waiting")
+    assert studio.service.cancel(job.id)
+    wait_until(lambda: studio.service.job(job.id).state == "cancelled")
+    disk.error = None
+    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
+    assert states_of(job.folder)[-1] == "cancelled"
+
+
+def test_an_engine_on_a_full_disk_is_tried_again(studio: Studio) -> None:
+    studio.service.start()
+    job = studio.submit("sections=2 steps=1 at=1 fault=full times=2")
+    events = studio.events(job)
+    assert isinstance(events[-1], Finished)
+    assert sections_of(events) == [1, 2]
+    assert states_of(job.folder).count("waiting") == 2
+    assert sum("disk is full" in event.message for event in events if isinstance(event, Warned)) == 2
+
+
+def test_an_index_that_another_program_locks_lets_a_job_wait(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.jobs.index._BUSY_SECONDS", 0.1)
+    studio.service.start()
+    job = studio.submit("sections=2 steps=2 at=1 fault=pause")
+    studio.until(job, StepDone)
+    other = sqlite3.connect(studio.outputs / ".longtake" / "jobs.sqlite3", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    (job.folder / "go").touch()
+    wait_until(lambda: studio.service.job(job.id).state == "waiting")
+    assert "index locked" in studio.service.job(job.id).message
+    other.execute("ROLLBACK")
+    other.close()
+    assert isinstance(studio.events(job)[-1], Finished)
+    assert JobService(studio.outputs).job(job.id).state == "finished"
+
+
+def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(studio: Studio) -> None:
+    studio.service.start()
+    job = studio.submit("sections=3 steps=1 at=1 fault=pause")
+    studio.until(job, SectionFinished)
+    away = studio.outputs.rename(studio.outputs.with_name("away"))
+    (away / job.id / "go").touch()
+    wait_until(lambda: studio.service.job(job.id).state == "waiting")
+    assert "not there" in studio.service.job(job.id).message
+    assert not studio.outputs.exists()
+    away.rename(studio.outputs)
+    events = studio.events(job)
+    assert isinstance(events[-1], Finished)
+    assert sections_of(events) == [1, 2, 3]
+
+
+def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("app.jobs.store.open_index", full)
+    with pytest.raises(InputError, match="the disk is full") as refusal:
+        JobService(studio.outputs).start()
+    assert "Free some space" in refusal.value.remedy

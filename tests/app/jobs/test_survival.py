@@ -1,0 +1,324 @@
+"""No job is lost, whatever dies and however often: each case is one in which jobs were lost before."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.jobs import recovery
+from app.jobs.event_log import append_event
+from app.jobs.job import TRANSITIONS, Job, JobState
+from app.jobs.recovery import TAKEN_OVER
+from app.jobs.service import JobService
+from app.jobs.state_log import StateLog
+from diffusers_helper.events import (
+    Cancelled,
+    Failed,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StepDone,
+    Warned,
+)
+from diffusers_helper.output.job_folder import JobFolder
+from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
+
+HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
+
+
+@pytest.fixture
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    monkeypatch.setenv("PYTHONPATH", STAND_IN)
+    monkeypatch.setattr("app.jobs.worker._RETRY_SECONDS", 0.1)
+    studio = Studio(tmp_path)
+    yield studio
+    studio.service.stop()
+
+
+@pytest.fixture
+def interrupted(studio: Studio) -> str:
+    """Return the job of a server that was killed after the first section."""
+    process, (job_id,) = run_program(studio, HANGS)
+    studio.until(studio.service.job(job_id), SectionFinished)
+    kill(process)
+    return job_id
+
+
+def test_what_is_said_twice_is_written_once(studio: Studio) -> None:
+    job = studio.submit()
+    for _ in range(3):
+        StateLog(JobFolder(job.folder)).enter("running", message="The disk is full.")
+    assert states_of(job.folder) == ["queued", "running"]
+
+
+def test_every_state_but_finished_can_be_left() -> None:
+    assert [state for state, after in TRANSITIONS.items() if not after] == ["finished"]
+
+
+def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
+    job = studio.submit()
+    with pytest.raises(ValueError, match="queued; it cannot become finished"):
+        StateLog(JobFolder(job.folder)).enter("finished")
+    assert states_of(job.folder) == ["queued"]
+
+
+@pytest.mark.parametrize("damage", ["removed", "garbage"])
+def test_an_index_made_anew_has_the_unfinished_jobs_in_their_order(studio: Studio, damage: str) -> None:
+    process, ids = run_program(studio, HANGS, *["steps=1"] * 6)
+    studio.until(studio.service.job(ids[0]), SectionFinished)
+    kill(process)
+    index = studio.outputs / ".longtake"
+    shutil.rmtree(index)
+    if damage == "garbage":
+        index.mkdir()
+        (index / "jobs.sqlite3").write_bytes(b"no database at all" * 100)
+    again = JobService(studio.outputs)
+    again.start()
+    try:
+        ends = [[item[1] for item in again.follow(job_id) if item is not None][-1] for job_id in ids]
+        assert {type(end) for end in ends} == {Finished}
+        began = [again.job(job_id).started or 0.0 for job_id in ids]
+        assert began == sorted(began)
+    finally:
+        again.stop()
+
+
+def test_an_index_that_is_removed_from_a_living_server_is_made_anew(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
+    studio.service.start()
+    first, second = studio.submit("steps=2 at=1 fault=wait"), studio.submit("steps=1")
+    studio.until(first, StepDone)
+    shutil.rmtree(studio.outputs / ".longtake")
+    # Another program, which finds no index, leaves the living one's jobs alone.
+    other = JobService(studio.outputs)
+    other.start(adopt=False)
+    assert other.job(first.id).state == "running"
+    other.stop()
+    assert studio.service.cancel(first.id)
+    assert isinstance(studio.events(first)[-1], Cancelled)
+    assert isinstance(studio.events(second)[-1], Finished)
+
+
+def test_deaths_of_the_server_do_not_count(studio: Studio) -> None:
+    process, (job_id,) = run_program(studio, "sections=2 steps=2 at=3 fault=hang times=9")
+    studio.until(studio.service.job(job_id), StepDone, 3)
+    kill(process)
+    for _ in range(8):
+        said = len(studio.service.events(job_id))
+        process, _ = run_program(studio)
+        wait_until(lambda said=said: len(studio.service.events(job_id)) > said + 1)
+        kill(process)
+    studio.service.start()
+    assert isinstance(studio.events(studio.service.job(job_id))[-1], Finished)
+
+
+def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
+    studio: Studio, interrupted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, store = JobFolder(studio.outputs / interrupted), studio.service._store
+    step = StepDone(job=interrupted, time=9.0, section=2, step=1, steps=1)
+
+    def die() -> None:
+        append_event(folder.events, step)
+        store.enter(interrupted, "running", owner="a process that died")
+        store.recover(adopt=False)
+
+    store.recover(adopt=True)
+    monkeypatch.setattr(recovery, "_MOST_DEATHS", 3)
+    for deaths in (1, 2):
+        die()
+        assert StateLog(folder).read()["deaths"] == deaths
+        store.enter(interrupted, "queued")
+    folder.sections.mkdir()
+    (folder.sections / "0001.safetensors").write_bytes(b"kept")
+    for deaths in (1, 2):
+        die()
+        assert StateLog(folder).read()["deaths"] == deaths
+        store.enter(interrupted, "queued")
+    die()
+    job = studio.service.job(interrupted)
+    assert (job.state, job.frames) == ("failed", 37)
+    assert "3 times" in job.message
+    assert job.video is not None
+    assert job.video.read_bytes() == b"video of 37 frames"
+
+
+def test_a_program_with_a_job_of_its_own_leaves_interrupted_ones_to_a_server(
+    studio: Studio, interrupted: str
+) -> None:
+    other = JobService(studio.outputs)
+    other.start(adopt=False)
+    mine = studio.submit("steps=1", service=other)
+    assert isinstance(studio.events(mine)[-1], Finished)
+    other.stop()
+    assert studio.service.job(interrupted).state == "interrupted"
+    studio.service.start()
+    events = studio.events(studio.service.job(interrupted))
+    assert isinstance(events[-1], Finished)
+    assert sections_of(events) == [1, 2, 3]
+    assert states_of(studio.outputs / interrupted)[-1] == "finished"
+    assert TAKEN_OVER in [event.message for event in events if isinstance(event, Warned)]
+
+
+@pytest.mark.parametrize("loss", ["events", "events and states", "half a line"])
+def test_what_is_in_the_folder_decides_where_logs_are_lost(
+    studio: Studio, interrupted: str, loss: str
+) -> None:
+    folder = JobFolder(studio.outputs / interrupted)
+    if loss == "half a line":
+        folder.events.write_bytes(b'{"event": "job_st')
+        folder.states.write_bytes(folder.states.read_bytes() + b'{"state": "fini')
+    else:
+        folder.events.write_bytes(b"")
+    if loss == "events and states":
+        folder.states.unlink()
+        shutil.rmtree(studio.outputs / ".longtake")
+        studio.service = JobService(studio.outputs)
+    studio.service.start()
+    events = studio.events(studio.service.job(interrupted))
+    assert isinstance(events[-1], Finished)
+    assert sections_of(events)[-2:] == [2, 3]
+    assert 1 not in [event.section for event in events if isinstance(event, StepDone)]
+
+
+def test_a_job_of_version_0_1_is_readable_and_goes_on(studio: Studio, interrupted: str) -> None:
+    done = studio.submit("sections=1 steps=1")
+    studio.service.start()
+    studio.events(done)
+    studio.service.stop()
+    for job_id in (interrupted, done.id):
+        (studio.outputs / job_id / "states.jsonl").unlink()
+    with sqlite3.connect(studio.outputs / ".longtake" / "jobs.sqlite3") as index:
+        index.executescript(
+            "DROP TABLE jobs; PRAGMA user_version = 0; CREATE TABLE jobs (number, id, owner);"
+        )
+    again = JobService(studio.outputs)
+    assert (again.job(done.id).state, again.job(done.id).frames) == ("finished", 37)
+    again.start()
+    try:
+        events = [item[1] for item in again.follow(interrupted) if item is not None]
+        assert isinstance(events[-1], Finished)
+    finally:
+        again.stop()
+
+
+def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(studio: Studio) -> None:
+    studio.service.start()
+    job = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
+    studio.until(job, SectionFinished)
+    studio.service.stop()
+    assert JobService(studio.outputs).job(job.id).state == "interrupted"
+    assert not list(job.folder.rglob("*.tmp"))
+    studio.service = JobService(studio.outputs)
+    studio.service.start()
+    events = studio.events(job)
+    assert isinstance(events[-1], Finished)
+    assert sections_of(events) == [1, 2, 3]
+    assert sum(isinstance(event, JobStarted) for event in events) == 1
+
+
+def test_what_a_person_has_ended_stays_ended_if_the_server_dies_before(studio: Studio) -> None:
+    process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
+    studio.until(studio.service.job(job_id), SectionFinished)
+    studio.service._store.mark_ending(job_id)  # as the server does when it is asked
+    kill(process)
+    studio.service.start()
+    assert isinstance(studio.events(studio.service.job(job_id))[-1], Cancelled)
+    assert studio.service.job(job_id).frames == 37
+
+
+def test_a_job_whose_program_died_before_it_began_is_resumed(studio: Studio) -> None:
+    process, (_, job_id) = run_program(studio, "fault=hang", "steps=1")
+    kill(process)
+    studio.service.start(adopt=False)
+    assert studio.service.job(job_id).state == "queued"
+    studio.service.resume(job_id)
+    assert isinstance(studio.events(studio.service.job(job_id))[-1], Finished)
+
+
+@pytest.mark.parametrize("state", ["interrupted", "failed", "cancelled"])
+def test_a_person_lets_a_job_go_on(studio: Studio, state: JobState) -> None:
+    fault = {"interrupted": "wait", "failed": "error", "cancelled": "wait"}[state]
+    studio.service.start()
+    job = studio.submit(f"sections=3 steps=1 at=1 fault={fault} times=1")
+    studio.until(job, SectionFinished)
+    if state == "interrupted":
+        studio.service.stop()
+        studio.service = JobService(studio.outputs)
+        studio.service.start(adopt=False)
+    elif state == "cancelled":
+        studio.service.cancel(job.id)
+    wait_until(lambda: studio.service.job(job.id).state == state)
+    wait_until(lambda: not studio.service.open_jobs()[0])
+    known = len(studio.service.events(job.id))
+    assert studio.service.resume(job.id).state == "queued"
+    events = studio.events(job, after=known)
+    assert isinstance(events[-1], Finished)
+    assert sections_of(events) == [2, 3]
+    assert studio.service.resume(job.id).state == "finished"
+    done: Job = studio.service.job(job.id)
+    assert (done.message, done.frames) == ("", 109)
+    # The whole log, with the old end in between, is followed to the new end.
+    assert studio.events(job)[-1] == events[-1]
+
+
+def test_a_job_that_fails_again_keeps_the_longer_video(studio: Studio) -> None:
+    studio.service.start()
+    job = studio.submit("sections=3 steps=1 at=1 fault=SIGABRT times=3")
+    assert isinstance(studio.events(job)[-1], Failed)
+    assert (job.folder / "video.mp4").read_bytes() == b"video of 37 frames"
+    (job.folder / "troubles").unlink()
+    request = json.loads((job.folder / "request.json").read_text())
+    request["prompt"] = "sections=3 steps=1 at=2 fault=SIGABRT"
+    (job.folder / "request.json").write_text(json.dumps(request))
+    studio.service.resume(job.id)
+    assert isinstance(studio.events(job)[-1], Failed)
+    assert (job.folder / "video.mp4").read_bytes() == b"video of 73 frames"
+
+
+SUBMITTING = """
+import sys, time
+from pathlib import Path
+from app.jobs import store
+from app.jobs.service import JobService
+from diffusers_helper.request import GenerationRequest
+outputs, picture, model, place = sys.argv[1:]
+def die(*_, **__):
+    print("there", flush=True)
+    time.sleep(600)
+setattr(store, place, die)
+JobService(Path(outputs)).submit(
+    GenerationRequest(image=picture, prompt="steps=1", model=model), allow_folder=True)
+"""
+
+
+@pytest.mark.parametrize("place", ["write_atomic", "StateLog", "sync_folder", "put"])
+def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Studio, place: str) -> None:
+    arguments = [str(studio.outputs), str(studio.picture), str(studio.model), place]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUBMITTING, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "there\n"
+    kill(process)
+    old = studio.outputs / "20250101-000000-0abc"
+    old.mkdir()
+    (old / "input.png").write_bytes(b"half")
+    os.utime(old, (0, 0))
+    studio.service.start()
+    left = {path.name for path in studio.outputs.iterdir()} - {".longtake"}
+    assert left == {job.id for job in studio.service.jobs()}
+    assert len(left) == (1 if place in ("sync_folder", "put") else 0)
+    for job in studio.service.jobs():
+        assert isinstance(studio.events(job)[-1], Finished)
+    assert not list(studio.outputs.rglob("*.tmp"))

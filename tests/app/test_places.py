@@ -1,0 +1,152 @@
+"""Places that cannot be used end each program in one sentence that names the value and the remedy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from app.commands.doctor import examine
+from app.jobs.service import JobService
+from app.web import server
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import ROOT
+from tests.support.pages import PageProgram, write_photo
+from tests.support.staged_engine import StagedEngine
+
+NOBODY = "~nosuchuser/x"
+
+
+def refused(capsys: pytest.CaptureFixture[str], program: object, *arguments: str) -> str:
+    """Return the one sentence with which a program refuses what it was given."""
+    assert callable(program)
+    assert program(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_path_is_expanded_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/homes/anna")
+    assert given_path("~/x", "out") == Path("/homes/anna/x")
+    assert given_path("x y", "out") == Path("x y")
+    with pytest.raises(InputError, match=r"out is '~nosuchuser/x'; .* Write the whole path."):
+        given_path(NOBODY, "out")
+    with pytest.raises(InputError, match=r"out is '/x\\udcff'; expected a name in UTF-8. Rename it"):
+        given_path(os.fsdecode(b"/x\xff"), "out")
+
+
+@pytest.mark.parametrize("name", [NOBODY, os.fsdecode(b"/nowhere/x\xff")], ids=["no home", "not UTF-8"])
+def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    photo, shown = str(write_photo(tmp_path / "photo.png")), repr(name)
+    out = str(tmp_path / "outputs")
+    generate = ("generate", "--prompt", "a ball")
+    for command in ((*generate, "--out", out), ("plan",)):
+        said = refused(capsys, cli.main, *command, "--image", name)
+        assert f"--image is {shown}" in said or "--image is not valid Unicode (character 11)" in said
+    assert f"--out is {shown}" in refused(capsys, cli.main, "doctor", "--out", name)
+    assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", "--outputs", name)
+    assert f"--out is {shown}" in refused(capsys, cli.main, *generate, "--image", photo, "--out", name)
+
+
+def test_a_proxy_that_needs_a_missing_package_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    said = refused(capsys, server.main, "--port", "0")
+    assert said.startswith(
+        "ALL_PROXY is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
+    )
+    assert "Unset ALL_PROXY" in said
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this user one whom only a container knows."""
+
+    def unknown(_: int) -> None:
+        raise KeyError("uid not found")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "GRADIO_TEMP_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    photo, out = str(write_photo(tmp_path / "photo.png")), str(tmp_path / "outputs")
+    for program, arguments in (
+        (cli.main, ("plan",)),
+        (cli.main, ("doctor", "--out", out)),
+        (cli.main, ("generate", "--image", photo, "--prompt", "a ball", "--out", out)),
+        (server.main, ("--port", "0", "--outputs", out)),
+    ):
+        said = refused(capsys, program, *arguments)
+        assert "HOME is not set" in said
+        assert "Set HOME or XDG_CACHE_HOME" in said
+
+
+def test_a_home_that_takes_no_files_is_told(tmp_path: Path) -> None:
+    left_out = ("XDG_CACHE_HOME", "GRADIO_TEMP_DIR")
+    environment = {key: value for key, value in os.environ.items() if key not in left_out}
+    ended = subprocess.run(
+        (sys.executable, ROOT / "demo_gradio.py", "--port", "0", "--outputs", tmp_path / "outputs"),
+        env={**environment, "HOME": "/proc"}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    assert "The folder for uploads, /proc/.cache/longtake/page, cannot be made" in ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [("-m", "app", "plan"), ("-m", "app", "plan", "--json")], ids=str)
+def test_an_output_without_room_is_told(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            (sys.executable, *arguments), cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
+        "Send it to a place with room.\n"
+    )
+
+
+@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x", "/proc/self/status/x"])
+def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str) -> None:
+    report = examine(
+        "demo", Path(out), {}, probe=lambda _: {"torch": "2", "hip": "", "cuda": "", "devices": 0}
+    )
+    (finding,) = [finding for finding in report.findings if finding.topic == "disk"]
+    assert (finding.level, finding.remedy) == ("problem", "Choose another folder with --out.")
+    assert f"{out} cannot be written" in finding.text
+    assert not report.is_well
+
+
+def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) -> None:
+    photo = str(write_photo(tmp_path / "photo.png"))
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    jobs = [service.submit(GenerationRequest(image=photo, seconds=1)) for _ in range(2)]
+    code = (
+        "import os, sys; from pathlib import Path; from app.jobs.store import JobStore\n"
+        "store = JobStore(Path(sys.argv[1])); store.recover(adopt=True); store.claim(); os._exit(9)"
+    )
+    service.stop()
+    died = subprocess.run((sys.executable, "-c", code, tmp_path / "outputs"), cwd=ROOT, check=False)
+    assert died.returncode == 9
+    assert JobService(tmp_path / "outputs").job(jobs[0].id).state == "running"
+    log = tmp_path / "outputs" / jobs[0].id / "events.jsonl"
+    log.unlink(missing_ok=True)
+    log.mkdir()  # which root cannot read either
+    program = PageProgram(tmp_path)
+    try:
+        assert program.wait_until_up().startswith("http://127.0.0.1:")
+    finally:
+        program.end()

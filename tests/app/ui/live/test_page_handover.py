@@ -1,0 +1,33 @@
+"""The stage in Chromium when one job follows another, over an engine that goes on when the test says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.packing import MODES, Mode
+from diffusers_helper.request import GenerationRequest
+from tests.support.pages import FIRST, Stand, needs_chromium
+
+pytestmark = needs_chromium
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_job_does_not_wait_for_the_video_of_the_one_before(
+    page: Any, stand: Stand, photo: Path, mode: Mode
+) -> None:
+    def submit() -> str:
+        request = GenerationRequest(image=str(photo), prompt="the red ball moves right", mode=mode, seconds=1)
+        return stand.service.submit(request).id
+
+    first, second = submit(), submit()
+    # The first job's video never comes, as over a slow line.
+    page.route(f"**/jobs/{first}/video*", lambda route: None)
+    with page.expect_request(f"**/jobs/{first}/video*"):
+        stand.engine.go(FIRST)
+    stand.engine.go(1 + FIRST)
+    # In far less than the half minute after which a load counts as failed.
+    page.wait_for_selector(f'.lt-stage[data-url*="{second}"][data-swaps="1"]')
+    assert page.evaluate("document.querySelector('.lt-stage video.lt-top').readyState") >= 2

@@ -1,0 +1,42 @@
+"""The scripts of the page in Chromium: all of them run, and the browser has nothing to complain of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import app.ui
+from app.ui import scripts
+from tests.support.pages import FIRST, Stand, needs_chromium, start, status, visit
+
+pytestmark = needs_chromium
+
+
+def test_they_run_without_a_complaint(page: Any, stand: Stand, photo: Path) -> None:
+    complaints: list[str] = []
+    loaded: set[str] = set()
+    page = page.context.new_page()
+    page.on("console", lambda message: complaints.append(f"{message.text} {message.location['url']}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(f"{request.failure} {request.url}"))
+    page.on("response", lambda answer: loaded.add(answer.url.rpartition("/")[2]) if answer.ok else None)
+    visit(page, stand)
+    start(page, photo)
+    stand.engine.go(FIRST)
+    page.wait_for_selector('.lt-stage[data-state="video"]')
+    page.wait_for_selector(".lt-crop:not([hidden])")
+    status(page, state="running", section=1)
+    # Gradio's own scripts warn of methods that it has not implemented.
+    assert [text for text in complaints if not text.startswith("Method not implemented. ")] == []
+    assert {module.name for module in Path(app.ui.__file__).parent.rglob("*.js")} <= loaded
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (0.4, "0 s"), (7.6, "8 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (6000, "1 h 40 min")],
+)
+def test_a_duration_is_told_in_whole_seconds(page: Any, seconds: float, text: str) -> None:
+    told = scripts.call("text.js", "duration")
+    assert page.evaluate(f"(seconds) => ({told})(seconds)", seconds) == text

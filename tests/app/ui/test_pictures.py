@@ -1,0 +1,247 @@
+"""Pictures from outside are decoded in processes with limits, and ordinary ones go on beside hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import struct
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.jobs.service import JobService
+from app.ui import pictures as pictures_module
+from app.ui.catalogue import Catalogue
+from app.ui.page import build_page
+from app.ui.picture_process import Decoded, Limits, PictureProcess, Size
+from app.ui.pictures import Pictures
+from diffusers_helper.errors import InputError
+from tests.support.pages import write_photo
+
+MANY = 2000
+
+
+def segments(jpeg: bytes) -> list[bytes]:
+    """Return the parts of a JPEG after its first marker, each scan with its data."""
+    found, at = [], 2
+    while jpeg[at + 1] != 0xD9:
+        end = at + 2 + struct.unpack(">H", jpeg[at + 2 : at + 4])[0]
+        if jpeg[at + 1] == 0xDA:
+            while jpeg[end] != 0xFF or jpeg[end + 1] == 0:
+                end += 1
+        found.append(jpeg[at:end])
+        at = end
+    return found
+
+
+def many_scans(side: int) -> bytes:
+    """Return a progressive JPEG that goes over the whole picture again and again."""
+    content = io.BytesIO()
+    Image.new("RGB", (side, side), (200, 40, 90)).save(content, "JPEG", progressive=True)
+    parts = segments(content.getvalue())
+    scans = [number for number, part in enumerate(parts) if part[1] == 0xDA]
+    second = scans[1]
+    return b"\xff\xd8" + b"".join(parts[: second + 1]) + parts[second] * MANY + b"\xff\xd9"
+
+
+def wide_png(side: int, color: int) -> bytes:
+    """Return a PNG of 16 bits a channel, grey (0) or in colours (2), far smaller than its pixels."""
+    packed = zlib.compressobj(1)
+    row = bytes(1 + side * {0: 2, 2: 6}[color])
+    body = b"".join(packed.compress(row) for _ in range(side)) + packed.flush()
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 16, color, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def peak_bytes(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) * 1024
+
+
+@pytest.fixture
+def process() -> Any:
+    made = PictureProcess(Limits(10**6, memory=2**30, seconds=20, wall_seconds=60.0))
+    yield made
+    made.close()
+
+
+def test_it_returns_size_and_pixels(process: PictureProcess, tmp_path: Path) -> None:
+    photo = write_photo(tmp_path / "photo.png")
+    found = process.decode(photo)
+    assert isinstance(found, Decoded)
+    assert found.size == Size(320, 240, 320, 240)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(found.png))), np.asarray(Image.open(photo)))
+    turned, exif = Image.new("RGB", (40, 20)), Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.jpg", exif=exif)
+    found = process.decode(tmp_path / "turned.jpg")
+    assert isinstance(found, Decoded)
+    assert found.size == Size(20, 40, 20, 40)
+    assert process.decode(write_large(tmp_path / "large.png")) is None
+
+
+def write_large(path: Path) -> Path:
+    Image.new("RGB", (1001, 1000)).save(path)
+    return path
+
+
+def test_it_refuses_with_the_same_words(process: PictureProcess, tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("hello")
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (("text.jpg", "is not a picture"), ("missing", "cannot be read"), ("pipe", "no file")):
+        with pytest.raises(InputError, match=f"{name} {words}|{name} is {words}"):
+            process.decode(tmp_path / name)
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(
+    process: PictureProcess, tmp_path: Path
+) -> None:
+    path = tmp_path / "scans.jpg"
+    path.write_bytes(many_scans(900))
+    with pytest.raises(InputError, match=f"is a JPEG of {MANY + 2} scans; expected at most 64"):
+        process.decode(path)
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (Limits(10**8, memory=2**30, seconds=0, wall_seconds=60.0), "more than 0 s"),
+        (Limits(10**8, memory=400 * 2**20, seconds=60, wall_seconds=60.0), "more than 400 MiB of memory"),
+        (Limits(10**8, memory=2**31, seconds=60, wall_seconds=0.05), "took too long"),
+    ],
+    ids=["seconds", "memory", "wall"],
+)
+def test_what_exceeds_a_limit_is_refused_and_the_next_picture_is_not(
+    limits: Limits, words: str, tmp_path: Path
+) -> None:
+    hostile = tmp_path / "wide.png"
+    hostile.write_bytes(wide_png(8000, 2))
+    process = PictureProcess(limits)
+    try:
+        with pytest.raises(InputError, match=words) as refused:
+            process.decode(hostile)
+        assert "wide.png" in refused.value.message
+        assert refused.value.remedy
+        process.limits = Limits(10**8, limits.memory, 60, 60.0)
+        assert process.decode(write_photo(tmp_path / "photo.png")) is not None
+    finally:
+        process.close()
+
+
+def test_a_process_that_crashes_costs_one_picture(tmp_path: Path) -> None:
+    flag = tmp_path / "crashed"
+    code = f"import os, sys; open({str(flag)!r}, 'x'); sys.stdin.readline(); os.abort()"
+    process = PictureProcess(Limits(10**8, 2**30, 20, 60.0), (sys.executable, "-c", code))
+    photo = write_photo(tmp_path / "photo.png")
+    with pytest.raises(InputError, match=r"photo\.png ended the program that decodes it"):
+        process.decode(photo)
+    assert flag.exists()
+    flag.unlink()
+    with pytest.raises(InputError, match="ended the program"):
+        process.decode(photo)
+    assert flag.exists()  # it was started anew
+
+
+def test_closing_ends_the_picture_at_hand(tmp_path: Path) -> None:
+    code = "import sys; sys.stdin.readline(); print('begun', file=sys.stderr, flush=True); sys.stdin.read()"
+    process = PictureProcess(Limits(10**8, 2**30, 20, 60.0), (sys.executable, "-c", code))
+
+    async def closed() -> None:
+        call = asyncio.create_task(asyncio.to_thread(process.decode, write_photo(tmp_path / "photo.png")))
+        while process._process is None:
+            await asyncio.sleep(0.01)
+        process.close()
+        with pytest.raises(InputError):
+            await call
+
+    asyncio.run(closed())
+
+
+def test_ordinary_pictures_go_on_beside_large_ones(tmp_path: Path) -> None:
+    """Six wide pictures at once took 7 GB, and seven JPEGs the uploads of everybody."""
+    pictures, order = Pictures(), list[str]()
+    names = [f"wide{number}.png" for number in range(3)] + [f"scans{number}.jpg" for number in range(7)]
+    contents = {"wide": wide_png(8000, 0), "scan": many_scans(3000)}
+    for name in names:
+        (tmp_path / name).write_bytes(contents[name[:4]])
+    write_photo(tmp_path / "photo.png")
+
+    async def prepare(name: str) -> None:
+        await pictures.prepare(str(tmp_path / name))
+        order.append(name)
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*map(prepare, [*names, "photo.png"]))
+
+    try:
+        asyncio.run(all_at_once())
+        assert order.index("photo.png") < order.index("wide1.png")
+        for name in names:
+            found = pictures.judge(str(tmp_path / name))
+            assert isinstance(found, Size) == name.startswith("wide")
+        workers = [process._process for process in pictures._processes]
+        assert all(worker is not None and peak_bytes(worker.pid) < 700e6 for worker in workers)
+    finally:
+        pictures.close()
+
+
+def test_a_picture_is_decoded_once_for_all_who_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures, photo = Pictures(), str(write_photo(tmp_path / "photo.png"))
+    asked: list[Path] = []
+    decode = PictureProcess.decode
+
+    def counted(process: PictureProcess, path: Path) -> Decoded | None:
+        asked.append(path)
+        return decode(process, path)
+
+    monkeypatch.setattr(PictureProcess, "decode", counted)
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(pictures.prepare(photo) for _ in range(20)))
+
+    try:
+        asyncio.run(all_at_once())
+        assert pictures.judge(photo) == Size(320, 240, 320, 240)
+        assert pictures.plain(photo).startswith(b"\x89PNG")
+        assert len(asked) == 1
+        monkeypatch.setattr(pictures_module, "_KEPT_BYTES", 0)
+        assert isinstance(pictures.judge(str(write_photo(tmp_path / "other.png"))), Size)
+        assert isinstance(pictures.judge(photo), Size)
+        assert len(asked) == 2
+        assert pictures.plain(photo).startswith(b"\x89PNG")  # decoded again: it was not kept
+        assert len(asked) == 3
+    finally:
+        pictures.close()
+
+
+def test_the_page_never_decodes_a_picture_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio does so where it may preprocess, before any function, also before those of the browser."""
+    page = build_page(JobService(tmp_path / "outputs"), Catalogue())
+    shown = [block for block in page.blocks.values() if isinstance(block, gr.Image)]
+    readers = [fn for fn in page.fns.values() if any(block in shown for block in fn.inputs)]
+    assert len(shown) == 1
+    assert len(readers) >= 3
+    assert not [fn for fn in readers if fn.preprocess]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("decoded in the web process")
+
+    catalogue = Catalogue()
+    photo = str(write_photo(tmp_path / "photo.png"))
+    monkeypatch.setattr(Image, "open", refuse)
+    service = JobService(tmp_path / "outputs")
+    job = catalogue.submit(service, {"image": photo, "prompt": "a ball"})
+    monkeypatch.undo()
+    assert Image.open(job.folder / "input.png").size == (320, 240)
+    catalogue.planner.pictures.close()

@@ -1,0 +1,128 @@
+"""The scripts of the page are served as they are, at an address that changes with them; nothing else is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import app.ui
+from app.jobs.service import JobService
+from app.ui import scripts
+from app.web import serving
+from tests.support.asking import ask
+from tests.support.pages import Stand, free_port, staged_page
+
+FOLDER = Path(app.ui.__file__).parent
+MODULES = sorted(FOLDER.rglob("*.js"))
+HEAD = re.compile(r"new URL\('(scripts/[0-9a-f]{12}/[\w/]+\.js)', document\.baseURI")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("stand")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        with staged_page(folder) as stand:
+            yield stand
+
+
+def address(module: Path) -> str:
+    found = HEAD.search(scripts.on_load(module.relative_to(FOLDER).as_posix()))
+    assert found is not None
+    return f"/{found[1]}"
+
+
+def exports(module: Path) -> set[str]:
+    found = re.findall(
+        r"^export (default|(?:async )?function|const|class)\b ?(\w*)", module.read_text(), re.MULTILINE
+    )
+    return {"default" if kind == "default" else name for kind, name in found}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(FOLDER).as_posix())
+def test_a_script_imports_only_modules_that_are_there(module: Path) -> None:
+    text = module.read_text()
+    found = re.findall(r"^import .*?from '(.+?)';$", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == len(re.findall(r"\bimport\b(?=[ {(*])", text))
+    for name in found:
+        assert (module.parent / name).is_file(), name
+
+
+def test_what_the_page_calls_is_exported(served: Stand) -> None:
+    called = re.findall(
+        r"scripts/[0-9a-f]{12}/([\w/]+\.js)', document\.baseURI\)\)\.then\(\(module\) => module\.(\w+)",
+        ask(served.url, "/config").text,
+    )
+    assert {"form/form.js", "form/boxes.js", "form/keep.js", "live/live.js"} <= {
+        module for module, _ in called
+    }
+    for module, function in called:
+        assert function in exports(FOLDER / module), f"{module}: {function}"
+
+
+def test_a_module_that_is_not_there_is_an_error_when_the_page_is_built() -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        scripts.on_load("form/nothing.js")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(FOLDER).as_posix())
+def test_each_script_is_served_as_one(served: Stand, module: Path) -> None:
+    answer = ask(served.url, address(module))
+    assert answer.status == 200
+    assert answer.body == module.read_bytes()
+    assert answer.headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert answer.headers["Cache-Control"] == "private, max-age=31536000, immutable"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert str(FOLDER).encode() not in answer.body
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "live/live.html", "live/live.css", "page.py", "style.css", "", "live", "live/", "../page.js",
+        "form/../form/form.js", "form/form.js/", "/form/form.js", "form/form.js%00",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_served_beside_them(served: Stand, name: str) -> None:
+    version = address(MODULES[0]).split("/")[2]
+    assert ask(served.url, f"/scripts/{version}/{name}").status == 404
+
+
+def test_another_version_is_not_there(served: Stand) -> None:
+    version = address(FOLDER / "form/form.js").split("/")[2]
+    for other in ("0" * 12, version.upper() + "x", "latest"):
+        assert ask(served.url, f"/scripts/{other}/form/form.js").status == 404
+    assert ask(served.url, f"/scripts/{version}/form/form.js", method="POST", body=b"").status == 404
+
+
+def test_the_address_changes_with_any_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = address(FOLDER / "form/form.js")
+    (tmp_path / "form").mkdir()
+    (tmp_path / "form/form.js").write_text("export default function start() {}\n")
+    (tmp_path / "text.js").write_text("export const one = 1;\n")
+    monkeypatch.setattr(scripts, "_FOLDER", tmp_path)
+    seen = {before}
+    try:
+        for text in ("export const one = 1;\n", "export const one = 2;\n"):
+            (tmp_path / "text.js").write_text(text)
+            scripts._modules.cache_clear()
+            scripts._version.cache_clear()
+            seen.add(scripts.on_load("form/form.js"))
+    finally:
+        scripts._modules.cache_clear()
+        scripts._version.cache_clear()
+    assert len(seen) == 3
+
+
+def test_they_are_behind_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    outputs = tmp_path / "outputs"
+    page, url = serving.open_page(JobService(outputs), outputs, port=free_port(), auth=("anna", "geheim"))
+    try:
+        assert ask(url, address(MODULES[0])).status == 401
+    finally:
+        serving.close_page(page)

@@ -1,0 +1,244 @@
+"""Waiting costs others nothing: calls are stored at once, and who waits is bounded and leaves first."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import gradio as gr
+import pytest
+
+from app.jobs.service import JobService
+from app.ui import api
+from app.ui.live import broadcast, subscribe
+from app.ui.waiting import Endings, Room
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from tests.support.asking import ask, form
+from tests.support.jobs import wait_until
+from tests.support.pages import Stand, staged_page, write_photo
+from tests.support.staged_engine import StagedEngine
+
+CALLS = 300
+
+
+class Visitor:
+    """What a browser or a program does, without its code."""
+
+    def __init__(self, stand: Stand) -> None:
+        self.url = stand.url
+        config = json.loads(ask(self.url, "/config").body)
+        functions, components = config["dependencies"], config["components"]
+        labels = {
+            one["id"]: str(one["props"].get("value", "")) for one in components if one["type"] == "button"
+        }
+
+        def pressed(label: str) -> int:
+            return next(
+                fn["id"]
+                for fn in functions
+                for block, event in fn["targets"]
+                if event == "click" and labels.get(block, "").startswith(label)
+            )
+
+        self.end, self.remove = pressed("End"), pressed("Remove")
+        self.generate = next(fn["id"] for fn in functions if fn["api_name"] == "generate")
+        self.follow = next(
+            fn["id"] for fn in functions if fn["queue"] and any(event == "load" for _, event in fn["targets"])
+        )
+
+    def upload(self, photo: Path) -> dict[str, Any]:
+        headers, body = form(b"photo.png", photo.read_bytes())
+        answer = ask(self.url, "/gradio_api/upload", method="POST", headers=headers, body=body)
+        return {"path": json.loads(answer.body)[0], "meta": {"_type": "gradio.FileData"}}
+
+    def join(self, function: int, data: list[Any], session: str) -> int:
+        message = {"data": data, "fn_index": function, "session_hash": session}
+        return ask(self.url, "/gradio_api/queue/join", method="POST", data=message).status
+
+    def call(self, picture: object, seed: int) -> int:
+        settings = {name: setting.default for name, setting in SETTINGS.items()}
+        settings |= {"image": picture, "prompt": "a red ball", "seconds": 1, "seed": seed, "mode": None}
+        return self.join(self.generate, list(settings.values()), f"call{seed}")
+
+    def press(self, function: int) -> str:
+        message = {"data": [], "fn_index": function, "session_hash": "person"}
+        answer = ask(self.url, "/gradio_api/run/predict", method="POST", data=message)
+        assert answer.status == 200
+        return json.loads(answer.body)["data"][0]
+
+    def first_message(self, session: str, kind: str) -> dict[str, Any]:
+        """Return the first message of a kind in a session, and leave the connection."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        try:
+            connection.request("GET", f"/gradio_api/queue/data?session_hash={session}")
+            response = connection.getresponse()
+            while line := response.readline():
+                message = json.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: ") else {}
+                if message.get("msg") == kind:
+                    return message
+        finally:
+            connection.close()
+        raise AssertionError(f"no {kind}")
+
+    def is_served(self) -> bool:
+        """Whether a new page opens and is told what happens."""
+        session = f"tab{os.urandom(4).hex()}"
+        assert ask(self.url).status == ask(self.url, "/config").status == 200
+        assert self.join(self.follow, [], session) == 200
+        return self.first_message(session, "process_generating")["success"]
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    with staged_page(tmp_path) as stand:
+        yield stand
+
+
+def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) -> None:
+    visitor = Visitor(stand)
+    picture = visitor.upload(write_photo(tmp_path / "photo.png"))
+    assert {visitor.call(picture, seed) for seed in range(CALLS)} == {200}
+    assert visitor.is_served()
+    wait_until(lambda: len(stand.service.jobs(2 * CALLS)) == CALLS)
+    assert len(list(stand.outputs.glob("*/request.json"))) == CALLS
+    newest = stand.service.jobs(1)[0]
+    assert "Removed from the queue." in visitor.press(visitor.remove)
+    assert stand.service.job(newest.id).state == "cancelled"
+    assert "Ending" in visitor.press(visitor.end)
+    assert visitor.is_served()
+
+
+def test_pages_and_calls_that_nobody_listens_to_stop_nobody(stand: Stand) -> None:
+    visitor = Visitor(stand)
+    assert {visitor.join(visitor.follow, [], f"deaf{number}") for number in range(205)} == {200}
+    assert {visitor.call(None, number) for number in range(205)} == {200}
+    assert visitor.is_served()
+    assert "Nothing is running." in visitor.press(visitor.end)
+
+
+def test_a_call_beyond_the_bound_is_stored_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MOST_WAITING", 2)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    with staged_page(tmp_path) as stand:
+        visitor = Visitor(stand)
+        picture = visitor.upload(write_photo(tmp_path / "photo.png"))
+        assert [visitor.call(picture, seed) for seed in range(2)] == [200] * 2
+        wait_until(lambda: len(stand.service.jobs()) == 2)
+        assert visitor.call(picture, 2) == 200
+        answer = visitor.first_message("call2", "process_completed")
+        newest = stand.service.jobs(1)[0]
+        assert newest.request.seed == 2
+        assert f"Job {newest.id} is stored and will be made" in answer["output"]["error"]
+        assert not newest.is_over
+
+
+def test_a_deserted_place_is_lost_first_then_by_the_rooms_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ui.waiting._GRACE_SECONDS", -1.0)
+    heard = {"a": True, "b": False, "c": True, "d": True}
+
+    def lost(newcomer_goes: bool) -> list[str]:
+        room = Room(2, newcomer_goes=newcomer_goes)
+        contexts = {name: room.place(lambda name=name: heard[name]) for name in heard}
+        places = {name: context.__enter__() for name, context in contexts.items()}
+        found = [name for name in heard if places[name].is_lost.is_set()]
+        for context in contexts.values():
+            context.__exit__(None, None, None)
+        assert len(room) == 0
+        return found
+
+    assert lost(newcomer_goes=True) == ["b", "d"]
+    assert lost(newcomer_goes=False) == ["a", "b"]
+
+
+def test_all_who_wait_for_a_job_are_told_of_its_end(tmp_path: Path) -> None:
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    photo = write_photo(tmp_path / "photo.png")
+    first, second = (service.submit(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
+
+    async def wait() -> None:
+        endings = Endings(service)
+        waits = [asyncio.create_task(endings.wait(job.id)) for job in (first, first, second)]
+        await asyncio.sleep(0)
+        service.cancel(first.id)
+        await asyncio.gather(*waits[:2])
+        assert not waits[2].done()
+        waits[2].cancel()
+        (ended,) = await asyncio.gather(waits[2], return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError)
+        assert not endings._waiting
+
+    asyncio.run(wait())
+
+
+def test_one_watch_serves_all_pages_and_ends_with_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches = list[JobService]()
+    watch = broadcast.watch
+
+    def counted(service: JobService) -> Any:
+        watches.append(service)
+        return watch(service)
+
+    monkeypatch.setattr(broadcast, "watch", counted)
+    service = JobService(tmp_path / "outputs", StagedEngine())
+
+    async def follow() -> None:
+        sender, room = broadcast.Broadcast(service), Room(10, newcomer_goes=False)
+        with room.place(lambda: True) as place:
+            pages = [subscribe.subscribe(sender, place) for _ in range(5)]
+            shown = [(await anext(page))[0]["state"] for page in pages]
+            assert shown == ["idle"] * 5
+            thread = sender._watch.thread if sender._watch else None
+            assert thread is not None
+            for page in pages:
+                await page.aclose()
+            assert sender._watch is None
+            await asyncio.to_thread(thread.join, 30)
+            assert not thread.is_alive()
+
+    asyncio.run(follow())
+    assert len(watches) == 1
+
+
+def test_a_page_whose_place_is_lost_is_left(tmp_path: Path) -> None:
+    service = JobService(tmp_path / "outputs", StagedEngine())
+
+    async def follow() -> None:
+        sender, room = broadcast.Broadcast(service), Room(1, newcomer_goes=False)
+        with room.place(lambda: True) as place:
+            page = subscribe.subscribe(sender, place)
+            await anext(page)
+            with room.place(lambda: True) as other:
+                assert place.is_lost.is_set()
+                assert not other.is_lost.is_set()
+                assert [change async for change in page] == []
+
+    asyncio.run(follow())
+
+
+def test_a_session_costs_no_description_of_the_page(stand: Stand) -> None:
+    """Gradio's own took tens of milliseconds of the server's one thread for each call."""
+    visitor = Visitor(stand)
+    described = 0
+    config = gr.blocks.BlocksConfig.config_for_block
+
+    def counted(*given: Any) -> Any:
+        nonlocal described
+        described += 1
+        return config(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gr.blocks.BlocksConfig, "config_for_block", staticmethod(counted))
+        assert visitor.is_served()
+        visitor.press(visitor.end)
+    assert described == 0

@@ -1,0 +1,129 @@
+"""Each setting and each sampler is written once: the surfaces are made from `GenerationRequest`."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from dataclasses import dataclass
+from inspect import signature
+from typing import Annotated, Any
+
+import gradio as gr
+import pytest
+
+from app.commands import arguments
+from app.ui import api
+from app.ui.catalogue import Catalogue
+from app.ui.errors import page_error, page_words
+from app.ui.form import settings as form
+from app.ui.form.controls import RequestForm
+from app.ui.live import words
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.request import SAMPLERS, SETTINGS, GenerationRequest, SettingInfo, settings_of
+from diffusers_helper.sampling import sampler
+from tests.support.jobs import ROOT
+
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "document_settings.py"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WithGlow(GenerationRequest):
+    glow: Annotated[
+        float, SettingInfo("Glow", "How brightly `cfg` glows.", "Look", low=0, high=7, step=0.5)
+    ] = 2.5
+
+
+@pytest.fixture
+def glow(monkeypatch: pytest.MonkeyPatch) -> SettingInfo:
+    """Return a setting that no surface knows, as if it were a field of the request."""
+    setting = settings_of(WithGlow)["glow"]
+    monkeypatch.setitem(SETTINGS, "glow", setting)
+    monkeypatch.setitem(form.PAGE_SETTINGS, "glow", setting)
+    return setting
+
+
+def test_a_new_setting_is_checked(glow: SettingInfo) -> None:
+    assert WithGlow.from_dict({"image": "x", "glow": 7}).glow == 7.0
+    with pytest.raises(InputError) as caught:
+        WithGlow(image="x", glow=7.5)
+    error = caught.value
+    assert (error.setting, error.expected, error.code) == ("glow", "a number from 0 to 7", "bad_input")
+    # One error, in each surface's words.
+    assert str(error) == "glow is 7.5; expected a number from 0 to 7. Set glow to a value in that range."
+    assert arguments.error_line(error).startswith("--glow is 7.5; expected a number from 0 to 7. Set --glow ")
+    assert page_error(error)[0] == "Glow is 7.5; expected a number from 0 to 7."
+
+
+def test_a_new_setting_is_an_argument(glow: SettingInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    arguments.add_settings(parser)
+    assert arguments.given_settings(parser.parse_args(["--glow", "3.5"]))["glow"] == 3.5
+    help_text = " ".join(parser.format_help().split())
+    assert "--glow N How brightly --cfg glows. It takes a number from 0 to 7 (default: 2.5)." in help_text
+
+
+def test_a_new_setting_is_a_parameter_of_the_endpoint(glow: SettingInfo) -> None:
+    service: Any = None
+    parameter = signature(api.endpoint(service, Catalogue())).parameters["glow"]
+    assert (parameter.default, parameter.annotation) == (2.5, float)
+
+
+def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) -> None:
+    with gr.Blocks():
+        made = RequestForm(Catalogue())
+    control = made.controls["glow"]
+    assert isinstance(control, gr.Slider)
+    assert (control.minimum, control.maximum, control.step, control.value) == (0, 7, 0.5, 2.5)
+    assert (control.label, control.info, control.elem_id) == (
+        "Glow",
+        "How brightly CFG Scale glows.",
+        "set-glow",
+    )
+    assert form.defaults(find_model("demo"), Catalogue().planner)["glow"] == 2.5
+    assert form.restored(Catalogue(), '{"glow": 6.5}')["glow"] == 6.5
+    assert "glow" not in form.restored(Catalogue(), '{"glow": 7.5}')
+    assert ("Glow", "2.5") in words.settings(WithGlow(image="x"), None)
+
+
+def test_a_new_setting_is_in_the_document(glow: SettingInfo) -> None:
+    text = SCRIPT["documented"](SCRIPT["DOCUMENT"].read_text(encoding="utf-8"))
+    assert "| `glow` | 2.5 | How brightly `cfg` glows. It takes a number from 0 to 7. |" in text
+
+
+def test_the_document_has_the_settings_that_there_are() -> None:
+    text = SCRIPT["DOCUMENT"].read_text(encoding="utf-8")
+    assert text == SCRIPT["documented"](text), "Run scripts/document_settings.py."
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_on_every_surface(name: str) -> None:
+    setting = SETTINGS[name]
+    assert setting.help.endswith(".")
+    parser = argparse.ArgumentParser()
+    arguments.add_settings(parser)
+    assert f"--{name.replace('_', '-')} " in parser.format_help()
+    service: Any = None
+    assert name in signature(api.endpoint(service, Catalogue())).parameters
+    with gr.Blocks():
+        assert (name in RequestForm(Catalogue()).controls) == setting.on_page
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_has_its_module(name: str) -> None:
+    assert sampler(name).__name__ == f"sample_{name}"
+    assert (ROOT / "diffusers_helper" / "sampling" / f"{name}.py").is_file()
+    assert GenerationRequest(image="x", sampler=name).sampler == name
+
+
+def test_what_a_person_wrote_is_never_taken_for_a_setting() -> None:
+    with pytest.raises(InputError) as caught:
+        GenerationRequest(image="x", mode="`steps`")
+    assert page_error(caught.value)[0].startswith("Order is ''steps''; expected inverted or forward")
+
+
+def test_names_that_no_surface_knows_stay() -> None:
+    error = LongtakeError("`nothing` failed.", "Ask `doctor`, or look at `a b`.")
+    assert str(error) == "nothing failed. Ask python -m app doctor, or look at `a b`."
+    assert page_words(error.remedy) == "Ask python -m app doctor, or look at `a b`."
+    assert arguments.error_line(error) == f"{error}\n"
