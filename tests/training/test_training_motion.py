@@ -116,6 +116,7 @@ def test_clips_encoded_together_are_those_encoded_alone(vae, encoders: Encoders)
         assert torch.allclose(item.picture, alone.picture, atol=1e-4)
 
 
+@pytest.mark.slow
 class TestPool:
     """The store of clips."""
 
@@ -161,6 +162,7 @@ class TestPool:
         assert conditions.pooled.shape == (3, 64)
 
 
+@pytest.mark.slow
 def test_projections_tell_a_model_that_knows_from_one_that_does_not(vae, encoders: Encoders) -> None:
     watch = Watch.make(vae, encoders, SIZE, per_motion=2)
     assert len(watch.cases) == 2 * len(MOTIONS)

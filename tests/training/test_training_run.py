@@ -19,7 +19,7 @@ MODEL = ROOT / "assets" / "demo_model"
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """What would have been trained: the arguments of each stage's worker."""
+    """Collect what would have been trained: the arguments of each stage's worker."""
     calls: list[tuple] = []
     monkeypatch.setattr(run, "launch", lambda worker, arguments, processes: calls.append(arguments))
     monkeypatch.setattr(run, "make_encoders", lambda folder: None)

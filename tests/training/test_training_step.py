@@ -61,6 +61,7 @@ def test_the_quick_forward_is_the_plain_one(model, size: tuple[int, int]) -> Non
     assert float((low - plain).square().mean().sqrt()) < 0.04 * float(plain.std())
 
 
+@pytest.mark.slow
 def test_the_quick_gradients_are_the_plain_ones(model) -> None:
     given = inputs(8, 8)
     model(**given, return_dict=False)[0].square().mean().backward()
@@ -140,6 +141,7 @@ def test_the_phases_cover_the_run() -> None:
     assert phase_at(0.1).sizes != phase_at(0.5).sizes
 
 
+@pytest.mark.slow
 class TestRun:
     """The trainer on tiny batches; its clock counts steps."""
 
