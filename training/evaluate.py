@@ -127,8 +127,8 @@ def make_and_judge(
     outcomes = []
     for index in range(part, len(chosen), parts):
         case, size = chosen[index]
-        mode = MODES[index // parts % 2]
-        sections = 2 if index // parts % 4 >= 2 else 1
+        mode = MODES[index % 2]
+        sections = 2 if index % 4 >= 2 else 1
         picture = cases.renderer.case(case, [0], size)[:, 0]
         video = engine.make(picture, case.prompt, mode, sections, seed=index)
         outcomes.append(judge(cases.renderer, case, size, mode, sections, video))
