@@ -76,8 +76,9 @@ shapes on plain, striped, waved and checkered grounds, band-limited noise and ov
   pictures of side 64 in the world of smaller things, reached 57 % there. 76 minutes on one core and then on
   two with experimental forms of today's code took it to a mean of two runs. `python -m training.run
   --start` went on from there: {trained} steps in {minutes:.0f} minutes of one core's time, on pictures of
-  side 128, with three of a section's nine frames in a step and at the end with all nine. What ships is the
-  running mean of the weights.
+  side 128, with three of a section's nine frames in a step and at the end with all nine; it was stopped
+  shortly before its planned end. What ships is the mean, half and half, of the run's running mean and of
+  the weights it started from (`--share 0.5`).
 - Seeds: VAE 11 and 12, encoders 21 to 23, transformer 31, 41, 42 and 47, and in the experiments 4100 and
   others taken from the clock; watched on 700001, tested on 5000001.
 

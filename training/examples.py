@@ -16,7 +16,7 @@ from training.render import Renderer, make_canvases
 from training.scenes import COLOURS, STILL, Background, Motion, Scene, Thing
 from training.sheet import to_image
 
-PIXELS = 256
+PIXELS, SMALL = 256, 192
 CANVAS_SEED = 8_000_003
 # An animation shows every third frame, ten a second: as fast as the video.
 EVERY, MILLISECONDS = 3, 100
@@ -54,15 +54,16 @@ PATCHES = Background("leaves", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
 WAVES = Background("waves", ((0.16, 0.25, 0.42), (0.22, 0.33, 0.52)), 0.4, 0.34, 0.2)
 SAND = Background("radial", ((0.85, 0.78, 0.62), (0.95, 0.92, 0.85)), 0.0, 0.3, 0.1)
 STRIPES = Background("stripes", ((0.75, 0.82, 0.85), (0.85, 0.9, 0.92)), 0.7, 0.3, 0.0)
-CLOUDS = Background("noise", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
 # The first three are on the page, the others in the documents.
 EXAMPLES = (
     Example("the red ball moves right", HILLS, (thing("ball", "red", -0.26, 0.08, 0.17),)),
     Example("the camera pans left", PATCHES, (thing("square", "blue", 0.05, 0.02, 0.16),)),
     Example("the yellow diamond grows", WAVES, (thing("diamond", "yellow", -0.05, 0.0, 0.19),)),
-    Example("the purple square moves up", STRIPES, (thing("square", "purple", 0.05, 0.24, 0.17),), "forward"),
-    Example("the camera zooms in", PATCHES, (thing("ball", "white", 0.0, 0.05, 0.14),)),
-    Example("the blue triangle moves left", SAND, (thing("triangle", "blue", 0.24, 0.05, 0.2),), "forward"),
+    Example("the camera pans up", PATCHES, (thing("ball", "white", 0.1, -0.1, 0.15),), "forward"),
+    Example("the green ball moves down", SAND, (thing("ball", "green", 0.1, -0.24, 0.2),), "forward", 1),
+    Example(
+        "the camera zooms out", STRIPES, (thing("triangle", "blue", 0.0, 0.05, 0.22),), sections=1, seed=2
+    ),
 )
 ON_PAGE = EXAMPLES[:3]
 
@@ -89,14 +90,15 @@ def save_animation(path: Path, video: torch.Tensor, pixels: int) -> None:
     made[0].save(path, save_all=True, append_images=made[1:], duration=MILLISECONDS, loop=0, optimize=True)
 
 
-def animate(folder: Path, model: Path, pixels: int) -> None:
-    """Make the examples' videos with a model folder and write them as GIFs."""
+def animate(folder: Path, model: Path) -> None:
+    """Make the documents' videos with a model folder and write them as GIFs; the first is the README's."""
     renderer, engine = Renderer(make_canvases(CANVAS_SEED, 1)), ProductEngine(model, None)
     folder.mkdir(parents=True, exist_ok=True)
-    for example in EXAMPLES:
+    shown = {"demo": EXAMPLES[1]} | {example.file_name: example for example in EXAMPLES[len(ON_PAGE) :]}
+    for name, example in shown.items():
         picture = example.picture(renderer, PIXELS)
         video = engine.make(picture, example.prompt, example.mode, example.sections, example.seed)
-        save_animation(folder / f"{example.file_name}.gif", video, pixels)
+        save_animation(folder / f"{name}.gif", video, PIXELS if name == "demo" else SMALL)
 
 
 def main() -> None:
@@ -106,11 +108,10 @@ def main() -> None:
     )
     parser.add_argument("--animations", type=Path, help="also make the videos, and write them here as GIFs")
     parser.add_argument("--model", type=Path, default=Path("assets/demo_model"), help="model folder")
-    parser.add_argument("--pixels", type=int, default=PIXELS, help="side of an animation")
     arguments = parser.parse_args()
     draw(arguments.folder)
     if arguments.animations:
-        animate(arguments.animations, arguments.model, arguments.pixels)
+        animate(arguments.animations, arguments.model)
 
 
 if __name__ == "__main__":
