@@ -1,4 +1,4 @@
-"""`python -m app`: the command line."""
+"""The entry point of the command line, `python -m app`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: the arguments after the program's name; the process's own by default.
+        argv: The arguments after the program's name; the process's own by default.
 
     Returns:
         The process's exit code.

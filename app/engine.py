@@ -145,7 +145,7 @@ def main() -> None:
     try:
         from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner
-    except Exception as error:  # noqa: BLE001 - an installation that cannot work: every job gets to hear why
+    except Exception as error:  # noqa: BLE001 - the installation is broken, and every job reports why
         while True:
             order = orders.take()
             events.send(failed_event(error, order.job, 0.0, None, 0))

@@ -44,7 +44,7 @@ class InProcessEngine:
         try:
             yield from self._follow(events)
         finally:
-            self._tokens.pop(job.id, None)  # a job that goes on after a cancel needs a fresh one
+            self._tokens.pop(job.id, None)  # a job that is resumed after a cancel needs a new one
 
     @staticmethod
     def _follow(events: queue.SimpleQueue[Event | None]) -> Iterator[Event | None]:
@@ -74,7 +74,7 @@ class InProcessEngine:
             # Importing torch takes seconds, and only this engine needs it here.
             from diffusers_helper.miopen_fallback import initialize_miopen_fallback
             from diffusers_helper.runner import Runner
-        except Exception as error:  # noqa: BLE001 - the end of this thread: the job gets to hear why
+        except Exception as error:  # noqa: BLE001 - the thread ends, and the job reports why
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
         if self._runner is None:

@@ -1,4 +1,4 @@
-"""The machine that this program runs on, asked without torch, and the place of what was measured there."""
+"""The machine that this program runs on, described without torch, and the folder of its measurements."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def this_profile(environ: Mapping[str, str]) -> Profile:
     """Return the profile in force on this machine.
 
     Raises:
-        InputError: for a value in the environment that cannot be used.
+        InputError: For a value in the environment that cannot be used.
     """
     return profile_in_force(this_machine(environ), this_local(environ))
 
 
 def this_local(environ: Mapping[str, str]) -> Local:
-    """Return the settings of this machine and the folder of what was found out about it."""
+    """Return the settings of this machine and the folder of the facts measured on it."""
     return Local(dict(environ), cache_folder())
 
 
 def cache_folder() -> Path:
-    """Return the folder, in the user's own cache, of what can be found out again. It is not made.
+    """Return the folder, in the user's cache, of facts that can be measured again, without making it.
 
     Raises:
-        InputError: If there is no home folder, as with a user that only a container knows.
+        InputError: If there is no home folder, as for a user without a name in a container.
     """
     try:
         return user_cache_path("longtake", appauthor=False)
@@ -63,10 +63,10 @@ def cache_folder() -> Path:
 
 
 def named_machine(card: str) -> Machine:
-    """Return a card that need not be here, from text such as "gfx1100:24" (family and GB).
+    """Return a machine with a card that is described by a text such as "gfx1100:24" (family and GB).
 
     Raises:
-        InputError: if the text names no card.
+        InputError: If the text names no card.
     """
     family, _, size = card.partition(":")
     try:

@@ -31,13 +31,13 @@ _UNSAFE = ("2", "4", "5", "DB_UPDATE", "SEARCH_DB_UPDATE", "DB_CLEAN")
 
 
 def name_of(value: str) -> str:
-    """Return the mode that a value of the variable means; "" for one that MIOpen's documentation lacks."""
+    """Return the mode that the variable's value selects; "" for one that MIOpen's documentation lacks."""
     text = value.strip().upper()
     return text if text in FIND_MODES or text in _OTHERS else _NUMBERS.get(text, "")
 
 
 def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what is worth saying about an engine's find mode: sentences, each with a remedy or ""."""
+    """Return the remarks on an engine's find mode: sentences, each with a remedy or ""."""
     value = environ.get(VARIABLE, "")
     mode = name_of(value)
     found: list[tuple[str, str]] = []

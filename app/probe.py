@@ -15,7 +15,7 @@ _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
 
 
 def main() -> None:
-    """Print one line."""
+    """Print the answers as one line."""
     import torch
 
     facts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Texts without what tells who or where a person is."""
+"""The removal of paths and names from texts, so that they do not reveal a person or a place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECRETS = (
 )  # fmt: skip
 
 
-# What is left after the known folders are named: any other absolute path keeps its last part only.
+# After the known folders are named, any other absolute path keeps only its last part.
 _PATHS = (
     re.compile(r"(?<=')(?:~\w*)?/(?:[^/'\n<>]+/)+([^/'\n<>]*)(?=')"),
     re.compile(r'(?<=")(?:~\w*)?/(?:[^/"\n<>]+/)+([^/"\n<>]*)(?=")'),
@@ -31,10 +31,10 @@ _PATHS = (
 
 @lru_cache(maxsize=256)
 def without_paths(text: str, outputs: Path | None = None) -> str:
-    """The text with no absolute path in it.
+    """Return the text without absolute paths.
 
-    Those in the outputs folder, the program, Python and the home folder begin with a word for it; of any
-    other only the last part is left.
+    Paths in the outputs folder, the program, Python and the home folder begin with a word for it; of any
+    other path only the last part is left.
     """
     folders = [
         *([(outputs, "<outputs>")] if outputs else []),
@@ -44,7 +44,7 @@ def without_paths(text: str, outputs: Path | None = None) -> str:
         (Path(os.path.expanduser("~")), "<home>"),
     ]
     known = {str(form): name for path, name in folders for form in (path, path.resolve())}
-    for path in sorted(known, key=len, reverse=True):  # the innermost first
+    for path in sorted(known, key=len, reverse=True):  # the innermost folder comes first
         if len(path) > 1:
             text = re.sub(rf"{re.escape(path)}(?![\w.-])", known[path], text)
     for pattern in _PATHS:
@@ -53,10 +53,11 @@ def without_paths(text: str, outputs: Path | None = None) -> str:
 
 
 def without_names(text: str) -> str:
+    """Return the text without the names of the person and the machine, and without secrets."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
-        # Shorter names, and those that say nothing, would only garble the rest.
+        # Shorter names, and common ones, would only garble the rest.
         if len(word) > 2 and word not in ("root", "localhost", "user"):
             text = re.sub(rf"(?i)(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", replacement, text)
     return text
@@ -65,5 +66,5 @@ def without_names(text: str) -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
+    except (KeyError, OSError):  # the user id has no name, as in containers
         return ""

@@ -24,7 +24,7 @@ _PACKAGES = ("torch", "diffusers", "transformers", "gradio", "av", "numpy")
 
 
 def report_text(service: JobService, job_id: str) -> str:
-    """Return versions, settings, what happened and the last events of a job, as plain text.
+    """Return versions, settings, the failure and the last events of a job, as plain text.
 
     Paths keep only the part inside the outputs folder, the program and Python. The names of the person and of
     the machine, and texts that look like a password or a key, are removed. The environment is not read.

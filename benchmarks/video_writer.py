@@ -4,7 +4,7 @@
 
 One clip (a textured background that pans, a disc that moves, sensor noise) is written in several ways, each
 in a process of its own so that its peak memory is its own: in one shot, which is the limit; growing, in both
-orders; and anew from the first frame after each section, in both orders. Only the writing is timed, not the
+orders; and again from the first frame after each section, in both orders. Only the writing is timed, not the
 making of the clip. The sections are those of a real run: 36 frames each and the 33 that face the next.
 """
 

@@ -75,7 +75,7 @@ class ConvLadder:
         left: Recognised errors of this process, by case and rung.
 
     Args:
-        routes: What is known, and where to keep what is learned.
+        routes: The known routes, and the place for new ones.
         classify: Returns the kind of an error, or None for an unknown one.
         forced: The only rung to use, for debugging; its errors are raised unchanged.
         on_first_call: Called before a rung's first call for a case that it is not known to compute. If the

@@ -35,7 +35,7 @@ class Measurement:
     """The times of one case.
 
     Attributes:
-        milliseconds: Of the rungs whose result was right.
+        milliseconds: The times of the rungs whose result was right.
         failed: The reasons of the others, by rung.
     """
 

@@ -124,7 +124,7 @@ class RouteStore:
     """The routes of all cases. Threads may share the store, and processes its folder.
 
     Args:
-        folder: Where the files lie; it is made when there is something to write. None keeps everything in
+        folder: The folder of the files; it is made when there is something to write. None keeps everything in
             memory.
     """
 

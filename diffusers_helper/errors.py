@@ -48,7 +48,7 @@ class LongtakeError(Exception):
     Attributes:
         code: The kind of the failure.
         message: One sentence with what was found and what was expected; names are in back quotes.
-        remedy: What to do about it, in the same form.
+        remedy: The action that helps, in the same form.
         setting: The setting that the failure is about; empty for none or several.
     """
 
@@ -88,7 +88,7 @@ class InputError(LongtakeError, ValueError):
 
         Args:
             message: The sentence, for an error that is not about one setting's value.
-            remedy: What to do about it.
+            remedy: The action that helps.
             setting: The setting at fault.
             value: The value of the setting.
             found: The fault, as it follows the setting's name, where that is not simply the value.

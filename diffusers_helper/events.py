@@ -20,7 +20,7 @@ class StageFacts:
     """The words for a stage, and the time that it is taken to need.
 
     Attributes:
-        running: What the job does in this stage, as in "while encoding the prompt".
+        running: The activity of the job in this stage, as in "while encoding the prompt".
         network: The stage's name in plans and records of memory; "" where no network computes.
         weight: Its time in denoising steps, per step or per decoded frame, as long as none was measured.
     """
@@ -137,7 +137,7 @@ class Finished(Event):
         peak_device_bytes: The most that tensors took on the device at one time.
         cap_bytes: The cap that this stayed under.
         bytes_streamed: Bytes that were copied by streaming.
-        retries: How often a smaller plan was tried.
+        retries: The number of times that a smaller plan was tried.
         vae_tile_px: The side of the VAE's tiles; None where it used none.
     """
 

@@ -85,7 +85,7 @@ def engine_died_event(
         exit_code: The value of `Popen.returncode`.
         job, time, video, frames: The fields of the event.
         attempts: The number of engines that have died at the job.
-        lessons: What is known about their deaths, a line each.
+        lessons: The lessons from their deaths, a line each.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:

@@ -17,7 +17,7 @@ def given_path(path: str | Path, setting: str) -> Path:
 
     Args:
         path: The path.
-        setting: What it was given as.
+        setting: The name of the setting that holds it.
 
     Raises:
         InputError: If there is no such home folder, or for a name that is not UTF-8 and so cannot be told.

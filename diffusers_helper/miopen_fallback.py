@@ -49,7 +49,7 @@ def initialize_miopen_fallback(
     """Return a handler for all models of a process, ready to be installed into them.
 
     Args:
-        folder: Where learned routes are kept; None forgets them with the process.
+        folder: The folder of learned routes; None forgets them with the process.
         rung: `auto`, or the only rung to use for debugging, or `off`. Any other value means `auto`.
         on_first_call: See `cache.conv.ConvLadder`.
         after_first_call: See `cache.conv.ConvLadder`.

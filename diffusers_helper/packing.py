@@ -100,7 +100,7 @@ class Section:
         indices: Temporal positions of the packed sequence.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
         decoded_frames: Frames that this decode gives.
-        overlap_frames: How many of them are blended with earlier frames (0 for the first section).
+        overlap_frames: The number of them that are blended with earlier frames (0 for the first section).
         final_frames: Frames that cannot change after this section and were not final before it.
         pending_frames: Frames next to the following section, with which they will still be blended.
         total_frames: Length of the video so far, pending frames included.

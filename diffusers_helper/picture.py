@@ -61,7 +61,7 @@ def size_of(source: Path | bytes) -> tuple[int, int]:
     """Return width and height of a picture as its header has them.
 
     Raises:
-        PictureError: As `load_picture` does by the header.
+        PictureError: If the header shows that `load_picture` would refuse it.
     """
     with _opened(source) as (image, _):
         return image.size

@@ -38,7 +38,7 @@ class SettingInfo:
         low, high, step: The bounds of a number, and the distance between the values that a slider offers.
         multiple: The number of which a whole number has to be a multiple.
         choices: The possible values, each with its words for people.
-        unit: What a number counts, or the kind of a text.
+        unit: The unit of a number, or the kind of a text.
         otherwise: The value in effect where nothing is set, in words.
         on_page: Whether the page has a control for it.
         name, kind, is_optional, default: Facts that follow from the field.

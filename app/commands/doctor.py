@@ -48,7 +48,7 @@ class Finding:
 
     Attributes:
         level: "problem" where a job would fail.
-        remedy: one sentence; "" where nothing is to be done.
+        remedy: One sentence; "" where nothing is to be done.
     """
 
     level: Level
@@ -81,7 +81,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         The exit code; 1 if a job would fail.
 
     Raises:
-        InputError: for anything in the arguments or the environment that cannot be used.
+        InputError: For anything in the arguments or the environment that cannot be used.
     """
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
@@ -123,9 +123,9 @@ def examine(
     """Examine everything that a job needs, and keep the attention kernel that ran.
 
     Args:
-        root: the root of the file system that describes the machine.
-        probe: a function that asks torch, by default in a process of its own.
-        local: the place for the results.
+        root: The root of the file system that describes the machine.
+        probe: A function that asks torch, by default in a process of its own.
+        local: The place for the results.
     """
     report = Report()
     machine = this_machine(environ, root)

@@ -1,4 +1,4 @@
-"""The command `generate`: one job, handed in or gone on with, and followed to its end."""
+"""The command `generate`, which submits or resumes one job and follows it to its end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job}
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Make one video and show how it goes.
+    """Make one video and show its progress.
 
     Returns:
         The exit code, as the program's help says.
@@ -96,9 +96,10 @@ def make_video(arguments: argparse.Namespace) -> int:
 
 
 def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:
-    """Show what a job says after its first `known` events, to its end.
+    """Show a job's events after its first `known` ones, to its end.
 
-    Returns: The final event; None if the program is ended before.
+    Returns:
+        The final event; None if the program is ended before.
     """
     if job.is_over:
         *_, last = (item[1] for item in service.follow(job.id) if item is not None)
@@ -111,7 +112,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
                 last = item[1]
                 display.show(last)
             elif (now := service.job(job.id)).state == "waiting" and now.message != told:
-                # On a full disk the job's log, which is followed here, cannot tell it.
+                # On a full disk the job's log, which is followed here, lacks the final event.
                 told = now.message
                 display.show(Warned(job=job.id, time=0.0, message=f"{now.message} {now.remedy}"))
     except InputError:
@@ -122,7 +123,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
 
 
 def _report(service: JobService, job: Job) -> None:
-    """Write the problem report into the job's folder and say where it is."""
+    """Write the problem report into the job's folder and print its path."""
     file = JobFolder(job.folder).report
     try:
         write_atomic(file, report_text(service, job.id).encode())
@@ -149,12 +150,12 @@ def _exit_code(last: Event | None) -> int:
 
 
 class Signals:
-    """What signals do while this is entered. Before `cancel` is set they raise KeyboardInterrupt.
+    """The effects of signals within the context. Before `cancel` is set they raise KeyboardInterrupt.
 
     Attributes:
         cancel: Called, in a thread, by the first Ctrl-C.
         interrupt: Called, in a thread, by the first SIGTERM or SIGHUP, as at a shutdown.
-        hurry: Called by a second signal, to end what is waited for; a third one ends the process.
+        hurry: Called by a second signal, to end the job that is waited for; a third one ends the process.
         number: The first signal.
     """
 
@@ -168,7 +169,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has the signal ignored
                 self._before[number] = signal.signal(number, self._handle)
         return self
 

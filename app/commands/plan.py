@@ -36,8 +36,8 @@ def print_plan(arguments: argparse.Namespace) -> int:
         The exit code; 2 if no plan keeps within the cap.
 
     Raises:
-        InputError: for anything in the arguments or the environment that cannot be used.
-        LongtakeError: if a local model's files cannot be read.
+        InputError: For anything in the arguments or the environment that cannot be used.
+        LongtakeError: If a local model's files cannot be read.
     """
     info = find_model(arguments.model, allow_folder=True)
     given = {"mode": info.modes[0], **given_settings(arguments)}

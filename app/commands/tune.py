@@ -235,7 +235,7 @@ def _aspect(text: str) -> tuple[int, int]:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a lock: two runs would disturb each other's times, and mistake each other's trials for deaths."""
+    """Hold a lock, as two runs would disturb each other's times and take each other's trials for deaths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".tune.lock").open("ab")

@@ -42,10 +42,10 @@ class EngineDied(Exception):
     """The death of an engine before the end of its job.
 
     Attributes:
-        exit_code: the value of `Popen.returncode`; None where there is none.
-        trial: the convolution that it was computing in an untried way.
-        attempts: the number of engines that have died at the job.
-        lessons: what was learned from their deaths, a line each.
+        exit_code: The value of `Popen.returncode`; None where there is none.
+        trial: The convolution that it was computing in an untried way.
+        attempts: The number of engines that have died at the job.
+        lessons: The lessons from their deaths, a line each.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Engine(Protocol):
     """A maker of videos, one at a time.
 
     Attributes:
-        restarts: whether `run` works again after a death.
+        restarts: Whether `run` works again after a death.
     """
 
     restarts: bool
@@ -83,10 +83,10 @@ class Engine(Protocol):
         Ends after the job's final event. Yields None while nothing happens.
 
         Args:
-            deadly: what ended an engine and must not be tried again, with the reason.
+            deadly: The trials that ended an engine and must not be repeated, each with its reason.
 
         Raises:
-            EngineDied: if that never comes.
+            EngineDied: If that never comes.
         """
         ...
 
@@ -106,8 +106,8 @@ class Engine(Protocol):
 class EngineProcess:
     """An engine in a child process, started when first needed and again after a death.
 
-    JSON lines go both ways: commands to its stdin, events from its stdout. Its end of stdin closes with this
-    process, which tells it that it is alone. It also dies with the *thread* that started it.
+    Commands go to its stdin and events come from its stdout, as lines of JSON. Its stdin closes when this
+    process ends, which tells it to end too. It also dies with the *thread* that started it.
     """
 
     restarts = True
@@ -245,7 +245,7 @@ def _said(data: dict[str, Any]) -> _Said:
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     try:
         return process.wait(_CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:  # it closed its pipe and still runs, but is of no use any more
+    except subprocess.TimeoutExpired:  # it has closed its pipe and still runs, but is useless
         process.kill()
         return process.wait()
 

@@ -1,4 +1,4 @@
-"""`events.jsonl`: everything a job said, one event a line. A sequence number is the number of a line."""
+"""The log `events.jsonl`, which holds every event of a job, one per line, numbered by its line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diffusers_helper.events import Event, from_dict, to_dict
 
 
 def append_event(path: Path, event: Event) -> None:
-    """Add one line with a single write. A torn last line, as a full disk leaves it, is cut off first."""
+    """Append one line with a single write, after cutting off a torn last line, as a full disk leaves it."""
     line = json.dumps(to_dict(event), allow_nan=False).encode() + b"\n"
     with path.open("a+b") as file:
         cut_torn_line(file.fileno())
@@ -54,13 +54,16 @@ class EventReader:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:  # not there yet, or not to be read: one log must not keep all other jobs from theirs
+        except OSError:  # the log is missing or unreadable, which must not stop the reading of other logs
             return
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._offset += len(line)
             self.sequence += 1
             try:
                 event = from_dict(json.loads(line))
-            except (ValueError, AttributeError):  # a line of another version: keeps its number, says nothing
+            except (
+                ValueError,
+                AttributeError,
+            ):  # a line of another version keeps its number but yields no event
                 continue
             yield self.sequence, event

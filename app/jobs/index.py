@@ -1,4 +1,4 @@
-"""The SQLite side of the job store: an index over the job folders, which can be made anew at any moment."""
+"""The SQLite index of the job folders, which can be rebuilt at any moment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
-# Short: who waits for the index holds up the page. What has to be written is tried again.
+# The wait is short, since whoever waits for the index holds up the page. Necessary writes are repeated.
 _BUSY_SECONDS = 2.0
-# An index of another version is made anew.
+# An index of another version is rebuilt.
 _VERSION = 2
 _COLUMNS = (
     "id", "state", "owner", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
@@ -41,7 +41,7 @@ PRAGMA user_version = {_VERSION};
 
 
 def open_index(path: Path) -> sqlite3.Connection:
-    """Open the index and make it agree with the job folders beside it. A damaged one is set aside.
+    """Open the index and bring it up to date with the job folders beside it; set a damaged one aside.
 
     Raises:
         sqlite3.OperationalError: If the file cannot be opened or written.
@@ -53,7 +53,7 @@ def open_index(path: Path) -> sqlite3.Connection:
         raise
     except sqlite3.DatabaseError:
         aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-        _log.warning("The job index %s is damaged; it is kept as %s and made anew.", path, aside.name)
+        _log.warning("The job index %s is damaged; it is kept as %s and rebuilt.", path, aside.name)
         path.rename(aside)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -66,7 +66,7 @@ def _open(path: Path) -> sqlite3.Connection:
         on_failure.callback(database.close)
         database.row_factory = sqlite3.Row
         database.execute("PRAGMA journal_mode = WAL")
-        # A power cut may take the last changes from the index. The folders have them.
+        # A power cut may take the last changes from the index; the folders keep them.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("BEGIN IMMEDIATE")
         if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
@@ -79,7 +79,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _agree(database: sqlite3.Connection, outputs: Path) -> None:
-    """Take in what has changed in the folders since the index saw them, and forget folders that are gone."""
+    """Read the folders that have changed since the index was written, and forget those that are gone."""
     known = {row["id"]: row["size"] for row in database.execute("SELECT id, size FROM jobs")}
     there = {folder.job: folder for folder in job_folders(outputs)}
     for job_id in known.keys() - there.keys():
@@ -104,7 +104,7 @@ def _size(folder: JobFolder) -> int:
 
 
 def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
-    """Write what a job's folder says into the index, and return it.
+    """Copy the facts of a job's folder into the index, and return them.
 
     Raises:
         OSError, ValueError: If the folder cannot be read.
@@ -112,7 +112,7 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
     request = folder.request.read_text(encoding="utf-8")
     size = _size(folder)
     row = {**StateLog(folder).read(), "id": folder.job, "request": request, "size": size}
-    job_from_row(folder.path.parent, row)  # refuses a request of another version
+    job_from_row(folder.path.parent, row)  # raises for a request of another version
     marks = ", ".join("?" * len(_COLUMNS))
     database.execute(
         f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})",
@@ -143,7 +143,7 @@ def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
 
 
 def final_event(job: Job) -> Event:
-    """Return the final event of a job that is over, from what the index knows of it."""
+    """Return the final event of a job that is over, from its row in the index."""
     seconds = (job.ended or job.created) - (job.started or job.created)
     video = None if job.video is None else str(job.video)
     if job.state == "finished" and video is not None:

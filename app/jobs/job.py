@@ -1,4 +1,4 @@
-"""What is known of one job, and the states that it goes through."""
+"""The record of one job, and the states that it goes through."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from diffusers_helper.request import GenerationRequest
 
 JobState = Literal["queued", "running", "waiting", "interrupted", "finished", "failed", "cancelled"]
 
-# From each state to those that may follow it. A job that waits has met passing trouble, such as a full disk;
-# an interrupted one has lost the program that was making it. Both go on by themselves, `failed` and
-# `cancelled` when a person wants it.
+# The states that may follow each state. A waiting job has met passing trouble, such as a full disk; an
+# interrupted one has lost the program that was making it. Both continue by themselves; failed and cancelled
+# jobs continue when a person asks for it.
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     "queued": ("running", "cancelled", "failed"),
     "running": ("waiting", "interrupted", "finished", "failed", "cancelled"),
@@ -33,12 +33,12 @@ class Job:
 
     Attributes:
         folder: The job's own folder in the outputs folder; its name is the id.
-        place: Where the job stands in the queue: the smaller, the sooner. At first the time of submission.
+        place: The job's place in the queue, at first its time of submission; the smallest comes first.
         owner: The name of the process that makes the job, or will make it.
-        created, started, ended: Seconds since the epoch; None for what has not happened yet.
-        video: What can be watched: the whole video, or the part that is finished.
+        created, started, ended: Seconds since the epoch; None for those that have not happened yet.
+        video: The file that can be watched: the whole video, or the part that is finished.
         frames: The number of frames of `video`.
-        message, remedy: What happened to a job that has failed, waits or was interrupted, and what helps.
+        message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
     """
 
     id: str
@@ -57,10 +57,10 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has come to its end. A person may have it go on all the same."""
+        """Return whether the job has ended; a person may still have it resumed."""
         return self.state in OVER
 
     @property
     def is_resumable(self) -> bool:
-        """Whether the job can be put back into the queue."""
+        """Return whether the job can be put back into the queue."""
         return self.state in RESUMABLE

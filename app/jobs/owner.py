@@ -1,7 +1,6 @@
-"""Locks that tell whether the process that took them still lives, and under which name it owns its jobs.
+"""The locks that tell whether the process that took them is alive, and the name by which it owns its jobs.
 
-The kernel frees them when the process ends in whatever way, and they see through containers, which process
-ids do not.
+The kernel frees them however the process ends, and they work across containers, unlike process ids.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def is_locked(path: Path) -> bool:
 
 
 class Owner:
-    """This process as the owner of jobs in one outputs folder: a name, with a locked file of that name."""
+    """The ownership of jobs by this process in one outputs folder: a name and a locked file of that name."""
 
     def __init__(self, folder: Path, name: str = "") -> None:
         folder.mkdir(exist_ok=True)
@@ -63,13 +62,13 @@ class Owner:
         self._lock = Lock(self._path)
 
     def release(self) -> None:
-        """Say that this process makes no jobs any more."""
+        """Give up the name, since this process makes no more jobs."""
         self._path.unlink(missing_ok=True)
         self._lock.release()
 
 
 def living_owners(folder: Path) -> set[str]:
-    """Return the names of the processes that live, and remove the files of the others."""
+    """Return the names of the living processes, and remove the files of the others."""
     living: set[str] = set()
     for path in folder.iterdir() if folder.exists() else ():
         if is_locked(path):

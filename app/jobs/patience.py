@@ -77,7 +77,7 @@ class Patience:
                 entries = json.loads(self.file.read_text(encoding="utf-8"))
                 self._longest = {str(kind): float(seconds) for kind, seconds in entries.items()}
             except (OSError, ValueError, AttributeError, TypeError) as error:
-                _log.warning("%s cannot be read (%s); limits are learned anew", self.file, error)
+                _log.warning("%s cannot be read (%s); limits are learned again", self.file, error)
 
     def knows(self, kind: str) -> bool:
         """Return whether this work has been done on this card before."""

@@ -1,4 +1,4 @@
-"""What is done about jobs whose process is gone, and about what it has left half made."""
+"""The recovery of jobs whose process is gone, and the removal of its unfinished files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it made this video.",
     "remedy": "It goes on when the page is started on this folder, or with: generate --resume",
 }
-# Deaths of the program at the very same point of a job. They say nothing against the job, unless it is the
-# job that brings the whole machine down, which would then begin with it again and again.
+# The allowed deaths of the program at the same point of a job. The job is usually not their cause, but one
+# that brings the whole machine down would otherwise be started again and again.
 _MOST_DEATHS = 50
 _JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _OLD_SECONDS = 60.0
 
 
 def recover(database: sqlite3.Connection, outputs: Path, owners: Path, mine: str, *, adopt: bool) -> None:
-    """Let jobs that lost their process count as interrupted; with `adopt`, put them into our queue.
+    """Mark jobs that lost their process as interrupted; with `adopt`, put them into this process's queue.
 
     Call it with the index locked.
     """
@@ -59,7 +59,7 @@ def _recover(folder: JobFolder, mine: str, *, adopt: bool) -> None:
     facts = log.read()
     last = last_event(folder.events)
     if facts["state"] in BEGUN and last is not None and last.is_final:
-        state, end = change_by(last, folder.path) or ("cancelled", {})  # its last word came to the log
+        state, end = change_by(last, folder.path) or ("cancelled", {})  # its final event reached the log
         facts = log.enter(state, **end)
     if facts["state"] in BEGUN:
         facts = log.enter("interrupted", **INTERRUPTED, **_count_death(folder, facts, last))
@@ -94,11 +94,12 @@ def _count_death(folder: JobFolder, facts: dict[str, Any], last: Event | None) -
 
 
 def salvage(folder: JobFolder) -> tuple[str | None, int]:
-    """Leave the folder of a job that does not go on as if the job had ended in order.
+    """Tidy the folder of a job that does not continue, as if the job had ended in order.
 
-    Removes what was not yet whole and puts the last video shown where the finished one would be.
+    Removes unfinished files and copies the last video shown to the place of the finished one.
 
-    Returns: That video and its number of frames.
+    Returns:
+        That video and its number of frames.
     """
     folder.remove_leftovers()
     facts = StateLog(folder).read()
@@ -115,7 +116,7 @@ def salvage(folder: JobFolder) -> tuple[str | None, int]:
 
 
 def sweep(outputs: Path, owners: Path, mine: str) -> None:
-    """Remove folders of jobs that were never handed in, and files that a process was writing when it died.
+    """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
 
     Call it with the index locked.
     """
@@ -132,7 +133,7 @@ def sweep(outputs: Path, owners: Path, mine: str) -> None:
 
 
 def _is_orphan(path: Path) -> bool:
-    """Return whether a folder of version 0.1 never came to be a job: there is at most a picture in it."""
+    """Return whether a folder of version 0.1 never became a job, as it holds at most a picture."""
     if (path / "request.json").exists() or time.time() - path.stat().st_mtime < _OLD_SECONDS:
         return False
     return all(file.name == "input.png" or file.suffix == ".tmp" for file in path.iterdir())

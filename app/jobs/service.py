@@ -1,4 +1,4 @@
-"""What page, API and command line use: hand in a request, follow its events, cancel it."""
+"""The service by which page, API and command line submit, follow and cancel jobs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class JobService:
     Creating the object touches nothing. All methods may be called from any thread.
 
     Args:
-        outputs: the folder that holds one folder per job.
-        engine: what makes the videos; a child process unless told otherwise.
-        patience: how long it may be silent; learned from this folder's jobs unless told otherwise.
+        outputs: The folder that holds one folder per job.
+        engine: The maker of the videos; a child process by default.
+        patience: The limits of its silence; by default those learned from this folder's jobs.
     """
 
     def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
@@ -53,8 +53,8 @@ class JobService:
         """Begin to make jobs.
 
         Args:
-            warm: Start the engine now, so that it loads its libraries while a person still chooses.
-            adopt: Make what processes that are gone have left, now and later, too.
+            warm: Whether to start the engine now, so that its libraries load while a person still chooses.
+            adopt: Whether to make also the jobs that ended processes leave, now and later.
 
         Raises:
             InputError: If the outputs folder cannot be written, or for a value in the environment that
@@ -73,9 +73,9 @@ class JobService:
         self._worker.start(warm=warm)
 
     def stop(self, timeout: float = 4.0) -> None:
-        """Interrupt the running job, which the next program goes on with, and leave no process behind.
+        """Interrupt the running job, which the next program continues, and leave no process behind.
 
-        A job that was asked to end is waited for. Takes at most `timeout` seconds. Queued jobs stay.
+        Waits at most `timeout` seconds for a job that was asked to end. Queued jobs stay queued.
         """
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -87,7 +87,7 @@ class JobService:
         self._notify()
 
     def hurry(self) -> None:
-        """End the engine at once: a job that was asked to end ends now."""
+        """End the engine at once, and with it a job that was asked to end."""
         self._engine.kill()
 
     def submit(
@@ -96,9 +96,9 @@ class JobService:
         """Check everything that can be checked without a model, and queue the job.
 
         Args:
-            request: What to make; its picture is copied into the job's folder.
+            request: The settings of the video; their picture is copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
-            picture: The start picture as a plain PNG file, where a process of its own has decoded it.
+            picture: The start picture as a plain PNG file, if a separate process has decoded it.
 
         Raises:
             InputError: For anything that cannot be used; then no job was made.
@@ -119,7 +119,7 @@ class JobService:
     def resume(self, job_id: str) -> Job:
         """Put a job that was interrupted, has failed or was cancelled back into the queue.
 
-        It goes on with what was finished before. A job that is finished stays as it is.
+        It continues from the work that is already done. A finished job stays as it is.
 
         Raises:
             InputError: If there is no such job, if another program makes it, or if it cannot be written.
@@ -139,10 +139,11 @@ class JobService:
     def cancel(self, job_id: str) -> bool:
         """Take a job out of the queue, or ask it to end within a step.
 
-        Returns: False if it is over, or runs in another process.
+        Returns:
+            False if it is over, or runs in another process.
         """
         asked = False
-        with contextlib.suppress(*TROUBLE):  # then it stays where it is
+        with contextlib.suppress(*TROUBLE):  # a queued job then stays queued
             asked = self._store.cancel_queued(job_id)
         if not asked and self._worker is not None and self._worker.cancel(job_id):
             self._store.mark_ending(job_id)
@@ -168,13 +169,13 @@ class JobService:
         return self._store.jobs(limit)
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return the job in the making, the first if several programs make one, and those after it."""
+        """Return the running job (the first if several programs run one) and those that come after it."""
         jobs = self._store.open_jobs()
         running = [job for job in jobs if job.state in BEGUN]
         return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
 
     def finished_jobs(self, limit: int) -> list[Job]:
-        """Return the last jobs that were finished, newest first."""
+        """Return the last finished jobs, newest first."""
         return self._store.finished_jobs(limit)
 
     def queue_position(self, job_id: str) -> int:
@@ -182,7 +183,7 @@ class JobService:
         return self._store.jobs_before(job_id)
 
     def events(self, job_id: str) -> list[Event]:
-        """Return what a job has said so far.
+        """Return the events of a job so far.
 
         Raises:
             InputError: If there is no such job.
@@ -193,12 +194,12 @@ class JobService:
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event] | None]:
         """Yield a job's events with their sequence numbers, from number `after` + 1 until the final one.
 
-        A job that was put back into the queue has ends in between. Yields None at least once a second while
-        nothing is new, so that a caller can look around.
+        A resumed job has final events in between. Yields None at least once a second while nothing is new, so
+        that the caller can do something else.
 
         Raises:
             InputError: If there is no such job.
-            LongtakeError: If the service was stopped and nobody here will bring the job to its end.
+            LongtakeError: If the service was stopped, so that nobody here will finish the job.
         """
         reader = self._store.events(job_id)
         last_round = ended = False

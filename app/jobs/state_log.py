@@ -1,4 +1,4 @@
-"""`states.jsonl`, the truth about a job's state: one line for each change, with its time and its reason."""
+"""The log `states.jsonl`, which decides on a job's state: one line a change, with its time and reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionF
 from diffusers_helper.files import sync_folder
 from diffusers_helper.output.job_folder import JobFolder
 
-# What is known of a job besides its request, with what holds before the first line says otherwise.
+# The facts of a job besides its request, with their values before the first line.
 _FIRST: dict[str, Any] = {
     "state": "queued", "place": 0.0, "owner": "", "created": 0.0, "started": None, "ended": None,
     "video": None, "frames": 0, "message": "", "remedy": "", "ending": False, "deaths": 0, "death": "",
@@ -25,8 +25,8 @@ FACTS = tuple(_FIRST)
 class StateLog:
     """The facts of one job. A later line's facts replace those of the lines before it.
 
-    Each line is on the disk when `enter` returns. Only the process that owns the job writes it, and who
-    takes the job over from an owner that is gone.
+    Each line is on the disk when `enter` returns. Only the process that owns the job writes to it,
+    or the one that takes the job over from an owner that is gone.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -34,7 +34,7 @@ class StateLog:
         self.path = folder.states
 
     def read(self) -> dict[str, Any]:
-        """Return the facts by name. A folder of version 0.1, which has no such log, tells them by its events.
+        """Return the facts by name; for a folder of version 0.1, which has no such log, from its events.
 
         Raises:
             OSError: If the folder cannot be read.
@@ -47,7 +47,7 @@ class StateLog:
         for line in lines:
             try:
                 facts |= {name: value for name, value in json.loads(line).items() if name in _FIRST}
-            except (ValueError, AttributeError):  # harmed from outside: what the other lines say holds
+            except (ValueError, AttributeError):  # the line was damaged from outside; the other lines hold
                 continue
         return facts
 
@@ -56,7 +56,7 @@ class StateLog:
 
         Args:
             state: The job's state from now on, which may be the one it has.
-            facts: What else has changed, by the names in `FACTS`.
+            facts: The other changes, by the names in `FACTS`.
 
         Raises:
             OSError: If the line cannot be written.
@@ -66,7 +66,7 @@ class StateLog:
         if state != before["state"] and state not in TRANSITIONS[before["state"]]:
             raise ValueError(f"job {self._folder.job} is {before['state']}; it cannot become {state}.")
         after = {**before, "state": state, **facts}
-        if after == before and self.path.exists():  # said already, as by a try whose rest failed
+        if after == before and self.path.exists():  # the line exists, as after an attempt that failed later
             return before
         line = {"state": state, "time": round(time.time(), 3), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size

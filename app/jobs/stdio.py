@@ -12,15 +12,15 @@ from diffusers_helper.errors import LongtakeError
 
 
 def open_closed_streams() -> None:
-    """Gives a process that was started with closed standard streams (`>&-`) empty ones.
+    """Give a process that was started with closed standard streams (`>&-`) empty ones.
 
-    Otherwise the next file that is opened gets the stream's number, and what is printed goes into that file.
+    Otherwise the next opened file would get the stream's number, and printed text would go into that file.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this stream's
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -40,17 +40,17 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def explained() -> Generator[None, None, None]:
-    """Tell in a sentence that standard output cannot be written.
+    """Explain in a sentence why standard output cannot be written.
 
     Raises:
-        LongtakeError: In place of an OSError that the block raises, but for a broken pipe.
+        LongtakeError: In place of any OSError that the block raises, except a broken pipe.
     """
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        with contextlib.suppress(OSError):  # what is still held back would be tried again at the end
+        with contextlib.suppress(OSError):  # Python would write buffered text again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise LongtakeError(
             f"Standard output cannot be written ({error.strerror}); expected a terminal, a pipe or a file.",
@@ -59,7 +59,7 @@ def explained() -> Generator[None, None, None]:
 
 
 def take_stdout() -> IO[bytes]:
-    """The process's stdout, unbuffered, for the caller only: all other output to it goes to stderr from now.
+    """Return the process's stdout, unbuffered, for the caller alone; all other output goes to stderr.
 
     Child processes do not get it either.
     """
@@ -70,7 +70,7 @@ def take_stdout() -> IO[bytes]:
 
 
 def take_stdin() -> IO[bytes]:
-    """The process's stdin for the caller only: everyone else finds it empty from now."""
+    """Return the process's stdin for the caller alone; everyone else finds it empty."""
     private = os.fdopen(os.dup(0), "rb")
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)

@@ -1,4 +1,4 @@
-"""The jobs of one outputs folder: the folders are the truth, SQLite is an index that can be made anew."""
+"""The jobs of one outputs folder, kept in their folders, with an SQLite index that can be rebuilt."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ RESUMED = "The job goes on; nothing that was finished is made again."
 
 
 class JobStore:
-    """The jobs, safe from any thread. Several processes may open one folder; each makes only jobs it owns.
+    """The jobs, for any thread. Several processes may open one folder; each makes only the jobs it owns.
 
-    A change is on the disk, in the job's folder, before the index has it and before anyone is told.
+    A change is on the disk, in the job's folder, before it is in the index and before anyone is told.
 
     Args:
         outputs: The folder that holds one folder per job; made if it is missing.
@@ -47,11 +47,11 @@ class JobStore:
 
     def __init__(self, outputs: Path) -> None:
         self.outputs = given_path(outputs, "outputs").absolute()
-        self._lock = threading.RLock()  # of writing
+        self._lock = threading.RLock()  # held while writing
         self._reading = threading.Lock()
         self._file = self.outputs / INDEX_FOLDER / "jobs.sqlite3"
         self._owner: Owner | None = None
-        self._locks: dict[str, Lock] = {}  # of the jobs that this process makes now
+        self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process makes now
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class JobStore:
             self._reader = sqlite3.connect(self._file, check_same_thread=False)
             self._reader.row_factory = sqlite3.Row
         self._identity = _identity(self._file)
-        if self._owner is not None:  # its file went with the index that was removed
+        if self._owner is not None:  # its file was removed with the index
             self._owner.release()
             self._owner = Owner(self._owners, self._owner.name)
 
@@ -94,7 +94,7 @@ class JobStore:
         """Put a new job at the end of this process's queue. Its folder appears whole or not at all.
 
         Args:
-            request: What to make.
+            request: The settings of the video.
             picture: The start picture, as PNG.
 
         Raises:
@@ -102,7 +102,7 @@ class JobStore:
         """
         with self._transaction() as database, contextlib.ExitStack() as on_failure:
             folder = JobFolder(self.outputs / new_job_id())
-            while folder.path.exists():  # two jobs of one second that drew the same number
+            while folder.path.exists():  # two jobs of the same second drew the same number
                 folder = JobFolder(self.outputs / new_job_id())
             new = JobFolder(self.outputs / f".{folder.job}.{self._mine()}.tmp")
             on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
@@ -120,12 +120,12 @@ class JobStore:
 
     @staticmethod
     def _last_place(database: sqlite3.Connection) -> float:
-        """Return the place at the end of the queue: the time, also where the clock was set back."""
+        """Return the place at the end of the queue: the time, or a later one if the clock was set back."""
         (last,) = database.execute("SELECT max(place) FROM jobs").fetchone()
         return max(time.time(), (last or 0.0) + 1e-6)
 
     def claim(self) -> Job | None:
-        """Return the first queued job of this process, now running; None if there is none."""
+        """Mark the first queued job of this process as running and return it; None if there is none."""
         self._write_held()
         with self._transaction() as database:
             queued = "SELECT id FROM jobs WHERE state = 'queued' AND owner = ? ORDER BY place, id"
@@ -153,13 +153,13 @@ class JobStore:
         return None
 
     def let_go(self, job_id: str) -> None:
-        """Say that this process does not make a job any more."""
+        """Record that this process no longer makes a job."""
         with self._lock:
             if lock := self._locks.pop(job_id, None):
                 lock.release()
 
     def cancel_queued(self, job_id: str) -> bool:
-        """End a job that nobody makes at the moment; False if somebody does, or if it is over or unknown."""
+        """End a job that nobody makes now; return False if somebody does, or it is over or unknown."""
         with self._transaction() as database:
             folder = self._folder(job_id)
             if not folder.request.exists():
@@ -168,22 +168,23 @@ class JobStore:
             if log.read()["state"] not in ("queued", "interrupted"):
                 return False
             last = last_event(folder.events)
-            video, frames = salvage(folder)  # of an earlier program's work on it
+            video, frames = salvage(folder)  # an earlier program may have worked on it
             end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
             state, facts = change_by(end, folder.path) or ("cancelled", {})
             log.enter(state, **facts)
             put(database, folder)
-        with contextlib.suppress(OSError):  # who follows the job finds its end in the index
+        with contextlib.suppress(OSError):  # whoever follows the job finds its end in the index
             append_event(folder.events, end)
         return True
 
     def resume(self, job_id: str) -> Job:
         """Put a job that was interrupted, has failed or was cancelled at the end of this process's queue.
 
-        Returns: The job. One that is finished stays as it is.
+        Returns:
+            The job; a finished one stays as it is.
 
         Raises:
-            InputError: If there is no such job, or if a program that runs makes it or will make it.
+            InputError: If there is no such job, or if a running program makes it or will make it.
             OSError, sqlite3.Error: If it cannot be written.
         """
         self.recover(adopt=False)
@@ -219,7 +220,7 @@ class JobStore:
             put(database, folder)
 
     def mark_ending(self, job_id: str) -> None:
-        """Write down that a person wants a running job to end, which holds if this process dies before."""
+        """Record that a person wants a running job to end, even if this process dies first."""
         with contextlib.suppress(*TROUBLE), self._transaction() as database:
             log = StateLog(self._folder(job_id))
             state = log.read()["state"]
@@ -228,25 +229,26 @@ class JobStore:
                 put(database, self._folder(job_id))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
-        """Remember a state that cannot be written at the moment: in this process it holds.
+        """Remember a state that cannot be written yet; it holds within this process.
 
-        Returns: Whether that is new.
+        Returns:
+            Whether the state or its facts are new.
         """
         held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
         return held != self._held[job_id]
 
     def unhold(self, job_id: str) -> None:
-        """Forget a state that was remembered: what was written since holds."""
+        """Forget a remembered state, since a later one was written."""
         self._held.pop(job_id, None)
 
     def note(self, job_id: str, seconds: float, text: str) -> None:
-        """Write into a job's log what a person should know, `seconds` after the job began."""
+        """Write a warning for a person into a job's log, dated `seconds` after the job began."""
         append_event(self._folder(job_id).events, Warned(job=job_id, time=seconds, message=text))
 
     def record(self, event: Event) -> None:
-        """Write an event to its job's log, and before that the state that it brings.
+        """Write the state that an event brings, and then the event to its job's log.
 
-        Who reads a final event from the log then finds the job ended.
+        Thus whoever reads a final event from the log finds the job ended.
 
         Raises:
             OSError, sqlite3.Error: If it cannot be written, as on a full disk.
@@ -261,11 +263,11 @@ class JobStore:
         append_event(folder.events, event)
 
     def is_removed(self, job_id: str) -> bool:
-        """Return whether a job's folder is gone while the outputs folder is there, as by hand."""
+        """Return whether somebody removed a job's folder while the outputs folder still exists."""
         return _identity(self._file) == self._identity and not self._folder(job_id).path.exists()
 
     def _bury(self, database: sqlite3.Connection, job_id: str) -> None:
-        """Let a job whose folder is gone fail in the index, which alone still knows of it."""
+        """Mark a job whose folder is gone as failed in the index, which alone still knows it."""
         database.execute(
             "UPDATE jobs SET state = 'failed', ended = ?, message = ?, remedy = ? WHERE id = ?",
             (time.time(), "The job's folder was removed.", "Start the job again.", job_id),
@@ -296,7 +298,7 @@ class JobStore:
         return self._readable(self._select("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit))
 
     def _select(self, condition: str, *values: object) -> list[sqlite3.Row]:
-        # By a connection of its own: a program that keeps the index locked for writing does not stop reading.
+        # Reading has its own connection, so that a program that locks the index for writing does not stop it.
         with self._reading:
             return self._reader.execute(f"SELECT * FROM jobs {condition}", values).fetchall()
 
@@ -305,12 +307,12 @@ class JobStore:
         for row in rows:
             try:
                 found.append(self._as_known(job_from_row(self.outputs, row)))
-            except InputError as error:  # of another version, whose settings were others
+            except InputError as error:  # the job is of another version, with other settings
                 _log.warning("Job %s is left out: %s", row["id"], error)
         return found
 
     def _as_known(self, job: Job) -> Job:
-        """Return the job with what could not be written."""
+        """Return the job with the changes that could not be written yet."""
         held = self._held.get(job.id)
         if held is None:
             return job
@@ -320,7 +322,7 @@ class JobStore:
         return replace(job, **facts)
 
     def jobs_before(self, job_id: str) -> int:
-        """Return how many jobs its process has to end before it begins this one; 0 if it does not wait."""
+        """Return how many jobs its process must end before it begins this one; 0 if it is not queued."""
         with self._reading:
             (count,) = self._reader.execute(
                 "SELECT count(*) FROM jobs AS other JOIN jobs AS this USING (owner) "
@@ -336,9 +338,9 @@ class JobStore:
         return EventReader(self._folder(job_id).events)
 
     def recover(self, *, adopt: bool) -> None:
-        """Look after the jobs of processes that are gone; with `adopt`, this process makes them.
+        """Recover the jobs of processes that are gone; with `adopt`, this process makes them.
 
-        Ends that could not be written before are written.
+        Also writes the final states that could not be written before.
         """
         self._write_held()
         with self._transaction() as database:
@@ -351,7 +353,7 @@ class JobStore:
                 self.unhold(job_id)
 
     def sweep(self) -> None:
-        """Remove what processes that are gone have left half made."""
+        """Remove the unfinished files of processes that are gone."""
         with self._transaction():
             sweep(self.outputs, self._owners, self._mine())
 
@@ -360,9 +362,9 @@ class JobStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
-        """Be alone against other threads and processes. What the index gets, it gets whole or not at all."""
+        """Exclude other threads and processes; the index gets all changes of the block or none."""
         with self._lock:
-            if self._database.in_transaction:  # opened further up
+            if self._database.in_transaction:  # a caller has opened it
                 yield self._database
                 return
             if _identity(self._file) != self._identity:
@@ -372,7 +374,7 @@ class JobStore:
                 yield self._database
                 self._database.execute("COMMIT")
             except sqlite3.DatabaseError as error:
-                if not isinstance(error, sqlite3.OperationalError):  # damaged: the next one makes it anew
+                if not isinstance(error, sqlite3.OperationalError):  # damaged, so the next one rebuilds it
                     self._identity = (-1, -1)
                 raise
             finally:
@@ -380,7 +382,7 @@ class JobStore:
                     self._database.execute("ROLLBACK")
 
     def _reopen(self) -> None:
-        """Make the index anew that somebody has removed, unless the whole folder is away."""
+        """Rebuild an index that somebody has removed, unless the whole folder is missing."""
         if not self.outputs.is_dir() or any(not self._folder(job).path.exists() for job in self._locks):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.outputs))
         self._database.close()
@@ -388,7 +390,7 @@ class JobStore:
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of the same name; None if there is none."""
+    """Return what tells a file from another one of the same name; None if it does not exist."""
     try:
         found = file.stat()
     except OSError:

@@ -70,8 +70,8 @@ class Death:
     """The end of an engine before the end of its job.
 
     Attributes:
-        from_outside: whether it was a kill that says nothing about the work.
-        trial: the convolution that was being computed in an untried way.
+        from_outside: Whether it was a kill that says nothing about the work.
+        trial: The convolution that was being computed in an untried way.
     """
 
     place: Place
@@ -84,8 +84,8 @@ class Supervisor:
     """A maker of jobs with one engine.
 
     Args:
-        patience: the limits of the engine's silence.
-        compiles: whether a first run may be silent because kernels are compiled, as on ROCm.
+        patience: The limits of the engine's silence.
+        compiles: Whether a first run may be silent because kernels are compiled, as on ROCm.
     """
 
     def __init__(self, engine: Engine, patience: Patience, *, compiles: bool = False) -> None:
@@ -97,12 +97,12 @@ class Supervisor:
         """Yield the job's events, as if one engine had made it, with a warning at each restart.
 
         Args:
-            asked_to_end: a function that waits for so many seconds and returns whether a person, or the end
+            asked_to_end: A function that waits for so many seconds and returns whether a person, or the end
                 of the program, wants the job to end.
-            before: the events of the job's earlier runs, if it continues.
+            before: The events of the job's earlier runs, if it continues.
 
         Raises:
-            EngineDied: if the job cannot be made, or if the engine died after it was asked to end.
+            EngineDied: If the job cannot be made, or if the engine died after it was asked to end.
         """
         run = _Run(job, self._engine, self._patience, asked_to_end, self._compiles)
         run.recall(before)
@@ -110,7 +110,7 @@ class Supervisor:
         while True:
             try:
                 for event in run.attempt():
-                    if isinstance(event, Finished):  # any other end should be quick
+                    if isinstance(event, Finished):  # after any other end there is no time to save
                         self._patience.save()
                     yield event
             except EngineDied as died:
@@ -130,7 +130,7 @@ class Supervisor:
 
 
 class _Run:
-    """One job over all its attempts."""
+    """A job over all its attempts."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Run:
         self.advanced = False  # whether the last attempt left a result that is not computed again
 
     def recall(self, before: Sequence[Event]) -> None:
-        """Take in the events that readers know already."""
+        """Take note of the events that readers know already."""
         for event in before:
             self._fresh(event)
 
@@ -163,7 +163,7 @@ class _Run:
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
         folder = JobFolder(self._job.folder)
-        folder.remove_leftovers()  # of an engine that died
+        folder.remove_leftovers()  # a dead engine may have left some
         checkpoints = folder.checkpoints
         self._last = time.monotonic()
         try:
@@ -267,14 +267,14 @@ class _Run:
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:
-    """Return whether a convolution caused the death; of kills from outside, only a second one counts."""
+    """Return whether a convolution caused the death, which a first kill from outside does not prove."""
     death = deaths[index]
     again = index > 0 and deaths[index - 1].trial == death.trial
     return death.trial is not None and (not death.from_outside or again)
 
 
 def _is_hopeless(deaths: list[Death]) -> bool:
-    """Return whether to give up after `deaths` since the last section. A charged death leaves another way."""
+    """Return whether to give up after `deaths` since the last section; a charged one leaves another way."""
     charged = [_is_charged(deaths, index) for index in range(len(deaths))]
     own = [d for d, is_charged in zip(deaths, charged, strict=True) if not d.from_outside and not is_charged]
     if len(own) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:

@@ -1,4 +1,4 @@
-"""Trouble with the outputs folder."""
+"""The words for trouble with the outputs folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import trouble_of
 from diffusers_helper.machine.storage import storage_words
 
-# What goes away by itself, or when a person does something about it outside of the program.
+# These errors go away by themselves, or when a person does something about them outside of the program.
 TROUBLE = (OSError, sqlite3.Error)
 
 
@@ -20,7 +20,7 @@ def facts_of(error: BaseException) -> dict[str, str]:
 
 
 def unwritable(outputs: Path, error: Exception) -> InputError:
-    """Return what a person reads when the outputs folder takes no files."""
+    """Return the error for an outputs folder that cannot be written."""
     reason = getattr(error, "strerror", None) or str(error)
     remedy = "Choose another one with `outputs`."
     if trouble_of(error) == "disk_full":

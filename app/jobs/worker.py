@@ -25,16 +25,16 @@ from diffusers_helper.failures import engine_died_event, failed_event
 from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
-_KILL_SECONDS = 1.0  # what is left of a stop's time when the engine has to be killed
-_BEAT_SECONDS = 0.2  # between two looks at whether something has ended
-# Between two tries where passing trouble, such as a full disk, keeps a job from going on.
+_KILL_SECONDS = 1.0  # the rest of a stop's time that is kept for killing the engine
+_BEAT_SECONDS = 0.2  # the pause between two checks whether something has ended
+# The pauses between two attempts while passing trouble, such as a full disk, holds up a job.
 _RETRY_SECONDS, _LONGEST_PAUSE = 2.0, 30.0
 _LOOK_SECONDS = 10.0
-_KFD = Path("/dev/kfd")  # there with the kernel's driver for AMD's GPUs
+_KFD = Path("/dev/kfd")  # exists with the kernel's driver for AMD GPUs
 
 
 class Worker:
-    """The maker of the store's queue.
+    """The maker of the jobs in the store's queue.
 
     Args:
         on_change: Called after each event, from the worker's thread.
@@ -65,11 +65,11 @@ class Worker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for a new job."""
+        """Make the thread look for a new job."""
         self._wake.set()
 
     def cancel(self, job_id: str) -> bool:
-        """Ask the running job to end within a step. False if that is not the running job."""
+        """Ask a job to end within a step; return False if it is not the running one."""
         with self._lock:
             if job_id != self._running:
                 return False
@@ -83,9 +83,9 @@ class Worker:
             return job_id in self._cancelled
 
     def stop(self, timeout: float) -> None:
-        """Interrupt what runs, and leave no process behind. A job that was asked to end is waited for.
+        """Interrupt the running job, and leave no process behind.
 
-        Queued jobs stay. Takes at most `timeout` seconds.
+        Waits at most `timeout` seconds for a job that was asked to end. Queued jobs stay queued.
         """
         deadline = time.monotonic() + timeout
         self._stopping.set()
@@ -97,12 +97,12 @@ class Worker:
         if ends:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
-            # More than once: the engine may be starting only now.
+            # This is repeated, since the engine may be starting only now.
             self._engine.kill()
             self._thread.join(_BEAT_SECONDS)
 
     def _work(self, warm: bool) -> None:
-        # Ctrl-C is for the main thread, and an engine that starts with it blocked is not hit while it starts.
+        # Ctrl-C is for the main thread. An engine that starts with it blocked is not hit while it starts.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if warm:
             try:
@@ -127,7 +127,7 @@ class Worker:
         self._engine.close()
 
     def _look_around(self) -> None:
-        """Look after the jobs of programs that have died since, so that nobody waits for them."""
+        """Recover the jobs of programs that have died since, so that nobody waits for them in vain."""
         try:
             self._store.recover(adopt=self._adopts)
         except TROUBLE as error:
@@ -143,7 +143,7 @@ class Worker:
     def _run(self, job: Job) -> None:
         try:
             self._make(job)
-        except Exception as error:  # noqa: BLE001 - the thread outlives any job, which ends with this reported
+        except Exception as error:  # noqa: BLE001 - the thread outlives the job, which reports the error
             _log.exception("job %s ended by an error of its worker", job.id)
             self._engine.close()
             self._finish(job, failed_event(error, job.id, 0.0, *self._salvage(job)))
@@ -155,7 +155,7 @@ class Worker:
             self._on_change()
 
     def _make(self, job: Job) -> None:
-        """Have the engine make the job, again after each passing trouble, to its end or to the program's."""
+        """Have the engine make the job, again after passing trouble, until the job or the program ends."""
         pause = _RETRY_SECONDS
         try:
             while (trouble := self._attempt(job)) is not None:
@@ -174,10 +174,10 @@ class Worker:
             self._break_off(job)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
-        """Return why the job has to wait; None if it has come to its end.
+        """Run the engine once, and return why the job has to wait; None if it has ended.
 
         Raises:
-            EngineDied: If the engine did, for good or because the job should end.
+            EngineDied: If the engine died for good, or because the job should end.
             _AskedToEnd: If the job should end while it waits for something to be written.
         """
         if self._stopping.is_set():
@@ -194,7 +194,7 @@ class Worker:
         return None
 
     def _trouble_of(self, job: Job, failed: Failed) -> dict[str, str] | None:
-        """Return why a job has to wait whose engine could not go on for want of its folder."""
+        """Return why a job has to wait if the engine lost its folder; None after any other failure."""
         if self._store.is_removed(job.id):
             return None
         if failed.code == "disk_full":
@@ -217,10 +217,10 @@ class Worker:
         self._write(job, partial(self._store.enter, job.id, "running", message="", remedy=""))
 
     def _write(self, job: Job, write: Callable[[], None]) -> None:
-        """Write something of a job, however often that has to be tried; until then the job waits.
+        """Write something of a job; the job waits until an attempt succeeds.
 
         Raises:
-            _AskedToEnd: If the job should end before.
+            _AskedToEnd: If the job should end before that.
         """
         began, trouble = time.monotonic(), None
         while True:
@@ -244,7 +244,7 @@ class Worker:
         self._on_change()
 
     def _finish(self, job: Job, end: Event) -> None:
-        """Write a job's end. If that cannot be done, the job is over in this program at least."""
+        """Write a job's end; if that fails, the job is over at least within this program."""
         end = _timed(job, end)
         try:
             self._write(job, partial(self._store.record, end))
@@ -253,7 +253,7 @@ class Worker:
             self._store.hold(job.id, state, **facts)
 
     def _break_off(self, job: Job) -> None:
-        """End a job that a person has ended; one whose program ends only counts as interrupted."""
+        """End a job that a person cancelled, or mark it as interrupted if the program ends."""
         if self.is_ending(job.id):
             video, frames = self._salvage(job)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
@@ -268,11 +268,11 @@ class Worker:
     def _salvage(job: Job) -> tuple[str | None, int]:
         try:
             return salvage(JobFolder(job.folder))
-        except OSError:  # its folder is away
+        except OSError:  # its folder is missing
             return None, 0
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Return whether the job was cancelled or the program is ending, or is so within `wait` seconds."""
+        """Return whether, within `wait` seconds, the job is cancelled or the program ends."""
         deadline = time.monotonic() + wait
         while not self.is_ending(job.id):
             left = deadline - time.monotonic()
@@ -284,11 +284,11 @@ class Worker:
 
 
 class _AskedToEnd(Exception):
-    """A person, or the end of the program, wants a job to end that waits."""
+    """The wish of a person, or of the ending program, that a waiting job end."""
 
 
 def _timed(job: Job, event: Event) -> Event:
-    """Return the event by the job's own clock: an engine's begins when it has loaded its libraries."""
+    """Return the event by the job's clock; the engine's starts when it has loaded its libraries."""
     return replace(event, time=_since(job))
 
 

@@ -1,4 +1,4 @@
-"""The one endpoint for programs. It takes what the command line takes and returns the finished video."""
+"""The endpoint for programs, which takes the command line's settings and returns the finished video."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from app.ui.waiting import Endings, Room, hears
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import SETTINGS
 
-MOST_WAITING = 500  # each holds a connection, of which a process may commonly have 1024
+MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
-_THREADS = 2  # for checking and storing calls; others need threads meanwhile
+_THREADS = 2  # the threads that check and store calls; other work needs threads meanwhile
 _MESSAGES_BEHIND = 0
 _REQUEST = "request"  # the parameter through which gradio says who calls; it is no setting
 _DESCRIPTION = "Makes a video that starts with a picture. Waits for its turn and returns the finished MP4."
@@ -32,12 +32,12 @@ def add_endpoint(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> 
         endpoint(service, catalogue, lambda request: hears(page, request, behind=_MESSAGES_BEHIND)),
         api_name="generate",
         api_description=_DESCRIPTION,
-        concurrency_limit=None,  # the queue is ours: a waiting call must not hold up another
+        concurrency_limit=None,  # jobs have their own queue: a waiting call must not hold up another
     )
 
 
 class _Calls:
-    """Stores the jobs of calls at once, and lets a bounded number of calls wait for them."""
+    """The calls, whose jobs are stored at once; a bounded number of calls waits for them."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
@@ -62,7 +62,7 @@ class _Calls:
         """Return the job once it is over.
 
         Raises:
-            LongtakeError: If too many calls wait; the job goes its way without this one.
+            LongtakeError: If too many calls wait; the job is made without this one.
         """
         with self._room.place(listens) as place:
             ends = asyncio.ensure_future(self._endings.wait(job.id))
@@ -83,12 +83,12 @@ class _Calls:
 def endpoint(
     service: JobService, catalogue: Catalogue, listens: Callable[[gr.Request | None], bool] = lambda _: True
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return the endpoint's function. A call that is given up does not end its job.
+    """Return the endpoint's function, whose job goes on even if the call is given up.
 
     Args:
-        service: Where jobs are handed in.
-        catalogue: What there is to choose from.
-        listens: Whether whoever made a call still waits for its answer.
+        service: The service that takes the jobs.
+        catalogue: The models to choose from.
+        listens: Returns whether whoever made a call still waits for its answer.
     """
     signature, calls = _signature(catalogue.preselected), _Calls(service, catalogue)
 
@@ -105,14 +105,14 @@ def endpoint(
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
-    # Gradio reads names, defaults and what is returned from the first, the parameters' types from the second.
+    # Gradio reads names, defaults and the result from the first, the parameters' types from the second.
     generate.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     generate.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
     return generate
 
 
 def _signature(preselected: str) -> Signature:
-    """Return the parameters: the settings, but for a picture that is sent along and the model's own order."""
+    """Return the parameters: the settings, but with an uploaded picture and by default the model's order."""
     types: dict[str, Any] = {
         name: setting.kind | None if setting.is_optional else setting.kind
         for name, setting in SETTINGS.items()

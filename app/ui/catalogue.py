@@ -1,4 +1,4 @@
-"""What the page and the API offer: models, and the machine that runs them."""
+"""The models that the page and the API offer, and the machine that runs them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from diffusers_helper.request import GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The registered models, and one folder if whoever started the program named it.
+    """The registered models, and one folder if the person who started the program named it.
 
     Attributes:
-        preselected: the name that a new page shows.
-        folder: facts of that folder's model, listed as `preselected`.
-        planner: of the machine's memory.
+        preselected: The name that a new page shows.
+        folder: The facts of that folder's model, listed as `preselected`.
+        planner: The planner of the machine's memory.
     """
 
     preselected: str = DEFAULT_MODEL
@@ -28,7 +28,7 @@ class Catalogue:
 
     @classmethod
     def starting_with(cls, model: str, planner: Planner) -> Catalogue:
-        """Return the catalogue that begins with a registered name or a folder.
+        """Return the catalogue that preselects a registered name or a folder.
 
         Raises:
             InputError: If it is neither.
@@ -41,7 +41,7 @@ class Catalogue:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all names, the folder's last."""
+        """Return all names, with the folder's last."""
         return model_names() if self.folder is None else (*model_names(), self.preselected)
 
     def info(self, name: str) -> ModelInfo:
@@ -55,13 +55,13 @@ class Catalogue:
         return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
 
     def key(self, name: str) -> str:
-        """Return what the jobs of a model call it: its name, or the folder's path."""
+        """Return the name of a model in its jobs: its own, or the folder's path."""
         if self.folder is not None and name == self.preselected:
             return str(self.folder.folder)
         return name
 
     def submit(self, service: JobService, settings: dict[str, object]) -> Job:
-        """Queue one job made of what a person set; `mode` None stands for the model's own.
+        """Queue one job with a person's settings; a `mode` of None stands for the model's own.
 
         Raises:
             InputError: For anything that cannot be used, and for what does not fit into the machine's memory.

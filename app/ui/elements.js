@@ -1,6 +1,6 @@
-// Elements of the page: how they are made, and how they are changed only where something is new.
+// The page's elements: functions that make them, and that change them only where something is new.
 
-/** Whether the person asked for less motion. */
+/** Return whether the person asked for less motion. */
 export const reducedMotion = window.matchMedia('(prefers-reduced-motion: reduce)');
 
 /** Return a new element with these properties and children. Texts stay texts and never become markup. */
@@ -10,7 +10,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Set the text of an element, unless it is there already: a screen reader repeats what is set anew. */
+/** Set the text of an element, unless it is there already, since a screen reader repeats a text that is set. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

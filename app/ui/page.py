@@ -1,4 +1,4 @@
-"""The page's layout: which controls there are, where they stand, and which action each one calls."""
+"""The page's layout: its controls, their places, and the actions that they call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.ui.live.subscribe import Result, connect_updates
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
-# The form's script puts the chosen model's title in.
+# The form's script inserts the chosen model's title.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
 <p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
 <span title="{reason}">{cap}</span></p></header>"""
@@ -26,7 +26,7 @@ _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
 
 
 def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
-    """Return the whole page over a job service that has been started, or soon is."""
+    """Return the whole page for a job service, which may be started later."""
     with gr.Blocks(
         title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
     ) as page:
@@ -45,7 +45,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
 
 
 def _header(catalogue: Catalogue) -> str:
-    """Return what computes, with what, and how much memory it may take unless a request says otherwise."""
+    """Return the header, which names the device and the memory that it may take by default."""
     profile = catalogue.planner.profile
     cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
     return _HEADER.format(
@@ -64,7 +64,7 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
         await actions.catalogue.planner.pictures.prepare_upload(settings["image"])
         return await asyncio.to_thread(actions.start, settings)
 
-    # Unprocessed: the request itself checks the values, with the same words as the command line.
+    # The values stay unprocessed, since the request itself checks them, as it does for the command line.
     request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
     request.end.click(actions.end, None, request.notice, **QUIET)
     request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)

@@ -1,4 +1,4 @@
-"""The near end of the process that decodes pictures which come from outside."""
+"""The client of the process that decodes pictures which come from outside."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import IO, Any
 from diffusers_helper.errors import PictureError
 
 _ROOT = str(Path(__file__).resolve().parents[2])
-# -P: a folder named `app` where the program was started must not be taken for ours.
+# -P keeps Python from importing a folder named `app` where the program was started.
 _COMMAND = (sys.executable, "-P", "-m", "app.ui.picture_worker")
 _REMEDY = "Open it in a picture viewer and save it as PNG or JPEG."
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What decoding one picture may take.
+    """The limits for decoding one picture.
 
     Attributes:
-        pixels: the most pixels of a picture that is decoded at all.
-        memory: the most address space of the process, in bytes.
-        seconds: the most time that it may compute.
-        wall_seconds: the most time that may pass, whatever the process does or waits for.
+        pixels: The largest number of pixels of a picture that is decoded at all.
+        memory: The largest address space of the process, in bytes.
+        seconds: The longest time that it may compute.
+        wall_seconds: The longest time that may pass, whatever the process does or waits for.
     """
 
     pixels: int
@@ -40,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Upright size of a picture, as the file has it and as it is used, which differs above 16 megapixels."""
+    """The upright size of a picture in the file and as it is used, which differ above 16 megapixels."""
 
     width: int
     height: int
@@ -57,10 +57,10 @@ class Decoded:
 
 
 class PictureProcess:
-    """A child process that decodes one picture at a time. Safe from any thread.
+    """A child process that decodes one picture at a time, for any thread.
 
     It is started when it is first needed, and again after a picture has ended it. Lines of JSON and the bytes
-    of PNG files go through its pipes. Its input ends with this process, and then it ends too.
+    of PNG files go through its pipes. Its input closes when this process ends, and then it ends too.
     """
 
     def __init__(self, limits: Limits, command: tuple[str, ...] = _COMMAND) -> None:
@@ -95,7 +95,7 @@ class PictureProcess:
         return None
 
     def close(self) -> None:
-        """End the process at once, and with it the picture that it is decoding. From any thread."""
+        """End the process at once, whatever it decodes. Any thread may call this."""
         process = self._process
         if process is not None:
             process.kill()
@@ -125,7 +125,7 @@ class PictureProcess:
             if len(png) == answer["bytes"]:
                 return answer, png
         except (OSError, ValueError):
-            pass  # it ended in the middle of the picture
+            pass  # the process ended in the middle of the picture
         process.kill()
         if process.wait() == -signal.SIGXCPU:
             raise _refusal(path, f"takes more than {self.limits.seconds} s to decode")

@@ -19,7 +19,7 @@ from diffusers_helper.picture import load_picture, plain_png, size_of
 
 
 def main() -> None:
-    """Decode pictures until standard input ends. The argument is the most memory to take, in bytes."""
+    """Decode pictures until standard input ends. The argument is the limit of memory in bytes."""
     memory = int(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, whose end closes our input
     for limit, value in (

@@ -1,4 +1,4 @@
-"""Pictures that were handed in: how large they are, and what of them becomes the video."""
+"""The uploaded pictures: their sizes, and the parts of them that become the video."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Crop:
     """The part of a picture that becomes the video.
 
     Attributes:
-        place: left, top, width and height as shares of the picture.
-        pixels: width and height of the video.
+        place: Left, top, width and height as shares of the picture.
+        pixels: Width and height of the video.
     """
 
     place: tuple[float, float, float, float]
@@ -37,7 +37,7 @@ class Crop:
 
 
 def crop_of(size: Size, side: int, multiple: int) -> Crop:
-    """Return what `picture.fit_picture` leaves of a picture for the bucket nearest to its shape."""
+    """Return the part of a picture that `picture.fit_picture` keeps for the bucket nearest to its shape."""
     height, width = nearest_bucket(size.used_height, size.used_width, side, multiple)
     wanted, found = width / height, size.used_width / size.used_height
     across, down = min(1.0, wanted / found), min(1.0, found / wanted)
@@ -45,9 +45,9 @@ def crop_of(size: Size, side: int, multiple: int) -> Crop:
 
 
 class Pictures:
-    """Uploaded pictures, decoded in processes of their own, by the rules of a job. Safe from any thread.
+    """The uploaded pictures, decoded in separate processes by the rules of a job, for any thread.
 
-    An upload never changes, so each is judged once. What was decoded last is kept for the job to come.
+    An upload never changes, so each is judged once. The last decoded pictures are kept for the next job.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Pictures:
         return found if isinstance(found, InputError) else found.size
 
     def plain(self, path: str) -> bytes:
-        """Return what a picture shows as a plain PNG file.
+        """Return a picture's content as a plain PNG file.
 
         Raises:
             InputError: If the picture cannot be used.
@@ -91,7 +91,7 @@ class Pictures:
         return found.png
 
     def close(self) -> None:
-        """End the processes, and what they decode."""
+        """End the processes, whatever they decode."""
         for process in self._processes:
             process.close()
 
@@ -135,12 +135,12 @@ class Pictures:
 
 
 def picture_path(picture: object) -> str:
-    """Return where the picture of an upload lies, from gradio's description of it; empty for none.
+    """Return the path of an upload's picture, from gradio's description of it; empty for none.
 
-    Gradio checks descriptions that call themselves its own, and passes others on as they came.
+    Gradio checks descriptions that call themselves its own, and passes others on unchanged.
 
     Raises:
-        InputError: For anything else than an upload, whether there is such a file or not.
+        InputError: For anything but an upload, whether there is such a file or not.
     """
     if picture is None:
         return ""
@@ -155,5 +155,5 @@ def picture_path(picture: object) -> str:
 def _is_uploaded(path: Path) -> bool:
     try:
         return path.resolve().is_relative_to(Path(get_upload_folder()).resolve())
-    except OSError:  # a name too long, a ring of links
+    except OSError:  # the name is too long, or links form a ring
         return False

@@ -1,4 +1,4 @@
-// What this browser keeps between two visits. A private window may refuse; then nothing is kept.
+// The texts that this browser keeps between two visits. A private window may refuse; then nothing is kept.
 
 const key = (name) => `longtake.${name}`;
 

@@ -1,6 +1,6 @@
-// Figures in words, as the scripts of the page write them. Bytes come from the server as text.
+// The words for figures in the page's scripts. Bytes come from the server as text.
 
-/** Return a duration such as `7 s`, `2 min 5 s` or `1 h 40 min`: in whole seconds, since it ticks as it is read. */
+/** Return a duration such as `7 s`, `2 min 5 s` or `1 h 40 min`, in whole seconds, since it ticks while it is read. */
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const minutes = Math.floor(whole / 60);

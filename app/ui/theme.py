@@ -1,4 +1,4 @@
-"""Colours, type and spacing of the page. The fonts are the system's own: nothing comes from the network."""
+"""The colours, type and spacing of the page, with the system's fonts, as nothing comes from the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WELL = ("*background_fill_secondary",) * 2
 _NONE = ("transparent",) * 2
 _TEXT = ("*body_text_color",) * 2
 _DIM = ("*body_text_color_subdued",) * 2
-# Differences from Gradio's base theme, light and dark.
+# The differences from Gradio's base theme, light and dark.
 _COLOURS = {
     "body_background_fill": ("#f6f5f2", "#131211"),
     "body_text_color": ("#1d1b18", "#f0ede7"),

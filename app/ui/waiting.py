@@ -1,4 +1,4 @@
-"""Waiting for news without holding what others need: bounded rooms, and one look for all who wait."""
+"""The bounded rooms in which clients wait for news, and the single check of jobs that serves them all."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from diffusers_helper.errors import LongtakeError
 
 _GRACE_SECONDS = 5.0  # a client may begin to listen a little after it has asked
 _LOOK_SECONDS = 0.2
-_LOOK_SECONDS_A_JOB = 0.002  # a look at many jobs takes longer, so it is taken more rarely
+_LOOK_SECONDS_A_JOB = 0.002  # a check of many jobs takes longer, so it happens more rarely
 
 
 class Place:
     """A place in a room.
 
     Attributes:
-        is_lost: Set when the place is needed for another, and has to be left.
-        since: When it was taken, as `time.monotonic` counts.
+        is_lost: Set when another client needs the place, so that this one has to leave it.
+        since: The time at which it was taken, as `time.monotonic` counts.
     """
 
     def __init__(self, hears: Callable[[], bool]) -> None:
@@ -37,13 +37,11 @@ class Place:
 
 
 class Room:
-    """A bounded number of places. When all are taken, one that nobody listens to is lost first.
-
-    Used in one event loop.
+    """A bounded number of places, for one event loop; of all, one that nobody listens to is lost first.
 
     Args:
         size: The number of places.
-        newcomer_goes: Whether otherwise the newcomer loses its place; if not, the one who came first does.
+        newcomer_goes: Whether the newcomer, or else the first comer, loses its place if all are listened to.
     """
 
     def __init__(self, size: int, *, newcomer_goes: bool) -> None:
@@ -73,14 +71,14 @@ class Room:
 
 
 def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
-    """Return whether someone fetches what the page says in answer to a request.
+    """Return whether someone fetches the page's messages in answer to a request.
 
     Gradio keeps the messages of each session until they are fetched, for ever if nobody does.
 
     Args:
         page: The page.
-        request: What was asked.
-        behind: How many messages a listener may be behind.
+        request: The request.
+        behind: The number of messages that a listener may be behind.
     """
     session: Any = request and request.session_hash
     messages = page._queue.pending_messages_per_session.get(session)
@@ -88,10 +86,7 @@ def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
 
 
 class Endings:
-    """Tells those who wait for jobs that these are over. One look serves all, however many wait.
-
-    Used in one event loop.
-    """
+    """The ends of jobs, for those who wait for them in one event loop; one check serves all of them."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
@@ -99,7 +94,7 @@ class Endings:
         self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, job_id: str) -> None:
-        """Return when a job is over."""
+        """Wait until a job is over."""
         ended = asyncio.Event()
         self._waiting[job_id].add(ended)
         if self._looking is None or self._looking.done():
@@ -124,5 +119,5 @@ class Endings:
             rest = job_ids - {job.id for job in waiting} - ({running.id} if running else set())
             jobs = (self._service.job(job_id) for job_id in rest)
             return [job.id for job in jobs if job.is_over or job.is_resumable]
-        except (LongtakeError, OSError, sqlite3.Error):  # as with a folder that is away for a moment
+        except (LongtakeError, OSError, sqlite3.Error):  # as when the folder is missing for a moment
             return []

@@ -1,4 +1,4 @@
-"""How often a password may be tried, and by whom a wrong one counts."""
+"""The limits on attempts at the password, for each address and each known browser."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _BROWSERS_KNOWN = 1000
 
 
 class Attempts:
-    """Bounds how often an address may try a password: ten times at once, and ten times a minute.
+    """A limit on attempts at the password for each address: ten at once, and ten a minute.
 
-    Nobody can use up another's attempts: there is no bound for all together, and a browser that was logged in
-    before has its own, wherever others guess from. The methods may be called from any thread.
+    Nobody can use up another's attempts: there is no common limit, and a browser that was logged in before
+    has its own, even if others guess from its address. The methods may be called from any thread.
 
     Args:
-        clock: Seconds, never falling.
+        clock: A clock in seconds that never runs backwards.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._free_at: dict[str, float] = {}  # when all attempts of an address are there again
+        self._free_at: dict[str, float] = {}  # the time at which an address has all its attempts again
         self._browsers: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, address: str, browser: str | None = None) -> float:
-        """Count an attempt, if there is one left.
+        """Count an attempt, if one is left.
 
         Args:
-            address: Where it comes from.
-            browser: What `succeeded` returned for that browser before, if anything.
+            address: The address that it comes from.
+            browser: The name that `succeeded` returned for that browser before, if any.
 
         Returns:
-            How many seconds to wait for the next attempt; 0 if this one may be made.
+            The seconds to wait for the next attempt; 0 if this one may be made.
         """
         each = LOGIN_SECONDS / LOGIN_ATTEMPTS
         with self._lock:
@@ -50,7 +50,7 @@ class Attempts:
             return 0.0
 
     def succeeded(self, address: str, browser: str | None = None) -> str:
-        """Give back the attempts that led to the right password. Return a name for the browser to keep."""
+        """Give back the attempts before the right password, and return a name for the browser to keep."""
         with self._lock:
             self._free_at.pop(self._who(address, browser), None)
             known = (

@@ -1,6 +1,6 @@
-"""The outermost layer of the web server: who may ask, for what, and with which headers the answers go out.
+"""The outermost layer of the web server, which decides who may ask for what, and sets the answers' headers.
 
-Gradio serves far more routes than this page needs. What is not listed here is not there.
+Gradio serves far more routes than this page needs. A route that is not listed here is not found.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from app.web.attempts import Attempts
 from app.web.folder_names import FolderNames
 from app.web.served_files import ServedFiles, UploadRoom, page_script
 
-MAX_MESSAGE_BYTES = 2 * 2**20  # of a request that is no upload: settings and a prompt are a few kB
-_JOINS = 4  # of programs, and of pages, that ask for news: more at once would keep other answers waiting
+MAX_MESSAGE_BYTES = 2 * 2**20  # the limit of all requests but uploads; settings and a prompt are a few kB
+_JOINS = 4  # the calls handled at once, of programs and of pages each; more would delay other answers
 _KNOWN_BROWSER = "longtake-browser"
 _YEAR_SECONDS = 365 * 24 * 3600
-_AROUND_FILES = 2**16  # bytes of a form besides its files
+_AROUND_FILES = 2**16  # the bytes of a form besides its files
 
 _API = "/gradio_api"
 _UPLOADED = f"{_API}/file=uploads/"
 _JOBS = "/jobs/"
 _SCRIPTS = f"/{scripts.ROUTE}/"
 _UPLOAD = f"{_API}/upload"
-# What a login page needs, and what tells nothing.
+# These routes are needed by the login page, or reveal nothing.
 _PUBLIC = re.compile(
     rf"/|/login|/(assets|static|svelte)/.+|/favicon\.ico|/manifest\.json|/pwa_icon(/\d+)?|/robots\.txt"
     rf"|({_API})?/theme\.css|{_API}/(app_id|login_check|startup-events|user)"
@@ -50,7 +50,7 @@ _WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|a
 _JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
 _SCRIPT = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
-# Gradio sets styles on elements and makes functions of the text of its components, so neither can be banned.
+# Gradio sets styles on elements and turns text of its components into functions, so neither can be banned.
 _POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'{inline}; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; "
@@ -65,7 +65,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(self), microphone=(), geolocation=(), payment=(), usb=(), serial=()",
 }
-# What gradio's page and messages are made of; the rest is the same for everyone.
+# Gradio's page and messages have these types; all other answers are the same for everyone.
 _MESSAGES = ("text/html", "application/json", "text/event-stream")
 _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 
@@ -75,9 +75,9 @@ class Hosts:
     """The names and addresses that the page answers to, so that no foreign name can be pointed at it.
 
     Attributes:
-        local: whether only this machine reaches the server.
-        names: host names, lower case, besides `localhost`.
-        trusted: names given by whoever started the server, such as a reverse proxy's or the public one of
+        local: Whether only this machine reaches the server.
+        names: Host names, lower case, besides `localhost`.
+        trusted: Names given by whoever started the server, such as a reverse proxy's or the public one of
             --share; pages of those names may call although the proxy changes the Host header.
     """
 
@@ -86,10 +86,10 @@ class Hosts:
     trusted: set[str] = field(default_factory=set[str])
 
     def allows(self, host: str) -> bool:
-        """Return whether `host`, a Host header, is one of them.
+        """Return whether the page answers to `host`, a Host header.
 
-        Any address may be written as a number where other machines reach the server: only names can be
-        pointed elsewhere.
+        Where other machines reach the server, any numeric address is allowed, since only names can be pointed
+        elsewhere.
         """
         found = _HOST.fullmatch(host)
         if found is None:
@@ -104,7 +104,7 @@ class Hosts:
         return address.is_loopback or not self.local
 
     def owns(self, origin: str, host: str) -> bool:
-        """Return whether a page of `origin` is this page, which was asked for as `host`."""
+        """Return whether `origin` is this page's own, if the page was requested as `host`."""
         try:
             parts = urlsplit(origin)
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -153,7 +153,7 @@ class Guard:
         elif path == _UPLOAD:
             await self._upload(scope, receive, send)
         elif scope["method"] == "POST" and _JOIN.fullmatch(path):
-            # A browser says whose page asks; a page must not wait for a crowd of programs.
+            # Only browsers name an origin. A page must not wait for a crowd of programs.
             async with self._joins["origin" in Headers(scope=scope)]:
                 await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
         else:
@@ -189,10 +189,10 @@ class Guard:
         return None
 
     def _is_foreign(self, headers: Headers, method: str, path: str) -> bool:
-        """Return whether a page of another site is behind this. Programs send neither header."""
+        """Return whether a page of another site caused the request. Programs send neither header."""
         site = headers.get("sec-fetch-site")
         if site in ("cross-site", "same-site"):
-            # A link to the page is no harm.
+            # A link to the page does no harm.
             return not (method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate")
         origin = headers.get("origin")
         # Behind a proxy the two names may differ, but then a browser still says that the page is its own.
@@ -206,7 +206,7 @@ class Guard:
             await _refuse(507, "There is no room for more uploads now; try later.")(scope, receive, send)
 
     async def _try_login(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
-        # The address that connects; what a header says of others behind it, anyone can write.
+        # This is the address that connects; anyone can write another one into a header.
         address = (scope.get("client") or ("", 0))[0]
         browser = Request(scope).cookies.get(_KNOWN_BROWSER)
         wait = self._attempts.begin(address, browser) if scope["method"] == "POST" else 0.0
@@ -228,7 +228,7 @@ class Guard:
 
 
 class _Outgoing:
-    """Sends on what an application answers, with our headers and our names of folders."""
+    """The sender of an application's answers, with our headers and our names of folders."""
 
     def __init__(self, send: Send, names: FolderNames) -> None:
         self._send, self._names = send, names
@@ -243,13 +243,13 @@ class _Outgoing:
             if kind.startswith(_MESSAGES) and "content-encoding" not in headers:
                 self._is_stream = kind.startswith("text/event-stream")
                 if not self._is_stream:
-                    self._held = (message, [])  # until its length and its scripts are known
+                    self._held = (message, [])  # held until its length and its scripts are known
                     return
         elif message["type"] == "http.response.body":
             if self._held is not None:
                 await self._hold(message)
                 return
-            if self._is_stream:  # whole events: none is cut between two messages
+            if self._is_stream:  # a message holds whole events
                 message = {**message, "body": self._names.outward(message.get("body", b""))}
         await self._send(message)
 
@@ -264,7 +264,7 @@ class _Outgoing:
         headers = MutableHeaders(scope=start)
         if headers.get("content-type", "").startswith("text/html"):
             headers["content-security-policy"] = _policy(body)
-        if "content-length" in headers and body:  # a HEAD has none, and tells another's
+        if "content-length" in headers and body:  # the answer to HEAD has no body, only its length
             headers["content-length"] = str(len(body))
         await self._send(start)
         await self._send({**message, "body": body})
@@ -285,7 +285,7 @@ def _set_headers(message: Message) -> None:
 
 
 def _policy(document: bytes) -> str:
-    """Return the content policy for a page: of scripts in it, those run that it came with, and no others."""
+    """Return the content policy of a page, which allows only the scripts that the page came with."""
     digests = (hashlib.sha256(script).digest() for script in _SCRIPT.findall(document))
     inline = "".join(f" 'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return _POLICY.format(inline=inline)
@@ -302,14 +302,14 @@ def _is_logged_in(scope: Scope) -> bool:
 
 
 def _uncompressed(scope: Scope) -> Scope:
-    """Return the scope of a request for an answer that is read on its way out: without compression."""
+    """Return the request's scope without compression, unless nobody reads the answer on its way out."""
     if scope["path"].startswith(("/assets/", "/static/", "/svelte/")):
         return scope
     return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
 
 
 def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
-    """Return the whole body as one message, changed; what follows it as it comes."""
+    """Return a receiver that gives the changed body as one message, and later messages unchanged."""
     parts: list[bytes] | None = []
 
     async def whole() -> Message:
@@ -328,7 +328,7 @@ def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Count a body, which may say nothing of its length. The error is the one that gradio tidies up after."""
+    """Return a receiver that limits a body of unknown length by an error after which gradio tidies up."""
     seen = 0
 
     async def counted() -> Message:

@@ -1,4 +1,4 @@
-"""The files that the page serves: its scripts, what jobs show, and uploads, of which a limit is kept."""
+"""The files that the page serves: its scripts, pictures and videos of jobs, and a bounded set of uploads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from app.ui import scripts
 from diffusers_helper.output.job_folder import JobFolder
 
-# Of a job's folder: the start picture, the versions of the video, a small picture of each section.
+# A job's folder shows the start picture, the versions of the video and a small picture of each section.
 _SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp")
-# All that is served is shown as what it is and runs nothing: so no drawings, which may hold scripts.
+# No served file may run anything, so SVG drawings, which may hold scripts, are not among the types.
 _TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
     ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
 }  # fmt: skip
-_YOUNG_SECONDS = 600.0  # an upload of that age may be about to become a job
+_YOUNG_SECONDS = 600.0  # a younger upload may be about to become a job
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ServedFiles:
             return _NOT_THERE
         folder = self.outputs / job
         try:
-            # A link may stand above the outputs folder, but no job's folder may lead out of it.
+            # The outputs folder may be reached through a link, but no job's folder may lead out of it.
             is_job = JobFolder(folder).request.is_file() and folder.resolve() == self.outputs.resolve() / job
         except OSError:  # a name that no file system accepts
             return _NOT_THERE
@@ -70,13 +70,13 @@ def page_script(address: str) -> Response:
     content = scripts.content(address)
     if content is None:
         return _NOT_THERE
-    # The address names the version, so what lies there never changes.
+    # The address names the version, so its content never changes.
     headers = {"cache-control": "private, max-age=31536000, immutable"}
     return Response(content, media_type="text/javascript", headers=headers)
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether this is one part of a path that leads down, and not to something hidden."""
+    """Return whether a name is a single part of a path that leads neither upwards nor to a hidden file."""
     return bool(part) and not part.startswith(".") and not any(mark in part for mark in "/\\\0")
 
 
@@ -86,7 +86,7 @@ def _served(folder: Path, name: str) -> Response:
         real = (folder / name).resolve(strict=True)
         # No link in the folder may lead out of it.
         is_ours = real.is_relative_to(folder.resolve()) and stat.S_ISREG(real.stat().st_mode)
-    except OSError:  # there is nothing, or no file system accepts the name
+    except OSError:  # it does not exist, or no file system accepts the name
         return _NOT_THERE
     if kind is None or not is_ours:
         return _NOT_THERE
@@ -110,7 +110,7 @@ class UploadRoom:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
-        """Remove what interrupted uploads left, then the oldest uploads, until one more upload fits.
+        """Remove the rest of interrupted uploads, then the oldest uploads, until one more upload fits.
 
         Returns:
             False if everything that is left is too young to be removed.
@@ -120,7 +120,7 @@ class UploadRoom:
             total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()
             for made, size, path in kept:
                 fits = total + self.max_bytes <= self.max_total_bytes and count < self.max_files
-                broken_off = path.parent == self.folder  # whole ones lie in folders of their own
+                broken_off = path.parent == self.folder  # complete uploads lie in folders of their own
                 is_young = now - made < _YOUNG_SECONDS
                 if is_young or (fits and not broken_off):
                     continue

@@ -35,12 +35,13 @@ _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serves the page until Ctrl-C or SIGTERM.
+    """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        argv: the arguments after the program's name; the process's own by default.
+        argv: The arguments after the program's name; the process's own by default.
 
-    Returns: the process's exit code.
+    Returns:
+        The process's exit code.
     """
     open_closed_streams()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -104,10 +105,10 @@ def _parser() -> Parser:
 
 
 def _take_memory_settings(arguments: argparse.Namespace) -> None:
-    """What the arguments say of memory, as the environment that page and engine read.
+    """Put the arguments about memory into the environment that page and engine read.
 
     Raises:
-        InputError: for a value there that cannot be used.
+        InputError: For a value there that cannot be used.
     """
     given = {CAP_VARIABLE: arguments.vram_cap_gb, PRESERVED_VARIABLE: arguments.preserved_gb}
     os.environ.update({name: value for name, value in given.items() if value is not None})
@@ -115,10 +116,10 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """User and password.
+    """Return user and password.
 
     Raises:
-        InputError: if they are of no use, or lacking where other machines can reach the page.
+        InputError: If they are unusable, or missing where other machines can reach the page.
     """
     given = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
     if given is not None:
@@ -139,7 +140,7 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def _check_proxies(environ: Mapping[str, str]) -> None:
-    """Refuse proxies that the libraries which come next could not be imported with.
+    """Refuse proxy settings with which the page's libraries cannot be imported.
 
     Raises:
         InputError: If there is one.
@@ -158,10 +159,10 @@ def _check_proxies(environ: Mapping[str, str]) -> None:
 
 
 def _free_port(server: str, port: int) -> int:
-    """The port to listen on; for 0 any that is free.
+    """Return the port to listen on; for 0 any that is free.
 
     Raises:
-        InputError: if the address is none, or the port cannot be had.
+        InputError: If the address is invalid, or the port cannot be used.
     """
     if not 0 <= port <= 65535:
         raise InputError(f"port is {port}; expected a number from 0 to 65535.", "Choose another --port.")
@@ -203,7 +204,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
             auth=auth,
             allowed_hosts=arguments.allowed_host,
         )
-        # Only now: the engine's start would slow down the page's.
+        # The engine starts only now, since it would slow down the start of the page.
         service.start(warm=True)
         say(f"Longtake is on {url}\nCtrl-C ends it.\n")
         signals.wait()
@@ -216,7 +217,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
 
 
 class _StopSignals:
-    """Ctrl-C, SIGTERM and the end of the terminal. A second one ends the process at once."""
+    """The signals that stop the page (Ctrl-C, SIGTERM, a closed terminal); a second one ends the process."""
 
     def __init__(self) -> None:
         # Written by the interpreter's own handler, so that a signal that comes just before a wait, or in
@@ -226,11 +227,11 @@ class _StopSignals:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._seen = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has the signal ignored
                 signal.signal(number, self._handle)
 
     def wait(self) -> None:
-        """Returns after the first signal, at once if there was one."""
+        """Wait for the first signal; return at once if there was one."""
         self._reader.recv(1)
 
     def _handle(self, number: int, frame: object) -> None:
@@ -240,7 +241,7 @@ class _StopSignals:
 
 
 def _end_within(seconds: float) -> None:
-    """Whatever an orderly end may wait for, it does not wait longer."""
+    """Limit the time that an orderly end may take."""
     timer = threading.Timer(seconds, os._exit, (0,))
     timer.daemon = True
     timer.start()

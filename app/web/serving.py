@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 7860
 UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit, so that the refusal is our own sentence in most cases
-# Of gradio's slots, more than those who wait can hold: 100 pages, 500 calls, and 1000 that are being stored.
+# Gradio has more slots than clients can hold: 100 pages, 500 waiting calls and 1000 that are being stored.
 _SLOTS = 2000
 _SERVER_SECONDS = 0.5
 
@@ -61,17 +61,17 @@ def open_page(
     """Serve the page in a thread.
 
     Args:
-        outputs: the service's folder; the page serves the media of its jobs.
-        model: preselected; a registered name, or a folder.
-        auth: user and password.
-        allowed_hosts: names, besides this machine's own, under which the page may be asked for.
-        profile: of the machine that memory is planned for; this one's, as the environment has it.
+        outputs: The service's folder; the page serves the media of its jobs.
+        model: The preselected model; a registered name, or a folder.
+        auth: The user and the password.
+        allowed_hosts: Names, besides this machine's own, by which the page may be requested.
+        profile: The profile of the machine that memory is planned for; by default the one in force here.
 
     Returns:
         The page, for `close_page`, and its address.
 
     Raises:
-        InputError: If there is no such model or no folder for uploads, or the calibration is of no use.
+        InputError: If there is no such model or no folder for uploads, or if the calibration cannot be used.
     """
     _take_environment()
     from app.ui.catalogue import Catalogue
@@ -90,7 +90,7 @@ def open_page(
         share=share,
         inbrowser=inbrowser,
         auth=None if auth is None else _checker(*auth),
-        allowed_paths=[str(outputs)],  # from where gradio copies the answer of /generate; its route is closed
+        allowed_paths=[str(outputs)],  # gradio copies the answer of /generate from here; its route is closed
         blocked_paths=[str(outputs / ".longtake")],
         max_file_size=UPLOAD_BYTES,
         max_threads=_SLOTS,
@@ -103,21 +103,21 @@ def open_page(
     )
     if public_url:
         hosts.trusted.add(urlsplit(public_url).hostname or "")
-        page.share = False  # else gradio hands out a page whose script is another site's
+        page.share = False  # otherwise gradio's page would load a script of another site
     return page, public_url or url
 
 
 def _take_environment() -> None:
-    """Set what gradio and its server read of the environment, but for what a person has set.
+    """Set the environment variables that gradio and its server read, unless a person has set them.
 
     Raises:
-        InputError: If there can be no folder for uploads.
+        InputError: If the folder for uploads cannot be made.
     """
     os.environ.setdefault("GRADIO_TEMP_DIR", str(cache_folder() / "page"))
-    # Else whoever connects from this machine, as each visitor does by way of a proxy, could write another's
-    # address into a header. Who has a proxy that is to be believed sets this, as uvicorn describes it.
+    # Otherwise whoever connects from this machine, as each visitor does through a proxy, could write another
+    # address into a header. A person with a trusted proxy sets this variable, as uvicorn describes it.
     os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
-    # A table of all calls for a route that the guard does not open; it is made anew after each of them.
+    # Otherwise gradio rebuilds a table of all calls after each of them, for a route that the guard closes.
     os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     try:
@@ -145,9 +145,8 @@ def _guarded(
 ) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
     """Put the guard around the whole application before the server takes its first request.
 
-    Middleware that gradio is given would stand behind its own, which answers some requests itself.
+    Middleware that is passed to gradio would run behind gradio's own, which answers some requests itself.
     """
-
     from app.web.sessions import LeanSessions
 
     uploads = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()
@@ -175,7 +174,7 @@ def _own_names(server: str) -> frozenset[str]:
 
 
 def _checker(user: str, password: str) -> Callable[[str, str], bool]:
-    """Return a check of user and password whose time does not tell where the difference lies."""
+    """Return a check of user and password whose duration does not depend on where they differ."""
     expected = (user.encode(), password.encode())
 
     def is_right(given_user: str, given_password: str) -> bool:

@@ -1,4 +1,4 @@
-"""Gradio's record of each page that is open or program that calls, without what only its deep links need."""
+"""Gradio's record of each open page and calling program, without the parts that only its deep links need."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from gradio.state_holder import SessionState, StateHolder
 
 
 class LeanSessions(StateHolder):
-    """The sessions of a page. Gradio's own describe every component of the page anew for each session.
+    """The sessions of a page, without Gradio's description of every component for each session.
 
-    That takes tens of milliseconds in which the server answers nobody, so that many calls at once stop it.
+    The description takes tens of milliseconds in which the server answers nobody, so that many calls at
+    once block it.
     """
 
     def __init__(self, page: gr.Blocks) -> None:

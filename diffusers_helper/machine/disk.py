@@ -45,10 +45,10 @@ def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
 
 @dataclass(frozen=True)
 class DiskSpeeds:
-    """Speeds by the folders that weights lie in. Safe from any thread.
+    """The speeds of the disks by the folders that weights lie in, for any thread.
 
     Attributes:
-        facts: Where the speeds are kept.
+        facts: The place of the speeds.
     """
 
     facts: Facts = field(default_factory=Facts)

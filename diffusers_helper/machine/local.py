@@ -15,7 +15,7 @@ class Local:
 
     Attributes:
         environ: Environment variables; `profiles` defines which are read.
-        folder: Where measurements of this machine and plans that were too large are kept; None for nowhere.
+        folder: The folder for measurements of this machine and plans that were too large; None keeps neither.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -1,4 +1,4 @@
-"""What is on the device: decided in `budget` by integers, carried out by the store.
+"""The content of the device, which `budget` decides by integers and the store carries out.
 
 Nothing is imported here, so that the planner's callers need no torch.
 """

@@ -1,4 +1,4 @@
-"""Cancelling inside a forward pass: every block of a module checks the token before it runs."""
+"""The cancellation inside a forward pass, where every block of a module checks the token before it runs."""
 
 from __future__ import annotations
 

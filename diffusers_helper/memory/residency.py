@@ -83,7 +83,7 @@ class Residency:
             preserved_bytes: For the log.
             blocks: The network's blocks in the order they run.
             streamed: Indices of those to stream, ascending.
-            num_slots: How many blocks there is room for on the device beside the resident ones.
+            num_slots: The number of blocks that the device has room for beside the resident ones.
             dtype: The type of the weights there; None for the stored type.
         """
         self.unload_complete_models(module)

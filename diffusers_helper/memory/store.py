@@ -61,7 +61,7 @@ class StageRecord:
     """The record of one use of a model. Bytes are those of tensors on the device.
 
     Attributes:
-        section: Of the video; None before the first.
+        section: The section of the video; None before the first.
         begin, end: Seconds since the store was made.
         predicted_bytes, measured_bytes: The peak, by plan and in fact.
         resident_bytes: Weights that stayed, those of other models included.

@@ -55,7 +55,7 @@ class Streamer:
     cache does, or begun again. The results are those of resident weights, to the bit.
 
     Attributes:
-        bytes_copied: In all.
+        bytes_copied: The number of all bytes copied.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The layout of `outputs/<job>/`, which is the whole truth of a job, and how files get there in one piece."""
+"""The layout of `outputs/<job>/`, which holds everything about a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def new_job_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """Paths inside one job's folder. Creating the object touches nothing."""
+    """The paths inside one job's folder. Creating the object touches nothing."""
 
     path: Path
 
@@ -27,7 +27,7 @@ class JobFolder:
 
     @property
     def input(self) -> Path:
-        """The start picture as it was understood: RGB PNG, upright, opaque."""
+        """Return the start picture as it was understood: RGB PNG, upright, opaque."""
         return self.path / "input.png"
 
     @property
@@ -40,32 +40,32 @@ class JobFolder:
 
     @property
     def states(self) -> Path:
-        """The job's states, one line for each change; the last one holds."""
+        """Return the log of the job's states, one line for each change; the last one holds."""
         return self.path / "states.jsonl"
 
     @property
     def memory(self) -> Path:
-        """What each stage took on the device, planned and measured."""
+        """Return the record of what each stage took on the device, planned and measured."""
         return self.path / "memory.json"
 
     @property
     def encodings(self) -> Path:
-        """What prompt and picture became, so that a job that goes on need not encode them again."""
+        """Return the encodings of prompt and picture, which a resumed job need not compute again."""
         return self.path / "encodings.safetensors"
 
     @property
     def overflow(self) -> Path:
-        """There once the VAE's numbers have overflowed: in this job it works in fp32."""
+        """Return the note that the VAE has overflowed: in this job it computes in fp32."""
         return self.path / "vae_fp32"
 
     @property
     def report(self) -> Path:
-        """For a job that the command line saw fail: the text of its problem report."""
+        """Return the text of the problem report, for a job that the command line saw fail."""
         return self.path / "report.txt"
 
     @property
     def sections(self) -> Path:
-        """Latents per section, `0001.safetensors` and on, in order of making."""
+        """Return the latents per section, `0001.safetensors` and so on, in order of making."""
         return self.path / "sections"
 
     @property
@@ -78,26 +78,26 @@ class JobFolder:
 
     @property
     def thumbs(self) -> Path:
-        """One small picture per section, `0001.webp` and on, in order of making."""
+        """Return the small pictures of sections, `0001.webp` and so on, in order of making."""
         return self.path / "thumbs"
 
     @property
     def video(self) -> Path:
-        """The finished video, or what there was when the job ended early."""
+        """Return the finished video, or the part that existed when the job ended early."""
         return self.path / "video.mp4"
 
     @property
     def checkpoints(self) -> int:
-        """The number of results that a job which goes on does not compute again."""
+        """Return the number of results that a resumed job need not compute again."""
         return self.encodings.exists() + len(list(self.sections.glob("[0-9]*.safetensors")))
 
     @property
     def has_begun(self) -> bool:
-        """Whether an engine has left something here."""
+        """Return whether an engine has left something here."""
         return self.segments.exists() or self.checkpoints > 0
 
     def remove_leftovers(self) -> None:
-        """Remove the files that a process was writing when it died. Nobody may be writing."""
+        """Remove files that a process was writing when it died; no other process may be writing."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
 
@@ -110,10 +110,10 @@ class JobFolder:
         """
         try:
             folder = cls(outputs.expanduser().absolute() / (new_job_id() if job is None else job))
-            while job is None and folder.path.exists():  # two jobs of one second that drew the same number
+            while job is None and folder.path.exists():  # two jobs of the same second drew the same number
                 folder = cls(folder.path.with_name(new_job_id()))
             folder.path.mkdir(parents=True)
-        except (OSError, RuntimeError) as error:  # RuntimeError: a home directory that does not exist
+        except (OSError, RuntimeError) as error:  # RuntimeError: the home directory is unknown
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
                 f"outputs folder {outputs} cannot be written ({reason}); expected a writable folder.",

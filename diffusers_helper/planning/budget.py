@@ -72,7 +72,7 @@ class Budget:
         total_bytes: The device's memory.
         cap_bytes: The most that this process may hold there, in all.
         preserved_bytes: The least that weights leave free.
-        reserve_bytes: What the process holds that no tensor shows: context, MIOpen's and BLAS' workspaces.
+        reserve_bytes: The memory that no tensor shows: the context, and MIOpen's and BLAS' workspaces.
         is_default: Whether preserved_bytes is a default, which is lowered under a small cap.
     """
 
@@ -161,7 +161,7 @@ class DoesNotFit(InputError):
 
     Attributes:
         budget: The cap and what else there is.
-        demands: What was to fit, each in a way of its own.
+        demands: The alternative demands, none of which fits.
         stage: Name of the first stage that does not fit.
         smallest_cap_bytes: A cap at which it would work, and below which nothing does.
         remedies: Three sentences; together they are `remedy`.

@@ -30,7 +30,7 @@ class Cost:
     """The work of one stage over a whole video.
 
     Attributes:
-        runs: How often its model comes onto the device.
+        runs: The number of times that its model comes onto the device.
         passes: Forward passes in one run.
         streamed_bytes: The bytes that are copied in for one pass.
         copied_bytes: The bytes that are copied in over the whole video, weights that stay for a run included.
@@ -175,7 +175,7 @@ def plan_video(
         calibration: Ratios of measured to estimated memory; used where `demands` is not given.
         demands: The result of `demands_for` for the same request, so that no file is read.
         learned: Shortages of earlier jobs; the plan begins where they ended.
-        free_ram_bytes: What main memory has left for files.
+        free_ram_bytes: The main memory that is left for files.
         disk_speed: Returns bytes per second of the disk with the weights; called only where they are read
             repeatedly.
 

@@ -76,7 +76,7 @@ def networks(
         on_cpu: Whether there is no GPU; networks stored in fp16 compute in other types then
             (`loaders.dtype_for`).
         vae_bytes: The bytes of one value that the VAE computes with, if that is not the stored type.
-        folders: Where parts of the hub lie.
+        folders: The folders of parts from the hub.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.

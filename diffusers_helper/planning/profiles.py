@@ -70,7 +70,7 @@ class Profile:
 
     Attributes:
         family: The profile's name.
-        cap_bytes, preserved_bytes, reserve_bytes: As in `Budget`.
+        cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The largest tiles that "auto" takes, in pixels.
         attention: The kernel that SDPA is expected to run.
@@ -134,7 +134,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
 
     Args:
         environ: For HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
-        root: Of the file system that describes the machine.
+        root: The root of the file system that describes the machine.
     """
     gpu = _visible(amd_gpus(root), environ)
     if gpu is not None:

@@ -26,7 +26,7 @@ def decode_bytes(
 
     Args:
         at_once: Latent frames in one pass (4 n - 3 frames); in a stream, those that leave together.
-        height, width: Of a piece in pixels.
+        height, width: The size of a piece in pixels.
         latents: All latent frames, for a stream, which has all of them on the device.
     """
     size, area = network.dtype_bytes, height * width

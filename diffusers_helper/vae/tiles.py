@@ -22,7 +22,7 @@ class Axis:
     Attributes:
         length: The length of the side.
         tile: The length of each tile.
-        starts: Where the tiles begin, ascending; the first at 0, the last ends at `length`.
+        starts: The starts of the tiles, ascending; the first tile starts at 0, the last ends at `length`.
     """
 
     length: int

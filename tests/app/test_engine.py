@@ -106,7 +106,7 @@ def parents() -> Iterator[list[Parent]]:
         parent.end()
 
 
-# where the engine is when its parent is killed: after which event, and how many of it
+# the event, and its count, after which the engine's parent is killed
 PLACES = {
     "waiting for a job": ("steps=1", "finished"),
     "between steps": ("fault=wait at=1", "step_done"),

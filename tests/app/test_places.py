@@ -1,4 +1,4 @@
-"""Places that cannot be used end each program in one sentence that names the value and the remedy."""
+"""Tests that unusable places end each program in one sentence that names the value and the remedy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_proxy_that_needs_a_missing_package_is_named(
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make this user one whom only a container knows."""
+    """Let the test run as a user without a name and a home, as in a container."""
 
     def unknown(_: int) -> None:
         raise KeyError("uid not found")
@@ -144,7 +144,7 @@ def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) 
     assert JobService(tmp_path / "outputs").job(jobs[0].id).state == "running"
     log = tmp_path / "outputs" / jobs[0].id / "events.jsonl"
     log.unlink(missing_ok=True)
-    log.mkdir()  # which root cannot read either
+    log.mkdir()  # root cannot read this either
     program = PageProgram(tmp_path)
     try:
         assert program.wait_until_up().startswith("http://127.0.0.1:")

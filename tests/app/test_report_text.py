@@ -1,16 +1,14 @@
-"""Tests of the problem report: it helps to find a fault and reveals nothing about the person."""
+"""Tests of the problem report, which helps to find a fault and reveals nothing about the person."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.jobs.event_log import append_event
-from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.store import JobStore
 from app.report_text import LAST_EVENTS, report_text
@@ -37,13 +35,11 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     request = GenerationRequest.from_dict({"image": str(outputs / JOB / "input.png"), **settings})
-    folder = outputs / JOB
-    folder.mkdir(parents=True)
-    JobStore(outputs).add(
-        Job(id=JOB, state="queued", request=request, folder=folder, created=time.time() - 9)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.jobs.store.new_job_id", lambda: JOB)
+        JobStore(outputs).add(request, b"")
     for event in events:
-        append_event(folder / "events.jsonl", event)
+        append_event(outputs / JOB / "events.jsonl", event)
     return report_text(JobService(outputs), JOB)
 
 

@@ -1,4 +1,4 @@
-"""Figures for people: as short as they can be, and never promising too little."""
+"""Tests of figures for people, which are as short as possible and never promise too little."""
 
 from __future__ import annotations
 

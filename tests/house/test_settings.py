@@ -1,4 +1,4 @@
-"""Each setting and each sampler is written once: the surfaces are made from `GenerationRequest`."""
+"""Tests that each setting and sampler is written once, and all surfaces follow from `GenerationRequest`."""
 
 from __future__ import annotations
 

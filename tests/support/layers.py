@@ -22,16 +22,16 @@ class Layer:
     """A layer of the table in pyproject.toml.
 
     Attributes:
-        name: the name that other layers use in `imports`.
-        modules: names of modules and packages, each with all below it.
-        imports: the other layers that it may import from.
-        packages: packages of other authors that it may import; "any" allows all but those in `banned`.
-        banned: top-level names, of the standard library too, that are refused at any depth.
-        deferred: top-level names of both kinds that may be imported inside a function only.
-        strict: whether the type checker is strict with it.
-        reads_environment: whether it may read environment variables.
-        writes_environment: whether it may change environment variables.
-        prints: whether it may print.
+        name: The name that other layers use in `imports`.
+        modules: Names of modules and packages, each with all below it.
+        imports: The other layers that it may import from.
+        packages: Packages of other authors that it may import; "any" allows all but those in `banned`.
+        banned: Top-level names, of the standard library too, that are refused at any depth.
+        deferred: Top-level names of both kinds that may be imported inside a function only.
+        strict: Whether the type checker is strict with it.
+        reads_environment: Whether it may read environment variables.
+        writes_environment: Whether it may change environment variables.
+        prints: Whether it may print.
     """
 
     name: str

@@ -24,8 +24,8 @@ class Size:
     """The size of a model.
 
     Attributes:
-        width: Of transformer and Llama, a multiple of 64.
-        side_width: Of CLIP and SigLIP.
+        width: The width of transformer and Llama, a multiple of 64.
+        side_width: The width of CLIP and SigLIP.
         dual, single, layers: Number of blocks of the transformer, and of Llama.
         channels: The VAE's first width.
     """

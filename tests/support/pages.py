@@ -93,7 +93,7 @@ def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
 
 
 class PageProgram:
-    """`demo_gradio.py` as a process of its own, in a process group of its own."""
+    """The program `demo_gradio.py` in a process and a process group of its own."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self.folder, self.outputs = folder, folder / "outputs"

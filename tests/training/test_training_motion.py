@@ -1,4 +1,4 @@
-"""What the transformer learns from: weights of moving places, quickly made clips, a start from a model."""
+"""Tests of the transformer's training: weights of moving places, quickly made clips, a start from a model."""
 
 from __future__ import annotations
 

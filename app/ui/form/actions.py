@@ -67,7 +67,7 @@ class Actions:
         return self._cancel(job.id, "Ending: the work at hand is finished first.")
 
     def go_on(self, job_id: str) -> str:
-        """Put a job that did not come to its end back into the queue. Returns a notice."""
+        """Put a job that did not finish back into the queue, and return a notice."""
         try:
             self.service.resume(job_id)
         except LongtakeError as error:
@@ -87,7 +87,7 @@ class Actions:
         return "" if self.service.job(job_id).is_over else view.error_box(_ELSEWHERE)
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
-        """Return all that changes with the model, by name: settings, quick list, banner."""
+        """Return the values that change with the model, by name: settings, quick list, banner."""
         try:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message can name a model outside the list

@@ -1,4 +1,4 @@
-// What the form shows in boxes of markup: examples to click, the plan of the memory, and what a button answered.
+// The form's boxes of markup: the examples to click, the plan of the memory, and the answer to a button.
 import { openFoldOf } from './folds.js';
 
 /** Start the example that is clicked. */
@@ -9,7 +9,7 @@ export function offerExamples({ element, trigger }) {
   });
 }
 
-/** Leave the plan's table open or closed as the person left it: each move of a slider replaces the plan. */
+/** Keep the plan's table open or closed as the person left it, since each move of a slider replaces the plan. */
 export function keepPlanOpen({ element }) {
   let isOpen = false;
   element.addEventListener('toggle', (event) => {

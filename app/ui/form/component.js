@@ -1,18 +1,18 @@
-// The form's own component of Gradio's: what the server says of the settings, and the way to call the server.
+// The form's Gradio component, which holds the server's description of the settings and calls the server.
 
 let component = null;
 
-/** Take the component over, as Gradio hands it out. */
+/** Keep the component that Gradio hands out. */
 export function connect(given) {
   component = given;
 }
 
-/** Return what the server said last of the settings. */
+/** Return the server's last description of the settings. */
 export function facts() {
   return component?.props.value || {};
 }
 
-/** Ask the server to describe the settings anew. */
+/** Ask the server to describe the settings again. */
 export function changed() {
   component?.trigger('submit');
 }

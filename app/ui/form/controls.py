@@ -33,7 +33,7 @@ class RequestForm:
     """The left side of the page: the controls of a request.
 
     Attributes:
-        controls: the controls that become the job's settings, by their names.
+        controls: The controls that become the job's settings, by their names.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -62,7 +62,7 @@ class RequestForm:
             self._add_memory(catalogue.planner)
         self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
         self._add_buttons()
-        # Invisible: what the form's script shows of the settings, and the way back for pictures it is given.
+        # These are invisible; they hold facts for the form's script, and take the pictures that it gets.
         self.facts = gr.HTML(
             {"defaults": catalogue.planner.defaults},
             html_template="",
@@ -76,7 +76,7 @@ class RequestForm:
         self.prompt = self._add(
             "prompt", info=None, lines=3, max_lines=8, placeholder=SETTINGS["prompt"].help
         )
-        # Filled by the form's script with what this browser has started before.
+        # The form's script fills this with the prompts that this browser has started before.
         self.history = gr.HTML('<div id="lt-history"></div>', apply_default_css=False, js_on_load=None)
         self.examples = gr.Dataset(
             components=[self.prompt], samples=samples_of(info), type="index", label="Quick List",
@@ -125,7 +125,7 @@ class RequestForm:
         )
 
     def _add_buttons(self) -> None:
-        # Sticky at the lower edge of the window: always in sight.
+        # This sticks to the lower edge of the window, so that it is always in sight.
         with gr.Column(elem_classes="lt-go"):
             self.notice = gr.HTML(
                 elem_id="notice",
@@ -140,7 +140,7 @@ class RequestForm:
                     "End Generation", interactive=False, scale=1, min_width=130, elem_id="end"
                 )
             self.go_on = gr.Button("Go on", visible=False, size="sm", elem_id="go-on")
-            self.resumable = gr.State("")  # the job that this page shows, if it can go on
+            self.resumable = gr.State("")  # the job that this page shows, if it can be resumed
             self.remove = gr.Button("Remove Last from Queue", visible=False, size="sm")
 
     def _add_others(self, section: Section) -> None:
@@ -153,8 +153,8 @@ class RequestForm:
         """Add the control that suits a setting's kind, and return it.
 
         Args:
-            name: the setting.
-            options: options that differ from the setting's own.
+            name: The setting.
+            options: Options that differ from the setting's own.
         """
         setting = PAGE_SETTINGS[name]
         about = _about(name) | {"value": self._start_values.get(name, setting.default)}
@@ -171,7 +171,7 @@ class RequestForm:
 
 
 def _about(name: str) -> dict[str, Any]:
-    """Return what every control takes from its setting."""
+    """Return the options that every control takes from its setting."""
     setting = PAGE_SETTINGS[name]
     return {"label": setting.label, "info": page_words(setting.help), "elem_id": f"set-{name}"}
 
@@ -215,7 +215,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     )  # fmt: skip
     form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions, named)
-    # What the form's script was given: a picture that was pasted, dropped, or kept by the browser.
+    # The form's script was given a picture that was pasted, dropped, or kept by the browser.
     form.facts.input(None, None, form.image, js=call("form/pictures.js", "givenPicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
     page.load(

@@ -4,7 +4,7 @@ import { facts } from './component.js';
 
 const frame = make('div', { className: 'lt-crop' }, make('i'));
 const sizes = new ResizeObserver(() => placeCrop());
-let described = null; // the address of the picture that the server's crop is for
+let described = null; // the address of the picture that the server's crop belongs to
 
 const block = () => document.querySelector('#set-image');
 const shownPicture = () => block()?.querySelector('.image-frame img, .image-container img');
@@ -44,7 +44,7 @@ export function tellCrop() {
   placeCrop();
 }
 
-// The button's own text names it. Gradio's label says something else than what is to be read there.
+// The button's own text names it; Gradio's label differs from the visible text.
 function nameUpload() {
   document.querySelector('#set-image .upload-container[aria-label]')?.removeAttribute('aria-label');
 }

@@ -31,7 +31,7 @@ class Description:
     """The description of a form: `length`, `picture` and `memory` are markup, `facts` is for the script.
 
     Attributes:
-        picture: the reason why the picture cannot be used; empty if it can, or if there is none.
+        picture: The reason why the picture cannot be used; empty if it can, or if there is none.
         facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, the words
             that the model knows if they are few, and the machine's defaults, which a browser need not keep.
     """

@@ -1,4 +1,4 @@
-// The folded parts of the form: their state at the right of the head, open or closed as this browser left them.
+// The folds of the form, each with its state at the right of its head, open or closed as this browser left them.
 import { keep, recallTexts } from '../storage.js';
 
 const FOLDS = ['look', 'output', 'memory'];
@@ -21,14 +21,14 @@ function watchFold(name) {
 /** Return whether all folds are in the page. */
 export const foldsAreThere = () => FOLDS.every(head);
 
-/** Open the folds that were open last time, and keep what is opened and closed from now on. */
+/** Open the folds that were open last time, and keep which ones are open from now on. */
 export function prepareFolds() {
   const wereOpen = recallTexts('folds');
   FOLDS.forEach(watchFold);
   FOLDS.filter((name) => wereOpen.includes(name)).forEach(open);
 }
 
-/** Write beside each head what its settings come to. */
+/** Write a summary of its settings beside each head. */
 export function tellFolds(states) {
   for (const name of FOLDS) if (head(name)) head(name).dataset.state = states[name] || '';
 }

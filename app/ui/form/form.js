@@ -1,4 +1,4 @@
-// The form: what the server says of the settings is put beside them, and keys and clicks are taken in.
+// The form, which shows the server's description beside the settings, and handles keys and clicks.
 import { changed, connect, facts } from './component.js';
 import { tellCrop, watchPicture } from './crop.js';
 import { foldsAreThere, prepareFolds, tellFolds } from './folds.js';
@@ -27,7 +27,7 @@ function tell() {
   tellCrop();
 }
 
-// A double click is one press.
+// A double click counts as one press.
 function takeClick(event) {
   const button = event.target.closest?.('#start, #end');
   if (!button) return;
@@ -37,7 +37,7 @@ function takeClick(event) {
   } else if (button.id === 'start') rememberPrompt();
 }
 
-// Ctrl + Enter starts from anywhere in the form; a key that is held down is one press.
+// Ctrl + Enter starts from anywhere in the form; a key that is held down counts as one press.
 function takeEnter(event) {
   if (event.key !== 'Enter') return;
   const isHeld = event.repeat && isStartOrEnd(event.target);
@@ -48,12 +48,12 @@ function takeEnter(event) {
   if (!event.repeat) find('#start')?.click();
 }
 
-// Of a text field browsers bring only the cursor's line into view, and not from under the start button.
+// Browsers bring only the cursor's line of a text field into view, and leave it under the start button.
 function showWholeField(event) {
   if (event.key === 'Tab' && event.target.tagName === 'TEXTAREA') event.target.scrollIntoView({ block: 'nearest' });
 }
 
-// A finished job makes the estimate better.
+// A finished job improves the estimate.
 function watchJobs() {
   new MutationObserver((changes) => {
     if (changes.some((change) => change.target.dataset.state === 'finished')) changed();

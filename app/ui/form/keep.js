@@ -1,19 +1,19 @@
-// The form survives a reload and a restarted server: settings as text, the picture as the very file that was given.
+// The storage of the form for a reload or a restarted server: settings as text, the picture as the given file.
 import { keep, recall } from '../storage.js';
 import { facts } from './component.js';
 import { givePicture } from './pictures.js';
 
-let mayKeep = false; // only after what was kept has been put back, else the defaults would overwrite it
+let mayKeep = false; // true once the kept settings are back; before, the defaults would overwrite them
 
 /** Return the settings that were kept, as JSON. */
 export const keptSettings = () => recall('form');
 
-/** Begin to keep the settings: what was kept has been put back. */
+/** Begin to keep the settings, now that the kept ones have been put back. */
 export function restored() {
   mayKeep = true;
 }
 
-/** Keep the settings, but not what is this machine's own: another one, or another card, has its own. */
+/** Keep the settings, but not this machine's own values, since another machine or card has others. */
 export function keepSettings(names, ...values) {
   if (!mayKeep) return;
   const defaults = facts().defaults || {};
@@ -36,9 +36,9 @@ function inPictures(mode, use) {
   });
 }
 
-let isPictureKnown = false; // until the kept picture was looked for, an empty field says nothing
+let isPictureKnown = false; // an empty field means nothing until the kept picture was looked for
 
-/** Keep the picture that the field holds, or none. */
+/** Keep the picture that the field holds, if any. */
 export async function keepPicture(value) {
   try {
     if (value?.url) {
@@ -54,7 +54,7 @@ export async function keepPicture(value) {
   }
 }
 
-/** Put the picture that was kept back into the field. */
+/** Put the kept picture back into the field. */
 export async function restorePicture() {
   try {
     const kept = await inPictures('readonly', (store) => store.get('start'));

@@ -1,4 +1,4 @@
-"""Markup made of texts and requests. Whatever a person or a file wrote is escaped here."""
+"""The markup made of texts and requests, with everything escaped that a person or a file wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ordinal(number: int) -> str:
 
 
 def error_box(error: LongtakeError) -> str:
-    """Return a refusal as markup. It names the control at fault, so that the page's script goes there."""
+    """Return a refusal as markup, which names the control at fault for the page's script."""
     message, remedy = (escape(without_paths(words)) for words in page_error(error))
     about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
     return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
@@ -59,5 +59,5 @@ def _card(index: int, prompt: str) -> str:
 
 
 def start_label(jobs_before: int) -> str:
-    """Return what the start button says: what happens if it is pressed now."""
+    """Return the start button's label, which says what happens if it is pressed now."""
     return "Start Generation" + (f" (queued {ordinal(jobs_before + 1)})" if jobs_before else "")

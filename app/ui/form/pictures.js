@@ -37,7 +37,7 @@ function takeFirst(event, transfer) {
 
 const markTarget = (isTarget) => document.querySelector('#set-image')?.classList.toggle('lt-dropping', isTarget);
 
-/** Take pictures in from the clipboard and from a drag. */
+/** Accept pictures from the clipboard and from a drag. */
 export function acceptPictures() {
   document.addEventListener('paste', (event) => takeFirst(event, event.clipboardData));
   document.addEventListener('dragover', (event) => {

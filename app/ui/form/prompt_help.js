@@ -1,10 +1,10 @@
-// Right beneath the prompt, as one types: the words that the model does not know, underlined where they stand
-// and named; and how much room is left, once there is little.
+// The help beneath the prompt, as one types: it names and underlines the words that the model does not know,
+// and says how much room is left once there is little.
 import { make, setText } from '../elements.js';
 import { facts } from './component.js';
 
 const WORD = /[\p{L}\p{N}]+/gu;
-const LITTLE_ROOM = 0.9; // of the limit: the counter appears
+const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
 const PAUSE = 900; // milliseconds without a key before a screen reader hears of it
 const MOST_SHOWN = 12;
 const TEXT_STYLES = ['font', 'letterSpacing', 'wordSpacing', 'textIndent', 'padding', 'borderWidth', 'lineHeight'];
@@ -13,7 +13,7 @@ const unknownLine = make('p', { className: 'lt-hint lt-unknown', id: 'lt-unknown
 const countLine = make('p', { className: 'lt-hint lt-count', id: 'lt-count', hidden: true });
 const spoken = make('p', { className: 'lt-sr', role: 'status' });
 const help = make('div', { className: 'lt-prompt-help' }, unknownLine, countLine, spoken);
-// Lies over the prompt: its words are unseen, their marks seen.
+// This lies over the prompt; its words are invisible, and only their marks are seen.
 const mirror = make('div', { className: 'lt-mirror', ariaHidden: 'true' });
 let leftOut = 0;
 let speaking = 0;
@@ -62,7 +62,7 @@ function speak() {
   setText(spoken, [unknownLine, countLine].filter((line) => !line.hidden).map((line) => line.textContent).join(' '));
 }
 
-/** Say anew which words are unknown and how much room is left. */
+/** Update which words are unknown and how much room is left. */
 export function tellPrompt() {
   const box = promptBox();
   if (!box || !help.isConnected) return;

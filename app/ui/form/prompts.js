@@ -1,4 +1,4 @@
-// The prompts that this browser has started: a menu under the prompt, and Alt + Up or Down in it.
+// The prompts that this browser has started, in a menu under the prompt and by Alt + Up or Down in it.
 import { make } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
 

@@ -1,4 +1,4 @@
-"""One watch over the jobs for all open pages."""
+"""The watch over the jobs, which all open pages share."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model
 
 _LOOK_SECONDS = 0.1
-_LOOK_SECONDS_A_PAGE = (
-    0.02  # each update of a page costs a few milliseconds, so many pages get them more rarely
-)
-_HUNG_SECONDS = 3.0  # a watch says something every second
+_LOOK_SECONDS_A_PAGE = 0.02  # each update of a page costs a few milliseconds, so many pages get fewer of them
+_HUNG_SECONDS = 3.0  # a watch yields something every second
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What pages show.
+    """The values that pages show.
 
     Attributes:
         shown: The live view, as `scene.show` makes it.
-        open_jobs: How many jobs run or wait.
-        waiting_jobs: How many jobs wait.
-        resumable_job: The id of the job that is shown, if a person can let it go on.
+        open_jobs: The number of jobs that run or wait.
+        waiting_jobs: The number of jobs that wait.
+        resumable_job: The id of the job that is shown, if a person can resume it.
     """
 
     shown: scene.Shown
@@ -59,7 +57,7 @@ class _Watch:
         def facts(name: str) -> ModelInfo | None:
             try:
                 return find_model(name, allow_folder=True)
-            except InputError:  # a folder that is gone
+            except InputError:  # the folder is gone
                 return None
 
         @cache
@@ -76,7 +74,7 @@ class _Watch:
 
 
 class Broadcast:
-    """Sends what one watch sees to every page. Used in one event loop; a page holds no thread.
+    """The sender of one watch's updates to every page, within one event loop; a page holds no thread.
 
     The watch lasts as long as there are pages. One that hangs is replaced when the next page comes, or when a
     page asks again.
@@ -88,7 +86,7 @@ class Broadcast:
         self._watch: _Watch | None = None
 
     async def updates(self) -> AsyncGenerator[Update | None, None]:
-        """Yield the newest update whenever there is a new one, and None while there is not.
+        """Yield the newest update whenever there is one, and None meanwhile.
 
         The updates end when the service is stopped.
         """

@@ -1,4 +1,4 @@
-// Where time and memory went: facts, durations by kind of work, and the memory on the device over the job.
+// The figures of a job: facts, durations by kind of work, and the memory on the device over its time.
 import { fillList, hasChanged, make } from '../elements.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -12,7 +12,7 @@ function draw(kind, facts, role) {
   return shape;
 }
 
-/** Return the shapes of one use of a network: a block for what was measured, a line for what was planned. */
+/** Return the shapes of one use of a network: a block for the measured memory, a line for the planned one. */
 function drawUse([stage, begin, length, measured, predicted]) {
   const x = WIDE * begin;
   const width = Math.max(THINNEST, WIDE * length);
@@ -23,7 +23,7 @@ function drawUse([stage, begin, length, measured, predicted]) {
 }
 
 function plot(find, memory) {
-  const cap = memory.cap === null ? 0 : 1 - memory.cap; // from the top
+  const cap = memory.cap === null ? 0 : 1 - memory.cap; // the distance from the top
   const line = draw('line', { x1: 0, x2: WIDE, y1: HIGH * cap, y2: HIGH * cap }, 'lt-cap');
   find('svg').setAttribute('aria-label', memory.said);
   find('svg').replaceChildren(...memory.bars.flatMap(drawUse), ...(memory.cap === null ? [] : [line]));

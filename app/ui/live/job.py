@@ -31,9 +31,9 @@ class Cell:
     """A section at its place in the video.
 
     Attributes:
-        number: In order of making, from 1.
-        begin, end: Seconds in the finished video.
-        thumbnail: Path of a small picture of it.
+        number: Its number in the order of making, from 1.
+        begin, end: Its seconds in the finished video.
+        thumbnail: The path of a small picture of it.
     """
 
     number: int
@@ -45,13 +45,13 @@ class Cell:
 
 @dataclass
 class LiveJob:
-    """One job as its events so far describe it. `apply` them in order, from the first.
+    """A job as its events so far describe it; `apply` takes them in order, from the first.
 
     Attributes:
         job: A snapshot from the store, which may be replaced by a newer one.
-        plan: The sections, known before the engine reports anything.
+        plan: The sections, which are known before the engine reports anything.
         section: The section in the making, in order of making from 1; 0 before the first.
-        piece, pieces: How many pieces of the VAE's work are finished, of how many; 0 for a single one.
+        piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
         video: Path of the newest version that can be watched.
         seconds_in_front: Seconds that were added before the first version's beginning.
         preview: Path of a small picture of the section in the making.
@@ -90,7 +90,7 @@ class LiveJob:
         self.timing = Timing(self.plan, self.job.request.steps)
 
     def apply(self, event: Event) -> None:
-        """Take in the next event."""
+        """Update the state by the next event."""
         if isinstance(event, JobStarted):
             self.width, self.height = event.width, event.height
         elif isinstance(event, StageStarted):
@@ -146,7 +146,7 @@ class LiveJob:
 
     @property
     def state(self) -> str:
-        """Return the state in the store, which changes before the final event is read."""
+        """Return the job's state in the store, which changes before the final event is read."""
         return self.job.state
 
     @property

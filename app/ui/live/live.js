@@ -1,4 +1,4 @@
-// Puts each scene that `app/ui/live/scene.py` makes into the page, and says aloud what has changed.
+// The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 import { setText } from '../elements.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Player } from './player.js';
@@ -16,7 +16,7 @@ const ENDS = {
 };
 const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
 
-/** The view of the job that is made or was made last. */
+/** The view of the running job, or else of the last one. */
 class Live {
   #view;
   #player;
@@ -73,7 +73,7 @@ class Live {
       if (isOpen(scene)) this.#announce(scene.headline);
       return;
     }
-    // A job may be over before an update of it came.
+    // A job may be over before its first update arrives.
     if (isOther ? scene.job && !isOpen(scene) : isOpen(before) && !isOpen(scene)) this.#end(scene);
     else if (isOther && isOpen(scene)) this.#announce(scene.headline);
     else if (isOpen(scene) && before.section !== scene.section) {

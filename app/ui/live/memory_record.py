@@ -32,7 +32,7 @@ class _Use:
 
 
 def memory_of(file: Path) -> Shown | None:
-    """Return what the page shows of the file, or None where there is none that can be read."""
+    """Return the values that the page shows of the file, or None if it cannot be read."""
     try:
         facts = file.stat()
     except OSError:

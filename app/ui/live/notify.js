@@ -1,4 +1,4 @@
-// A notification at the end of a job, for those who asked for one.
+// The notification at the end of a job, for those who asked for one.
 import { keep, recall } from '../storage.js';
 
 const MOST_PROMPT = 120; // characters of the prompt in a notification
@@ -19,7 +19,7 @@ export function showNotify(button, isOpen) {
   button.textContent = label();
 }
 
-/** Let the button ask for notifications, and take that back. */
+/** Let the button turn notifications on and off. */
 export function prepareNotify(button) {
   button.addEventListener('click', async () => {
     const wasOn = button.getAttribute('aria-pressed') === 'true';

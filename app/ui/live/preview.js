@@ -1,4 +1,4 @@
-// The rough preview of the section in the making. The person may enlarge it or put it away, for good.
+// The rough preview of the section in the making. The person may enlarge it or hide it for good.
 import { hasChanged, make, reducedMotion, setText } from '../elements.js';
 import { keep, recall } from '../storage.js';
 
@@ -22,7 +22,7 @@ function draw(picture, data) {
 /** The preview in a corner of the stage. */
 export class Preview {
   #box;
-  #back; // the button that brings a preview back that was put away
+  #back; // the button that brings back a hidden preview
   #size;
   #preview = null;
 

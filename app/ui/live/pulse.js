@@ -1,4 +1,4 @@
-// Times that go on between two updates, and the sign of life of engine and connection.
+// The times, which go on between two updates, and the sign of life of engine and connection.
 import { setText } from '../elements.js';
 import { duration } from '../text.js';
 
@@ -7,7 +7,7 @@ const RETRY_EVERY = 3000;
 const GRACE = 10000; // for the very first update, which waits for the page to be set up
 const JUST_NOW = 1.5; // seconds
 
-/** Return what the line about the time says, `since` seconds after the update. */
+/** Return the text of the line about the time, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
   if (scene.state !== 'running') return scene.elapsed ? `took ${duration(scene.elapsed)}` : '';
   const soFar = `${duration(scene.elapsed + since)} so far`;
@@ -16,7 +16,7 @@ function timeText(scene, since, isLost) {
   return left < 1 ? `nearly done · ${soFar}` : `about ${duration(left)} left · ${soFar}`;
 }
 
-/** Return the kind of the sign of life and what is said of it, `since` seconds after the update. */
+/** Return the kind and the text of the sign of life, `since` seconds after the update. */
 function signOfLife(scene, since, isLost) {
   if (isLost) return ['lost', 'Connection lost. A video in the making goes on; this page tries again by itself.'];
   if (scene.state !== 'running') return ['none', ''];
@@ -40,7 +40,7 @@ export class Pulse {
     this.#subscribe = subscribe;
   }
 
-  /** Take an update of the server in. */
+  /** Receive an update from the server. */
   receive(scene) {
     this.#scene = scene;
     this.#received = performance.now();
@@ -48,7 +48,7 @@ export class Pulse {
     this.tick();
   }
 
-  /** Let the times go on. */
+  /** Advance the times. */
   tick() {
     const waited = Math.max(0, performance.now() - this.#received);
     const isLost = waited > LOST_AFTER;
@@ -69,8 +69,8 @@ export class Pulse {
     dot.toggle('lt-beat-b', !dot.toggle('lt-beat-a'));
   }
 
-  // Gradio notices a server that went away, and loads the page anew when it is back. A connection that only
-  // hangs, as after a laptop's sleep, it does not notice: then we ask for another subscription.
+  // Gradio notices that a server went away, and reloads the page when it is back. It does not notice a
+  // connection that only hangs, as after a laptop's sleep; then the page asks for another subscription.
   async #retry() {
     if (performance.now() - this.#retried < RETRY_EVERY) return;
     this.#retried = performance.now();

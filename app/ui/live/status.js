@@ -1,4 +1,4 @@
-// The card beneath the stage: what happens now, how far it is, what there is to download, and what went wrong.
+// The card beneath the stage, with the job's state and progress, its downloads, and its failure.
 import { fillList, hasChanged, make, setText } from '../elements.js';
 import { showFigures } from './figures.js';
 

@@ -1,5 +1,5 @@
-// The sections in order of the video, one button each: a click jumps there. One of them is in the tab order,
-// the arrow keys go to the others.
+// The strip of sections in order of the video, one button each; a click jumps there. One button is in the tab
+// order, and the arrow keys go to the others.
 import { hasChanged, make } from '../elements.js';
 
 /** The strip of sections. */
@@ -9,7 +9,7 @@ export class Strip {
   #cells = [];
   #made = ''; // the job and the number of sections that the buttons were made for
   #hidden = 0; // seconds of the whole video in front of what exists
-  #running = 0; // the section that was brought into view last
+  #running = 0; // the section that was last brought into view
   #playing = -1;
 
   /** `jump` is called with a moment of the video that exists. */

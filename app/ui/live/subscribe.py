@@ -16,13 +16,13 @@ from app.ui.live.broadcast import Broadcast
 from app.ui.scripts import on_load
 from app.ui.waiting import Place, Room, hears
 
-# A page beyond that number takes the place of the one that was opened first, which asks again after a while.
+# One more page takes the place of the one that was opened first, which asks again after a while.
 MOST_PAGES = 100
 _MESSAGES_BEHIND = 5
 
 
 def connect_updates(page: gr.Blocks, service: JobService, result: Result, request: RequestForm) -> None:
-    """Give every open page a subscription of its own, and another one when it asks for it."""
+    """Give every open page its own subscription, and another one when it asks for it."""
     broadcast, room = Broadcast(service), Room(MOST_PAGES, newcomer_goes=False)
 
     async def updates(asked: gr.Request) -> AsyncGenerator[tuple[Any, ...], None]:
@@ -46,10 +46,10 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
 
 
 async def subscribe(broadcast: Broadcast, place: Place) -> AsyncGenerator[tuple[Any, ...], None]:
-    """Keep one page up to date for as long as it listens. Only what has changed is sent.
+    """Keep one page up to date for as long as it listens, by sending only what has changed.
 
     Yields:
-        The live view, the buttons to start, end, remove and go on, and the job that can go on.
+        The live view, the buttons to start, end, remove and resume, and the job that can be resumed.
     """
     before: tuple[Any, ...] = (None,) * 6
     async with aclosing(broadcast.updates()) as updates:
@@ -80,7 +80,7 @@ _HERE = Path(__file__).parent
 
 
 class Result:
-    """Video, preview, sections, progress and figures, as one component.
+    """The component that shows video, preview, sections, progress and figures.
 
     Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so that
     focus, scrolling and layout stay where they are.

@@ -8,13 +8,13 @@ from statistics import median
 from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
 
-_SHORTEST = 0.001  # seconds; the clock behind the times may be set back
+_SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 
 @dataclass
 class Timing:
-    """Measured durations of one job, in seconds, and the estimate of the rest.
+    """The measured durations of one job, in seconds, and the estimate of the rest.
 
     A section costs its steps, the time before the first of them (such as moving the weights), and the decode
     and write of its frames. The first decode has half as many frames as the others, so the tail is counted

@@ -1,5 +1,5 @@
 // Two videos on top of each other. The next version is loaded and brought to the right moment in the lower one,
-// and only then put on top: what is being watched neither jumps nor goes black.
+// and only then put on top, so that the picture neither jumps nor goes black.
 import { reducedMotion } from '../elements.js';
 
 /** Seconds that a frame is shown. */
@@ -7,7 +7,7 @@ export const FRAME = 1 / 30;
 const LOAD_LIMIT = 30000; // milliseconds
 const SEEK_LIMIT = 15000;
 const RETRY_AFTER = 1000;
-const ROUNDS = 6; // of catching up with a video that plays
+const ROUNDS = 6; // attempts to catch up with a video that plays
 const CLOSE_ENOUGH = 0.05; // seconds
 const EVENTS = ['play', 'pause', 'ended', 'timeupdate', 'seeked', 'durationchange'];
 
@@ -57,9 +57,9 @@ export class Videos {
   #asked = ''; // the address that was asked for last
   #isSwapping = false;
   #loops = false;
-  #isHeld = false; // the one on top only stands at its end because a swap keeps it from starting over
-  #seekSeconds = 0.05; // that a seek took last
-  #job = new AbortController(); // what is under way for a job is called off with it
+  #isHeld = false; // whether the top video stands at its end only because a swap keeps it from starting over
+  #seekSeconds = 0.05; // the duration of the last seek
+  #job = new AbortController(); // aborts the work that is under way for a job
 
   /**
    * @param {HTMLVideoElement[]} videos two, in the same place
@@ -86,7 +86,7 @@ export class Videos {
 
   get isPlaying() { return !this.#top.paused || (this.#isHeld && isOver(this.#top)); }
 
-  /** Play on, or from the start where the video is over; or pause. */
+  /** Pause, or play on, from the start if the video is over. */
   toggle() {
     if (this.isPlaying) {
       this.#isHeld = false;

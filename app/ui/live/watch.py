@@ -11,7 +11,7 @@ from app.jobs.service import JobService
 from app.ui.live.job import LiveJob
 from diffusers_helper.errors import LongtakeError
 
-_SHORTEST_PAUSE = 0.2  # seconds between two updates: more would only cost the browser work
+_SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
 _LOOK_AGAIN = 0.5  # seconds between two looks for a job while none runs
 _RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
 
@@ -21,11 +21,11 @@ class Scene:
     """The state that a page should show now.
 
     Attributes:
-        live: the job that is shown, if any.
-        running: the job that is being made.
-        waiting: the jobs that come after it, oldest first.
-        ending: whether the shown job has been asked to end and has not done so yet.
-        jobs_first: the number of jobs before the shown one.
+        live: The job that is shown, if any.
+        running: The job that is being made.
+        waiting: The jobs that come after it, oldest first.
+        ending: Whether the shown job has been asked to end and has not done so yet.
+        jobs_first: The number of jobs before the shown one.
     """
 
     live: LiveJob | None
@@ -40,7 +40,7 @@ class Scene:
 
 
 def watch(service: JobService) -> Iterator[Scene]:
-    """Yield scenes for ever, at least one a second: of the running job, or of the newest one."""
+    """Yield scenes of the running job, or else of the newest one, for ever and at least one a second."""
     live: LiveJob | None = None
     while True:
         running, waiting = service.open_jobs()
@@ -63,7 +63,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         if item is not None:
             live.apply(item[1])
             if time.monotonic() - shown < _SHORTEST_PAUSE:
-                continue  # comes with the next event, or with the pause after it
+                continue  # the change comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
         running, waiting = service.open_jobs()
         ending = live.state == "running" and service.is_ending(live.job.id)
@@ -77,7 +77,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
-    """Return the newest job; on a page that has shown none yet, only one that is worth a look."""
+    """Return the newest job; a page that has shown none yet gets only one that is worth a look."""
     for job in service.jobs(limit=20):
         if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
             return job

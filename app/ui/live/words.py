@@ -1,4 +1,4 @@
-"""The words for a watched job: what happens now, what is waited for, what was set."""
+"""The words for a watched job, which say what happens now, what it waits for, and what was set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OVER = {
 
 
 def headline(live: LiveJob, jobs_first: int) -> str:
-    """Return what happens now, or how it ended. `jobs_first` come before a waiting job."""
+    """Return what happens now, or how the job ended; `jobs_first` jobs come before a waiting one."""
     if live.job.state in _OVER:
         return _OVER[live.job.state]
     if live.job.state == "queued":
@@ -39,7 +39,7 @@ def headline(live: LiveJob, jobs_first: int) -> str:
 
 
 def ending(live: LiveJob) -> str:
-    """Return what is waited for after a cancel."""
+    """Return what the job still waits for after it was cancelled."""
     if live.stage == "decode":
         return "Ending: the part being decoded is finished first"
     if live.stage == "write":
@@ -50,7 +50,7 @@ def ending(live: LiveJob) -> str:
 
 
 def remark(live: LiveJob) -> str:
-    """Return a few words for beside the headline."""
+    """Return the few words that stand beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
     if live.state in ("waiting", "interrupted"):
@@ -74,7 +74,7 @@ def _outcome(live: LiveJob) -> str:
 
 
 def usual(live: LiveJob) -> tuple[str, float]:
-    """Return what the engine is doing, and how long it is usually silent, in words and in seconds."""
+    """Return what the engine is doing, and its usual silence in words and in seconds."""
     if live.in_tail:
         _, frame = live.timing.costs()
         tail = frame * live.plan[live.section - 1].decoded_frames
@@ -99,7 +99,7 @@ def _title(stage: Stage | None) -> str:
 
 
 def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[str, str]]:
-    """Return all that was asked for, by the settings' labels; what was left to the machine is left out."""
+    """Return the job's settings by their labels, without those that were left to the machine."""
     values = asdict(request) | {
         "model": info.title if info else Path(request.model).name,
         "resolution": request.resolution or (info.side if info else None),

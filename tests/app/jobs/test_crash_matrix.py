@@ -1,6 +1,6 @@
-"""Server, command line and both are killed again and again over one queue: no job is lost, no byte differs.
+"""Tests that repeated kills of server and command line over one queue lose no job and change no byte.
 
-`LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill costs a start of the programs, some seconds.
+`LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill costs the seconds of another start.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Folder:
             wait_until(lambda group=group: not processes_in_group(group))
 
     def jobs(self) -> list[JobFolder]:
-        """In the order in which they were handed in."""
+        """Return the jobs in the order in which they were submitted."""
         found = [JobFolder(path.parent) for path in self.outputs.glob("[!.]*/request.json")]
         return sorted(found, key=lambda job: json.loads(job.request.read_text())["seed"])
 
@@ -108,7 +108,7 @@ class Folder:
         return sum(job.events.read_bytes().count(b"\n") for job in self.jobs() if job.events.exists())
 
     def wait_for_signs(self, count: int, seconds: float) -> None:
-        """For so many further signs of life of any job, but no longer than so many seconds."""
+        """Wait for so many further signs of life of any job, but no longer than so many seconds."""
         begin, before = time.monotonic(), self.lines()
         while self.lines() < before + count and time.monotonic() - begin < seconds:
             if all(map(self.is_over, self.jobs())):

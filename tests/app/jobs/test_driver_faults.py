@@ -1,4 +1,4 @@
-"""Tests of a driver that fails at a convolution: the pixels stay the same, the next job avoids the call.
+"""Tests of a driver that fails at a convolution: the pixels stay the same, and the next job avoids the call.
 
 Frames are compared before they are encoded. Two ways to compute a convolution round differently, by an amount
 that depends on the processor; a pixel may tip to the next level, and then the encoder makes other choices.

@@ -150,7 +150,7 @@ def test_the_engine_keeps_the_model_between_jobs_and_drops_it_after_an_error(ope
 @pytest.mark.parametrize(
     ("fault", "code", "words"),
     [
-        ("memory", "error", "not enough memory"),
+        ("memory", "out_of_memory", "not enough memory"),
         ("error", "error", "ZeroDivisionError: by the stand-in"),
         ("input", "bad_input", "picture is odd; expected an even one."),
     ],

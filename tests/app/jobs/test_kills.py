@@ -79,7 +79,7 @@ def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Studio, mod
     assert sum(isinstance(event, JobStarted) for event in events) == 1
     finished = [event for event in events if isinstance(event, SectionFinished)]
     assert [event.section for event in finished] == list(range(1, SECTIONS + 1))
-    # Finished work is not computed again: only a section that was under way is sampled anew.
+    # Finished work is not computed again: only a section that was under way is sampled again.
     sampled = [
         event.section for event in events if isinstance(event, StageStarted) and event.stage == "sample"
     ]

@@ -48,7 +48,7 @@ def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
     assert isinstance(studio.events(job)[-1], Cancelled)
     assert studio.service.job(job.id).state == "cancelled"
     assert studio.service.open_jobs() == (None, ())
-    # With room again, what could not be written is, and the next job is made.
+    # With room again, the end that could not be written is written, and the next job is made.
     assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
     assert refused == ["cancelled"] * 3
     assert JobStore(studio.outputs).job(job.id).state == "cancelled"

@@ -1,4 +1,4 @@
-"""Trouble that passes, such as a full disk, fails no job: it waits, says why, and goes on."""
+"""Tests that a job waits during passing trouble, such as a full disk, says why, and goes on afterwards."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio
 def test_a_program_that_dies_later_is_noticed_too(
     adopt: bool, studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server goes on with its job; a program that came for its own job alone leaves it interrupted."""
+    """Expect a server to continue the job, and a program with a job of its own to leave it interrupted."""
     monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
     studio.service.start(adopt=adopt)
     process, (running,) = run_program(studio, "fault=hang times=1")
@@ -109,7 +109,7 @@ def test_jobs_of_a_living_program_are_left_alone(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])
-def test_the_index_is_made_anew_from_the_folders(studio: Studio, damage: str) -> None:
+def test_the_index_is_rebuilt_from_the_folders(studio: Studio, damage: str) -> None:
     studio.service.start()
     done = studio.submit("sections=1 steps=1")
     failed = studio.submit("sections=2 steps=1 at=1 fault=error")

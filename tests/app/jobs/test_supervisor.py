@@ -177,7 +177,7 @@ def test_a_finished_section_gives_new_attempts(clock: Clock) -> None:
     assert make(Script(runs, clock))[-1] == END
 
 
-def test_kills_from_outside_do_not_wear_a_job_out(clock: Clock) -> None:
+def test_kills_from_outside_do_not_count_as_failed_attempts(clock: Clock) -> None:
     runs = [[STARTED, stage(1), step(1, 1 + n % 2), -signal.SIGKILL] for n in range(20)]
     assert make(Script([*runs, [STARTED, done(1), END]], clock))[-1] == END
     same = [[STARTED, stage(1), step(1), -signal.SIGKILL]] * 5

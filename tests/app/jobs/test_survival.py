@@ -1,4 +1,4 @@
-"""No job is lost, whatever dies and however often: each case is one in which jobs were lost before."""
+"""Tests that no job is lost, whatever dies and however often, in cases that once lost jobs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])
-def test_an_index_made_anew_has_the_unfinished_jobs_in_their_order(studio: Studio, damage: str) -> None:
+def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, damage: str) -> None:
     process, ids = run_program(studio, HANGS, *["steps=1"] * 6)
     studio.until(studio.service.job(ids[0]), SectionFinished)
     kill(process)
@@ -91,7 +91,7 @@ def test_an_index_made_anew_has_the_unfinished_jobs_in_their_order(studio: Studi
         again.stop()
 
 
-def test_an_index_that_is_removed_from_a_living_server_is_made_anew(
+def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
@@ -230,7 +230,7 @@ def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(st
 def test_what_a_person_has_ended_stays_ended_if_the_server_dies_before(studio: Studio) -> None:
     process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
     studio.until(studio.service.job(job_id), SectionFinished)
-    studio.service._store.mark_ending(job_id)  # as the server does when it is asked
+    studio.service._store.mark_ending(job_id)  # the server does the same when it is asked
     kill(process)
     studio.service.start()
     assert isinstance(studio.events(studio.service.job(job_id))[-1], Cancelled)

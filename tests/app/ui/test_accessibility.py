@@ -1,4 +1,4 @@
-"""Tests of the page's states with axe-core: there are no serious violations of accessibility."""
+"""Tests with axe-core that the page's states have no serious violations of accessibility."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ WATCH_SWAPS = """() => {
         top = now || top;
     }).observe(videos[0].parentElement, {subtree: true, attributes: true, attributeFilter: ['class']});
 }"""
-# Collects the texts that the line about the connection and the engine has shown since.
+# Collects the texts that the line about the connection and the engine has shown from now on.
 WATCH_PULSE = """() => {
     window.pulses = [];
     const line = document.querySelector('.lt-pulse-text');
@@ -162,7 +162,7 @@ def test_a_paused_video_stays_on_its_frame(page: Any, stand: Stand, photo: Path,
 
 
 def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path) -> None:
-    photo = tmp_path / "photo.png"  # has the shape of the engine's video
+    photo = tmp_path / "photo.png"  # this has the shape of the engine's video
     Image.new("RGB", (960, 640), (90, 140, 170)).save(photo)
     job = submit(stand, photo, seconds=2.4, seed=7, resolution=640)
     status(page, state="running")
@@ -318,7 +318,7 @@ def test_silence_is_told_with_the_usual_pace(
     page.locator('.lt-pulse[data-kind="alive"]').wait_for()
 
 
-def test_a_connection_that_hangs_is_told_and_made_anew(
+def test_a_connection_that_hangs_is_reported_and_replaced(
     page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging, over = threading.Event(), threading.Event()

@@ -21,7 +21,7 @@ pytestmark = needs_chromium
 
 
 class Overheard(Guard):
-    """A record of all that leaves the server: the requested path, and a piece of the answer."""
+    """A record of everything that leaves the server: the requested path, and a piece of the answer."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

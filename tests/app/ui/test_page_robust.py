@@ -185,7 +185,7 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
     status(page, state="running")
 
     def all_over() -> bool:
-        page.wait_for_timeout(100)  # processes the browser's messages
+        page.wait_for_timeout(100)  # this processes the browser's messages
         running, waiting = stand.service.open_jobs()
         for job in (*waiting, *filter(None, [running])):
             stand.service.cancel(job.id)

@@ -1,4 +1,4 @@
-"""The scripts of the page in Chromium: all of them run, and the browser has nothing to complain of."""
+"""Tests of the page's scripts in Chromium: all of them run, and the browser reports no error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_they_run_without_a_complaint(page: Any, stand: Stand, photo: Path) -> N
     page.wait_for_selector('.lt-stage[data-state="video"]')
     page.wait_for_selector(".lt-crop:not([hidden])")
     status(page, state="running", section=1)
-    # Gradio's own scripts warn of methods that it has not implemented.
+    # Gradio's own scripts warn of methods that are not implemented.
     assert [text for text in complaints if not text.startswith("Method not implemented. ")] == []
     assert {module.name for module in Path(app.ui.__file__).parent.rglob("*.js")} <= loaded
 

@@ -1,4 +1,4 @@
-"""Pictures from outside are decoded in processes with limits, and ordinary ones go on beside hostile ones."""
+"""Tests that pictures are decoded in processes with limits, so that hostile ones do not hold up others."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_process_that_crashes_costs_one_picture(tmp_path: Path) -> None:
     flag.unlink()
     with pytest.raises(InputError, match="ended the program"):
         process.decode(photo)
-    assert flag.exists()  # it was started anew
+    assert flag.exists()  # the process was started again
 
 
 def test_closing_ends_the_picture_at_hand(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_closing_ends_the_picture_at_hand(tmp_path: Path) -> None:
 
 
 def test_ordinary_pictures_go_on_beside_large_ones(tmp_path: Path) -> None:
-    """Six wide pictures at once took 7 GB, and seven JPEGs the uploads of everybody."""
+    """Upload large pictures at once; six once took 7 GB, and seven JPEGs held up everybody's uploads."""
     pictures, order = Pictures(), list[str]()
     names = [f"wide{number}.png" for number in range(3)] + [f"scans{number}.jpg" for number in range(7)]
     contents = {"wide": wide_png(8000, 0), "scan": many_scans(3000)}
@@ -226,7 +226,7 @@ def test_a_picture_is_decoded_once_for_all_who_ask(tmp_path: Path, monkeypatch: 
 
 
 def test_the_page_never_decodes_a_picture_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradio does so where it may preprocess, before any function, also before those of the browser."""
+    """Check every function: where gradio preprocesses, it decodes pictures before the function runs."""
     page = build_page(JobService(tmp_path / "outputs"), Catalogue())
     shown = [block for block in page.blocks.values() if isinstance(block, gr.Image)]
     readers = [fn for fn in page.fns.values() if any(block in shown for block in fn.inputs)]

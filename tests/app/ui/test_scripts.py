@@ -1,4 +1,4 @@
-"""The scripts of the page are served as they are, at an address that changes with them; nothing else is."""
+"""Tests that only the page's scripts are served, unchanged, at an address that changes with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting costs others nothing: calls are stored at once, and who waits is bounded and leaves first."""
+"""Tests that waiting clients do not hold up others: calls are stored at once, and waiting is bounded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS = 300
 
 
 class Visitor:
-    """What a browser or a program does, without its code."""
+    """A stand-in for a browser or a program that listens to the page."""
 
     def __init__(self, stand: Stand) -> None:
         self.url = stand.url
@@ -87,7 +87,7 @@ class Visitor:
         raise AssertionError(f"no {kind}")
 
     def is_served(self) -> bool:
-        """Whether a new page opens and is told what happens."""
+        """Return whether a new page opens and receives updates."""
         session = f"tab{os.urandom(4).hex()}"
         assert ask(self.url).status == ask(self.url, "/config").status == 200
         assert self.join(self.follow, [], session) == 200
@@ -227,7 +227,7 @@ def test_a_page_whose_place_is_lost_is_left(tmp_path: Path) -> None:
 
 
 def test_a_session_costs_no_description_of_the_page(stand: Stand) -> None:
-    """Gradio's own took tens of milliseconds of the server's one thread for each call."""
+    """Replace Gradio's sessions, which took tens of milliseconds of the server's one thread for each call."""
     visitor = Visitor(stand)
     described = 0
     config = gr.blocks.BlocksConfig.config_for_block

@@ -1,4 +1,4 @@
-"""How often a password may be tried, and by whom a wrong one counts."""
+"""Tests of how often a password may be tried, and against whom a wrong one counts."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[st
 
 
 def send(stand: Stand, image: dict[str, Any]) -> int:
-    """Send all of them, wait for their answers, and return the number of jobs that this made."""
+    """Send all messages, wait for their answers, and return the number of jobs that this made."""
     before = len(stand.service.jobs(1000))
     for path, message in messages(stand, image):
         answer = ask(stand.url, f"/gradio_api/{path}", method="POST", data=message)

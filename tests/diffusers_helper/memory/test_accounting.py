@@ -140,7 +140,7 @@ def test_a_module_is_adopted_whole_and_tied_weights_count_once(account: Account)
     assert account.allocated_bytes == 0
 
 
-def test_the_peak_starts_anew(account: Account) -> None:
+def test_the_peak_starts_again(account: Account) -> None:
     with account:
         kept = floats(10)
         (floats(1000) + 1).sum()

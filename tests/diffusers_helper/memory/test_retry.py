@@ -1,4 +1,4 @@
-"""Work that fails is done again after its cure, when what the error held is gone."""
+"""Tests that failed work is repeated after its cure, once the tensors that the error held are freed."""
 
 from __future__ import annotations
 

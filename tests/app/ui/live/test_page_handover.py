@@ -1,4 +1,4 @@
-"""The stage in Chromium when one job follows another, over an engine that goes on when the test says so."""
+"""Tests of the stage in Chromium when one job follows another, over an engine that waits for the test."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def test_a_job_does_not_wait_for_the_video_of_the_one_before(
         return stand.service.submit(request).id
 
     first, second = submit(), submit()
-    # The first job's video never comes, as over a slow line.
+    # The first job's video never arrives, as over a slow line.
     page.route(f"**/jobs/{first}/video*", lambda route: None)
     with page.expect_request(f"**/jobs/{first}/video*"):
         stand.engine.go(FIRST)
     stand.engine.go(1 + FIRST)
-    # In far less than the half minute after which a load counts as failed.
+    # This takes far less than the half minute after which a load counts as failed.
     page.wait_for_selector(f'.lt-stage[data-url*="{second}"][data-swaps="1"]')
     assert page.evaluate("document.querySelector('.lt-stage video.lt-top').readyState") >= 2
