@@ -1,54 +1,117 @@
-"""Draws the small pictures that go with the example prompts, each named by its prompt."""
+"""Draws the examples: pictures that go with prompts, and the short animations that the documents show."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from PIL import Image
+from torch.nn import functional as F
 
+from training.product_engine import ProductEngine
 from training.render import Renderer, make_canvases
 from training.scenes import COLOURS, STILL, Background, Motion, Scene, Thing
+from training.sheet import to_image
 
-PIXELS = 256
+PIXELS, SMALL = 256, 192
 CANVAS_SEED = 8_000_003
+# An animation shows every third frame, ten a second: as fast as the video.
+EVERY, MILLISECONDS = 3, 100
 
 
 def thing(shape: str, colour: str, x: float, y: float, radius: float) -> Thing:
-    """A thing in the colour its name says."""
+    """Return a thing in the colour its name says."""
     return Thing(shape, colour, COLOURS[colour], x, y, radius)
 
 
-def scenes() -> dict[str, Scene]:
-    """File name and scene of each example, in the order of the prompts."""
-    hills = Background("gradient", ((0.55, 0.75, 0.9), (0.35, 0.55, 0.4)), 1.57, 0.3, 0.0)
-    patches = Background("leaves", ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), 0.0, 0.3, 0.0)
-    waves = Background("waves", ((0.16, 0.25, 0.42), (0.22, 0.33, 0.52)), 0.4, 0.34, 0.2)
-    return {
-        "the-red-ball-moves-right": Scene(hills, (thing("ball", "red", -0.26, 0.08, 0.15),), 0.5, 0.5),
-        "the-camera-pans-left": Scene(patches, (thing("square", "blue", 0.05, 0.02, 0.13),), 0.5, 0.5),
-        "the-yellow-diamond-grows": Scene(
-            waves, (thing("diamond", "yellow", -0.08, 0.0, 0.19), thing("ball", "white", 0.3, 0.24, 0.09)),
-            0.5, 0.5,
-        ),
-    }  # fmt: skip
+@dataclass(frozen=True)
+class Example:
+    """A picture and what to ask for; ``sections`` of 1.2 seconds are made in the order ``mode``."""
+
+    prompt: str
+    background: Background
+    things: tuple[Thing, ...]
+    mode: str = "inverted"
+    sections: int = 2
+    seed: int = 1
+
+    @property
+    def file_name(self) -> str:
+        """The name of the picture, made of the prompt's words."""
+        return re.sub("[^a-z0-9]+", "-", self.prompt)
+
+    def picture(self, renderer: Renderer, pixels: int) -> torch.Tensor:
+        """Return the picture (3, pixels, pixels) in -1..1."""
+        scene = Scene(self.background, self.things, 0.5, 0.5)
+        return renderer.clip(scene, Motion(STILL), [0], (pixels, pixels))[:, 0]
+
+
+HILLS = Background("gradient", ((0.55, 0.75, 0.9), (0.35, 0.55, 0.4)), 1.57, 0.3, 0.0)
+PATCHES = Background("leaves", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
+WAVES = Background("waves", ((0.16, 0.25, 0.42), (0.22, 0.33, 0.52)), 0.4, 0.34, 0.2)
+SAND = Background("radial", ((0.85, 0.78, 0.62), (0.95, 0.92, 0.85)), 0.0, 0.3, 0.1)
+STRIPES = Background("stripes", ((0.75, 0.82, 0.85), (0.85, 0.9, 0.92)), 0.7, 0.3, 0.0)
+# The first three are on the page, the others in the documents.
+EXAMPLES = (
+    Example("the red ball moves right", HILLS, (thing("ball", "red", -0.26, 0.08, 0.17),)),
+    Example("the camera pans left", PATCHES, (thing("square", "blue", 0.05, 0.02, 0.16),)),
+    Example("the yellow diamond grows", WAVES, (thing("diamond", "yellow", -0.05, 0.0, 0.19),)),
+    Example("the camera pans up", PATCHES, (thing("ball", "white", 0.1, -0.1, 0.15),), "forward"),
+    Example("the green ball moves down", SAND, (thing("ball", "green", 0.1, -0.24, 0.2),), "forward", 1),
+    Example(
+        "the camera zooms out", STRIPES, (thing("triangle", "blue", 0.0, 0.05, 0.22),), sections=1, seed=2
+    ),
+)
+ON_PAGE = EXAMPLES[:3]
 
 
 def draw(folder: Path) -> None:
-    """Write the pictures as PNG files."""
+    """Write the pictures of the page's examples as PNG files."""
     renderer = Renderer(make_canvases(CANVAS_SEED, 1))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, scene in scenes().items():
-        pixels = renderer.clip(scene, Motion(STILL), [0], (PIXELS, PIXELS))[:, 0]
-        image = (pixels + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
-        Image.fromarray(image).save(folder / f"{name}.png", optimize=True)
+    for example in ON_PAGE:
+        picture = example.picture(renderer, PIXELS)
+        to_image(picture).save(folder / f"{example.file_name}.png", optimize=True)
+
+
+def save_animation(path: Path, video: torch.Tensor, pixels: int) -> None:
+    """Write a video (3, T, H, W) in -1..1 as a GIF of a side in pixels, with one palette for all frames."""
+    frames = video[:, ::EVERY].transpose(0, 1)
+    large = F.interpolate(frames, (pixels, pixels), mode="bicubic", antialias=True)
+    images = [to_image(frame) for frame in large]
+    strip = Image.new("RGB", (pixels, pixels * 3))
+    for row, image in enumerate((images[0], images[len(images) // 2], images[-1])):
+        strip.paste(image, (0, row * pixels))
+    palette = strip.quantize(256)
+    made = [image.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG) for image in images]
+    made[0].save(path, save_all=True, append_images=made[1:], duration=MILLISECONDS, loop=0, optimize=True)
+
+
+def animate(folder: Path, model: Path) -> None:
+    """Make the documents' videos with a model folder and write them as GIFs; the first is the README's."""
+    renderer, engine = Renderer(make_canvases(CANVAS_SEED, 1)), ProductEngine(model, None)
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = {"demo": EXAMPLES[1]} | {example.file_name: example for example in EXAMPLES[len(ON_PAGE) :]}
+    for name, example in shown.items():
+        picture = example.picture(renderer, PIXELS)
+        video = engine.make(picture, example.prompt, example.mode, example.sections, example.seed)
+        save_animation(folder / f"{name}.gif", video, PIXELS if name == "demo" else SMALL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path("assets/examples"), help="where to write them")
-    draw(parser.parse_args().folder)
+    parser.add_argument(
+        "--folder", type=Path, default=Path("assets/examples"), help="where to write pictures"
+    )
+    parser.add_argument("--animations", type=Path, help="also make the videos, and write them here as GIFs")
+    parser.add_argument("--model", type=Path, default=Path("assets/demo_model"), help="model folder")
+    arguments = parser.parse_args()
+    draw(arguments.folder)
+    if arguments.animations:
+        animate(arguments.animations, arguments.model)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
 
+from training.examples import ON_PAGE
 from training.words import vocabulary
 
 PARTS = (
@@ -16,11 +17,6 @@ PARTS = (
     "image_encoder", "feature_extractor",
 )  # fmt: skip
 STATIC_FILES = ("README.md", "LICENSE")
-EXAMPLES = (
-    "the red ball moves right",
-    "the camera pans left",
-    "the yellow diamond grows",
-)
 
 
 def facts(steps: int) -> dict:
@@ -33,7 +29,7 @@ def facts(steps: int) -> dict:
         "steps": steps,
         "guidance": 10.0,
         "vocabulary": vocabulary(),
-        "examples": list(EXAMPLES),
+        "examples": [example.prompt for example in ON_PAGE],
     }
 
 

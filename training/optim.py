@@ -8,11 +8,13 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from training.quick import quick_dtype
+
 
 def orthogonalise(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
     """Newton-Schulz iteration on a batch of matrices (n, rows, columns): all singular values near 1."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrices.bfloat16()
+    x = matrices.to(quick_dtype())
     wide = x.shape[1] <= x.shape[2]
     if not wide:
         x = x.transpose(1, 2)

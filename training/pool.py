@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,129 +10,129 @@ from diffusers import AutoencoderKLHunyuanVideo
 
 from training.encoders import Encoders, TextFeatures
 from training.render import Renderer
-from training.scenes import Case, sample_case
+from training.scenes import MOTIONS, Case, sample_case
 from training.transformer import Conditions
 
-# Clips are encoded in chunks of 17 frames, as diffusers' frame-wise encoding does; motions end at frame 72.
-CHUNK = 16
-CLIP_FRAMES = 5 * CHUNK + 1
+Size = tuple[int, int]
+# Two sections and the picture: a motion ends with frame 72.
 CLIP_LATENTS = 19
 # A latent stands for four frames; a single picture's latent is nearest to it so long before the last of them.
 BEFORE_LAST = 1.5
-# Motions that are learned early are kept less often.
-SHARES = {"stays still": 0.6, "pans right": 0.6, "pans left": 0.6, "pans up": 0.6, "pans down": 0.6}
+TIMES = (0.0, *(4 * k - BEFORE_LAST for k in range(1, CLIP_LATENTS)))
+# Clips are drawn and encoded so many at a time, in groups of pictures that stay in the processor's cache.
+CLIPS_AT_A_TIME, PICTURES_AT_A_TIME = 8, 8
+# How often each motion is drawn: those that are learned early come less often.
+SHARES = dict.fromkeys(MOTIONS, 1.0) | {
+    "grows": 1.2, "shrinks": 1.2, "spins": 2.0, "zooms in": 1.3, "zooms out": 1.6,
+    "pans right": 0.7, "pans left": 0.7, "pans up": 0.7, "pans down": 0.7, "stays still": 0.6,
+}  # fmt: skip
 
 
 @dataclass
 class Item:
-    """One clip: latents (16, 19, h, w), the picture's own latent (16, 1, h, w), picture features (4, 64)."""
+    """One clip: latents (16, T, h, w), the first of them the picture's own, and its features (4, 64)."""
 
     latents: torch.Tensor
-    start: torch.Tensor
     picture: torch.Tensor
     text: TextFeatures
     prompt: str = ""
 
 
 @torch.no_grad()
-def encode_clip(vae: AutoencoderKLHunyuanVideo, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled latents of pixels (3, 81, H, W): the clip's (16, 19, h, w), its first frame's (16, 1, h, w)."""
-    chunks = pixels.unfold(1, CHUNK + 1, CHUNK).permute(1, 0, 4, 2, 3)
-    with torch.autocast("cpu", torch.bfloat16):
-        moments = vae.quant_conv(vae.encoder(chunks.contiguous())).float()
-        first = vae.quant_conv(vae.encoder(pixels[None, :, :1].contiguous())).float()
-    mean = moments.chunk(2, dim=1)[0] * vae.config.scaling_factor
-    start = first.chunk(2, dim=1)[0][0] * vae.config.scaling_factor
-    return torch.cat([mean[0], *mean[1:, :, 1:]], dim=1)[:, :CLIP_LATENTS], start
+def encode_pictures(vae: AutoencoderKLHunyuanVideo, pixels: torch.Tensor) -> torch.Tensor:
+    """Return scaled latents (N, 16, h, w) of single pictures (N, 3, H, W)."""
+    groups = pixels.unsqueeze(2).to(vae.dtype).split(PICTURES_AT_A_TIME)
+    moments = torch.cat([vae.quant_conv(vae.encoder(group)) for group in groups])
+    return moments.float().chunk(2, dim=1)[0].squeeze(2) * vae.config.scaling_factor
 
 
-@torch.no_grad()
-def encode_frames(vae: AutoencoderKLHunyuanVideo, pixels: torch.Tensor) -> torch.Tensor:
-    """Scaled latents (16, T, h, w) of pixels (3, T, H, W), each frame encoded as a single picture."""
-    with torch.autocast("cpu", torch.bfloat16):
-        moments = vae.quant_conv(vae.encoder(pixels.transpose(0, 1).unsqueeze(2).contiguous())).float()
-    return moments.chunk(2, dim=1)[0].squeeze(2).transpose(0, 1) * vae.config.scaling_factor
+def encode_cases(
+    vae, encoders: Encoders, renderer: Renderer, cases: list[Case], size: Size, times=TIMES
+) -> list[Item]:
+    """Draw and encode cases of one size.
 
-
-def encode_case(
-    vae, encoders: Encoders, renderer: Renderer, case: Case, size: tuple[int, int], exact: bool = True
-) -> Item:
-    """Draw and encode one case.
-
-    Not ``exact``, one frame in four is drawn and encoded as a single picture: ten times as fast, and off by
-    3 % (at 64 pixels) to 9 % (at 128) of the motion's energy. Without that the training lives on so few clips
-    that it learns them by heart.
+    One frame in four is drawn and encoded as a single picture. That is ten times as fast as to encode the
+    whole clip, and off by 3 % (at 64 pixels) to 9 % (at 128) of the motion's energy.
     """
-    if exact:
-        pixels = renderer.case(case, range(CLIP_FRAMES), size)
-        latents, start = encode_clip(vae, pixels)
-    else:
-        times = [0, *(4 * k - BEFORE_LAST for k in range(1, CLIP_LATENTS))]
-        pixels = renderer.case(case, times, size)
-        latents = encode_frames(vae, pixels)
-        start = latents[:, :1]
-    picture = encoders.picture(pixels[None, :, 0])[0]
-    return Item(latents.bfloat16(), start.bfloat16(), picture, encoders.text(case.prompt), case.prompt)
+    pixels = torch.stack([renderer.case(case, times, size) for case in cases])
+    latents = encode_pictures(vae, pixels.transpose(1, 2).flatten(0, 1)).bfloat16()
+    latents = latents.unflatten(0, (len(cases), len(times))).transpose(1, 2)
+    pictures = encoders.picture(pixels[:, :, 0])
+    return [
+        Item(clip, picture, encoders.text(case.prompt), case.prompt)
+        for clip, picture, case in zip(latents, pictures, cases, strict=True)
+    ]
+
+
+def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
+    """Return a case at random whose motion is drawn by ``SHARES``."""
+    weights = np.array([SHARES[name] for name in MOTIONS])
+    wanted = str(rng.choice(MOTIONS, p=weights / weights.sum()))
+    while True:
+        case = sample_case(rng, *size, canvases)
+        if case.motion.name == wanted:
+            return case
 
 
 @dataclass
 class Pool:
-    """Items by picture size; grows by ``add`` and forgets its oldest items beyond ``limit``."""
+    """Clips by picture size; beyond ``limit`` a size forgets its oldest."""
 
     vae: AutoencoderKLHunyuanVideo
     encoders: Encoders
     renderer: Renderer
-    rng: np.random.Generator
-    limit: int = 6000
-    items: dict[tuple[int, int], list[Item]] = field(default_factory=dict)
-    added: dict[tuple[int, int], int] = field(default_factory=dict)
+    limit: int = 480
+    items: dict[Size, list[Item]] = field(default_factory=dict)
 
-    def add(self, size: tuple[int, int], count: int = 1) -> None:
+    def add(self, rng: np.random.Generator, size: Size, count: int) -> None:
         """Draw, encode and keep ``count`` new clips of a size."""
         kept = self.items.setdefault(size, [])
-        for _ in range(count):
-            case = sample_case(self.rng, *size, self.renderer.count)
-            while self.rng.random() > SHARES.get(case.motion.name, 1.0):
-                case = sample_case(self.rng, *size, self.renderer.count)
-            item = encode_case(self.vae, self.encoders, self.renderer, case, size, exact=False)
-            place = self.added.get(size, 0)
-            self.added[size] = place + 1
-            if len(kept) < self.limit:
-                kept.append(item)
-            else:
-                kept[place % self.limit] = item
+        cases = [draw_case(rng, size, self.renderer.count) for _ in range(count)]
+        for first in range(0, count, CLIPS_AT_A_TIME):
+            some = cases[first : first + CLIPS_AT_A_TIME]
+            kept += encode_cases(self.vae, self.encoders, self.renderer, some, size)
+        del kept[: -self.limit]
 
-    def save(self, path: Path) -> None:
-        """Write the items, so that a run that goes on need not draw them again."""
-        state = [
+    def grow(self, rng: np.random.Generator, size: Size, batch: int, visits: float) -> None:
+        """Add clips before a step with ``batch`` clips, so that each is seen about ``visits`` times."""
+        due = batch / visits
+        count = int(due) + int(rng.random() < due % 1)
+        have = len(self.items.get(size, []))
+        if have < batch:
+            count = batch - have
+        elif have < 2 * batch:
+            count = max(count, 2)
+        if count:
+            self.add(rng, size, count)
+
+    def state(self) -> list[dict]:
+        """Return the clips as tensors, so that a run that goes on has the same ones."""
+        return [
             {
                 "size": size,
                 "latents": torch.stack([item.latents for item in items]),
-                "start": torch.stack([item.start for item in items]),
                 "picture": torch.stack([item.picture for item in items]),
                 "prompts": [item.prompt for item in items],
             }
             for size, items in self.items.items()
         ]
-        torch.save(state, path.with_suffix(".tmp"))
-        path.with_suffix(".tmp").replace(path)
 
-    def load(self, path: Path) -> None:
-        """Read items that ``save`` wrote."""
-        for part in torch.load(path, weights_only=True):
-            rows = zip(part["latents"], part["start"], part["picture"], part["prompts"], strict=True)
-            kept = self.items.setdefault(tuple(part["size"]), [])
-            kept += [Item(a, b, c, self.encoders.text(prompt), prompt) for a, b, c, prompt in rows]
+    def load(self, state: list[dict]) -> None:
+        """Take the clips that ``state`` returned."""
+        for part in state:
+            rows = zip(part["latents"], part["picture"], part["prompts"], strict=True)
+            self.items[tuple(part["size"])] = [
+                Item(latents, picture, self.encoders.text(prompt), prompt)
+                for latents, picture, prompt in rows
+            ]
 
-    def batch(self, size: tuple[int, int], count: int) -> tuple[torch.Tensor, torch.Tensor, Conditions]:
-        """Clips of a size at random: latents (B, 16, 19, h, w), start (B, 16, 1, h, w) and conditions."""
+    def batch(self, rng: np.random.Generator, size: Size, count: int) -> tuple[torch.Tensor, Conditions]:
+        """Return clips of a size at random: latents (B, 16, 19, h, w) and conditions."""
         kept = self.items[size]
-        return collate([kept[int(i)] for i in self.rng.integers(len(kept), size=count)], self.rng)
+        return collate([kept[int(i)] for i in rng.choice(len(kept), count, replace=False)], rng)
 
 
-def collate(
-    items: list[Item], rng: np.random.Generator | None = None
-) -> tuple[torch.Tensor, torch.Tensor, Conditions]:
+def collate(items: list[Item], rng: np.random.Generator | None = None) -> tuple[torch.Tensor, Conditions]:
     """Stack items; the guidance is drawn from all that the page offers, or is the usual 10."""
     count = len(items)
     guidance = np.exp(rng.uniform(0, np.log(32), count)) if rng is not None else np.full(count, 10.0)
@@ -146,5 +145,4 @@ def collate(
         picture=torch.stack([item.picture for item in items]),
         guidance=1000 * torch.tensor(guidance, dtype=torch.float32),
     )
-    latents = torch.stack([item.latents for item in items]).float()
-    return latents, torch.stack([item.start for item in items]).float(), conditions
+    return torch.stack([item.latents for item in items]).float(), conditions

@@ -1,7 +1,8 @@
 """The one command that makes the demo model, from nothing to the folder that ships; resumable.
 
-``python -m training.run`` on CPU cores made the model in ``assets/demo_model``; training on GPUs is not
-written. Stopped and started again it goes on from its last checkpoint; with more minutes it trains on.
+``python -m training.run`` trains on CPU cores; training on GPUs is not written. Stopped and started again it
+goes on exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of a model folder
+and trains the transformer only. Minutes are of processor time, so that a paused run does not lose its place.
 """
 
 from __future__ import annotations
@@ -17,23 +18,35 @@ from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransforme
 from training.encoders import make_encoders
 from training.export import export
 from training.parallel import launch
-from training.start import blend, start_from
+from training.start import start_from
 from training.train_transformer import CHECKPOINT, Plan, train
 from training.transformer import build_transformer
 from training.vae import build_vae, freeze, train_stage
 
 LOG = logging.getLogger("training")
 STAGES = ("encoders", "images", "clips", "freeze", "transformer", "decoder", "export")
+BEFORE_FREEZING = ("images", "clips")
+STAGES_FROM_START = ("transformer", "export")
 # Shares of the time, and the stage whose weights a VAE stage starts from.
 SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
-SOURCES = {"images": "", "clips": "images", "decoder": "clips"}
+SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
 
 
-def load_parts(folder: Path) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
-    """The transformer and the VAE with its scale; a finer decoder where one was trained."""
+def load_parts(
+    folder: Path, start: Path | None = None, share: float = 1.0
+) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
+    """Return the transformer and the VAE with its scale, with a finer decoder where one was trained.
+
+    The transformer is the run's mean; with ``share`` below 1 the rest of it are the weights of ``start``.
+    Weights trained on from the same start can be averaged, and their mean is often better than either.
+    """
     transformer, vae = build_transformer(), build_vae()
-    # In a run this short the mean of the weights still holds too much of the small pictures.
-    transformer.load_state_dict(torch.load(folder / CHECKPOINT, weights_only=True)["model"])
+    weights = torch.load(folder / CHECKPOINT, weights_only=True)["average"]
+    if start is not None and share < 1:
+        model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(start / "transformer").float()
+        before = model.state_dict()
+        weights = {name: before[name].lerp(value, share) for name, value in weights.items()}
+    transformer.load_state_dict(weights)
     frozen = torch.load(folder / "vae_frozen.pt", weights_only=True)
     weights = frozen["weights"]
     finer = folder / "vae_decoder.pt"
@@ -45,22 +58,26 @@ def load_parts(folder: Path) -> tuple[HunyuanVideoFramepackTransformer3DModel, A
     return transformer.eval(), vae.eval()
 
 
-def run_stage(name: str, folder: Path, minutes: float, processes: int, target: Path) -> None:
-    """Run one stage; a stage that has used its time returns at once."""
+def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
+    """Run one stage of ``minutes``; a stage that has used its time returns at once."""
     LOG.info("stage %s", name)
+    folder, processes = arguments.folder, arguments.processes
+    frozen = folder / "vae_frozen.pt"
     if name == "encoders":
         if not (folder / "model" / "text_encoder_2").exists():
             make_encoders(folder / "model")
     elif name == "freeze":
-        if not (folder / "vae_frozen.pt").exists():
+        if not frozen.exists():
             LOG.info("scaling factor %.4f", freeze(folder, "clips"))
     elif name == "transformer":
-        launch(train, (str(folder), Plan(minutes=minutes * SHARES[name])), processes)
+        launch(train, (str(folder), Plan(minutes)), processes)
     elif name == "export":
-        transformer, vae = load_parts(folder)
-        export(transformer, vae, folder / "model", target)
+        transformer, vae = load_parts(folder, arguments.start, arguments.share)
+        export(transformer, vae, folder / "model", arguments.target)
+    elif name in BEFORE_FREEZING and frozen.exists():
+        LOG.info("the latent space is fixed: nothing to do")
     else:
-        launch(train_stage, (str(folder), name, minutes * SHARES[name], SOURCES[name]), processes)
+        launch(train_stage, (str(folder), name, minutes, SOURCES[name]), processes)
 
 
 def main() -> None:
@@ -77,15 +94,21 @@ def main() -> None:
         "--only", choices=STAGES, action="append", help="run just this stage (may be repeated)"
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
-    parser.add_argument("--blend", type=float, help="once: share of the checkpoint in a mean with --start's")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="share of the run in what is exported; the rest is --start",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if arguments.start:
         start_from(arguments.start, arguments.folder)
-        if arguments.blend is not None:
-            blend(arguments.start, arguments.folder, arguments.blend)
-    for name in arguments.only or STAGES:
-        run_stage(name, arguments.folder, arguments.minutes, arguments.processes, arguments.target)
+    stages = STAGES_FROM_START if arguments.start else STAGES
+    whole = sum(SHARES.get(name, 0.0) for name in stages)
+    for name in arguments.only or stages:
+        minutes = arguments.minutes * SHARES.get(name, 0.0) / whole
+        run_stage(name, arguments, minutes)
 
 
 if __name__ == "__main__":

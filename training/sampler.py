@@ -29,8 +29,7 @@ def sample_section(
     fixed = conditions.inputs() | model_inputs(section, start, history)
     for sigma, following in pairwise(sigmas):
         timestep = torch.full((start.shape[0],), 1000 * float(sigma))
-        with torch.autocast("cpu", torch.bfloat16):
-            velocity = model(hidden_states=x, timestep=timestep, **fixed, return_dict=False)[0].float()
+        velocity = model(hidden_states=x, timestep=timestep, **fixed, return_dict=False)[0].float()
         x = x + (following - sigma) * velocity
     return x
 

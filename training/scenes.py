@@ -31,10 +31,12 @@ STILL = "stays still"
 MOTIONS = OBJECT_MOTIONS + CAMERA_MOTIONS + (STILL,)
 SPEEDS = ("slowly", "", "quickly")
 MOVE_DISTANCE = {"slowly": 0.24, "": 0.45, "quickly": 0.75}
-GROWTH = {"slowly": 0.35, "": 0.65, "quickly": 1.0}
-SPIN = {"slowly": math.radians(70), "": math.radians(125), "quickly": math.radians(190)}
-ZOOM = {"slowly": 0.28, "": 0.5, "quickly": 0.8}
+# Smaller things and motions than these leave next to no trace in the latents, and are learned last or never.
+GROWTH = {"slowly": 0.6, "": 1.0, "quickly": 1.5}
+SPIN = {"slowly": math.radians(80), "": math.radians(150), "quickly": math.radians(220)}
+ZOOM = {"slowly": 0.4, "": 0.7, "quickly": 1.1}
 PAN = {"slowly": 0.22, "": 0.4, "quickly": 0.62}
+RADII = (0.11, 0.24)
 BACKGROUNDS = ("solid", "gradient", "radial", "stripes", "waves", "checker", "noise", "leaves")
 
 
@@ -171,7 +173,7 @@ def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...
         shape = SHAPES[int(rng.integers(len(SHAPES)))]
         if any(t.colour == colour and t.shape == shape for t in avoid):
             continue
-        radius = float(np.exp(rng.uniform(math.log(0.07), math.log(0.19))))
+        radius = float(np.exp(rng.uniform(*np.log(RADII))))
         room_x, room_y = scene.half_width - radius - 0.01, scene.half_height - radius - 0.01
         x, y = float(rng.uniform(-room_x, room_x)), float(rng.uniform(-room_y, room_y))
         if rng.random() < 0.3:

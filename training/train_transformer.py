@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -12,184 +13,218 @@ import numpy as np
 import torch
 
 from diffusers_helper.buckets import buckets
-from training.attention import plain_attention_in_training
+from diffusers_helper.packing import WINDOW
 from training.encoders import Encoders
 from training.fast_conv import install
 from training.optim import Average, Optimizers
 from training.parallel import agree, mean_gradients
-from training.pool import Pool
-from training.render import Renderer, canvases
+from training.pool import Pool, Size
+from training.quick import QuickTransformer, quick_dtype
+from training.render import Renderer, make_canvases
 from training.transformer import StretchedRope, build_transformer, draw_section, flow_loss, shift_of
 from training.vae import build_vae, save_state
 from training.watch import Watch
 
 LOG = logging.getLogger(__name__)
-TRAIN_SEED = 41
-SMALL_SIZES = {(64, 64): 0.6, (48, 80): 0.12, (80, 48): 0.12, (64, 48): 0.08, (48, 64): 0.08}
-CHECKPOINT = "transformer.pt"
-# Motion is decided at high noise: training spends more of its time there than sampling does.
-SHIFT_FACTOR = 5.0
+TRAIN_SEED = 47
 SIDE = 128
+CANVASES = 24
+CHECKPOINT = "transformer.pt"
+CURVE = "curve.jsonl"
+
+
+def large_sizes() -> dict[Size, float]:
+    """Return the product's picture shapes with their shares; most are square."""
+    shapes = buckets(SIDE, 16)
+    return {shape: 0.62 if shape == (SIDE, SIDE) else 0.38 / (len(shapes) - 1) for shape in shapes}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the run: to which share of it, on which pictures, frames of a section, clips in a step.
+
+    Motion is decided at high noise, so noise levels are shifted ``shift`` times as far as in sampling.
+    """
+
+    until: float
+    sizes: dict[Size, float]
+    frames: int
+    batch: int
+    shift: float
+
+
+SMALL_SIZES = {(64, 64): 0.6, (48, 80): 0.12, (80, 48): 0.12, (64, 48): 0.08, (48, 64): 0.08}
+PHASES = (
+    Phase(0.20, SMALL_SIZES, 3, 32, 8.0),
+    Phase(0.80, large_sizes(), 3, 12, 8.0),
+    Phase(1.00, large_sizes(), WINDOW, 6, 5.0),
+)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run goes: minutes in all, the share at small size, learning rate, clips per process and step."""
+    """How a run goes: minutes of processor time in all, learning rate, visits to a clip."""
 
     minutes: float
-    small: float = 0.66
-    lr: float = 1.5e-3
-    batch_small: int = 18
-    batch_large: int = 5
-    most_clips: int = 120
-    watch_minutes: float = 25.0
-    steps: int = 6
+    lr: float = 1.0e-3
+    visits: float = 12.0
+    save_minutes: float = 3.0
+    look_minutes: float = 40.0
+    steps: int = 8
 
 
-def large_sizes() -> dict[tuple[int, int], float]:
-    """The product's picture shapes; most are square."""
-    shapes = buckets(128, 16)
-    weights = {shape: 0.4 / (len(shapes) - 1) for shape in shapes}
-    weights[(128, 128)] = 0.6
-    return weights
-
-
-def draw(rng: np.random.Generator, weights: dict[tuple[int, int], float]) -> tuple[int, int]:
-    """A picture size at random."""
-    sizes = list(weights)
-    shares = np.array(list(weights.values()))
-    return sizes[int(rng.choice(len(sizes), p=shares / shares.sum()))]
-
-
-def stretch_of(size: tuple[int, int]) -> float:
-    """How much smaller a picture is than the product's, as a whole number."""
-    return float(max(1, round(SIDE / math.sqrt(size[0] * size[1]))))
+def phase_at(place: float) -> Phase:
+    """Return the phase at a share (0..1) of a whole run."""
+    return next((phase for phase in PHASES if place < phase.until), PHASES[-1])
 
 
 def factor(done: float, step: int) -> float:
-    """Learning-rate factor: warm-up over 100 steps, flat to 45 % of the time, then down to 3 %."""
-    return min(1.0, step / 100) * min(1.0, max(0.03, (1 - done) / 0.55))
+    """Return the learning rate's factor: 60 steps up, flat for 10 % of the time, then down to 3 %."""
+    return min(1.0, (step + 1) / 60) * min(1.0, max(0.03, (1 - done) / 0.9))
+
+
+def draw(rng: np.random.Generator, shares: dict[Size, float]) -> Size:
+    """Return a picture size at random."""
+    sizes, weights = list(shares), np.array(list(shares.values()))
+    return sizes[int(rng.choice(len(sizes), p=weights / weights.sum()))]
+
+
+def stretch_of(size: Size) -> float:
+    """Return how much smaller a picture is than the product's, as a whole number."""
+    return float(max(1, round(SIDE / math.sqrt(size[0] * size[1]))))
 
 
 class Trainer:
-    """One process of the training."""
+    """One process of the training.
+
+    All that is random in a step follows from its number, so that a run that was stopped goes on exactly. Time
+    is the process's own, so that a paused run does not lose its place.
+    """
 
     def __init__(self, rank: int, world: int, root: Path, plan: Plan) -> None:
         self.rank, self.world, self.root, self.plan = rank, world, root, plan
         self.model = build_transformer()
         self.model.rope = StretchedRope(self.model.rope)
         self.optimiser = Optimizers(self.model, plan.lr, decay=0.02, plain=("x_embedder", "proj_out"))
-        self.average = Average(self.model, 0.998)
-        self.spent, self.step = 0.0, 0
-        self._resume()
+        self.average = Average(self.model, 0.995)
+        # ``learned`` is the share of the phases that given weights have behind them.
+        self.spent, self.step, self.learned = 0.0, 0, 0.0
         vae = install(build_vae())
         state = torch.load(root / "vae_frozen.pt", weights_only=True)
         vae.load_state_dict(state["weights"])
         vae.register_to_config(scaling_factor=state["scaling_factor"])
-        self.vae = vae.eval().requires_grad_(False)
-        encoders = Encoders(root / "model")
-        renderer = Renderer(canvases(TRAIN_SEED + rank, 24))
-        self.rng = np.random.default_rng([TRAIN_SEED, rank, self.step])
-        # Sizes are drawn alike in all processes, so that none waits for a longer one.
-        self.shared = np.random.default_rng([TRAIN_SEED, 99, self.step])
-        self.generator = torch.Generator().manual_seed(TRAIN_SEED + 1000 * rank + self.step)
-        self.pool = Pool(self.vae, encoders, renderer, self.rng, plan.most_clips)
-        self.encoders = encoders
-        self.pool_file = root / f"pool_{rank}.pt"
-        if self.pool_file.exists():
-            self.pool.load(self.pool_file)
-        self.watches: dict[tuple[int, int], Watch] = {}
+        self.vae = vae.eval().requires_grad_(False).to(quick_dtype())
+        self.encoders = Encoders(root / "model")
+        self.pool = Pool(self.vae, self.encoders, Renderer(self._canvases()))
+        self.clips = root / f"clips_{rank}.pt"
+        self._resume()
+        self.quick = QuickTransformer(self.model, quick_dtype())
+        self.watches: dict[Size, Watch] = {}
         self.losses: list[float] = []
+
+    def _canvases(self) -> torch.Tensor:
+        """Return the grounds' bitmaps; they take half a minute to draw, so a run keeps them."""
+        path = self.root / f"canvases_{self.rank}.pt"
+        if not path.exists():
+            save_state(path, {"bitmaps": make_canvases(TRAIN_SEED + self.rank, CANVASES)})
+        return torch.load(path, weights_only=True)["bitmaps"]
 
     def _resume(self) -> None:
         path = self.root / CHECKPOINT
-        if not path.exists():
-            return
-        state = torch.load(path, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        if "optimiser" in state:
-            self.optimiser.load_state_dict(state["optimiser"])
-            self.average.weights, self.average.steps = state["average"], 1000
-        self.spent, self.step = state["spent"], state["step"]
+        if path.exists():
+            state = torch.load(path, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.average = Average(self.model, 0.995)
+            if "optimiser" in state:
+                self.optimiser.load_state_dict(state["optimiser"])
+                self.average.weights, self.average.steps = state["average"], state["step"]
+            self.spent, self.step, self.learned = state["spent"], state["step"], state["learned"]
+        if self.clips.exists():
+            self.pool.load(torch.load(self.clips, weights_only=True))
 
     def save(self) -> None:
-        state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
-        state |= {"average": self.average.weights, "spent": self.spent, "step": self.step}
-        save_state(self.root / CHECKPOINT, state)
+        """Write what a run needs to go on."""
+        save_state(self.clips, self.pool.state())
+        if self.rank == 0:
+            state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
+            state |= {"average": self.average.weights, "learned": self.learned}
+            save_state(self.root / CHECKPOINT, state | {"spent": self.spent, "step": self.step})
 
-    def fill(self, done: float) -> None:
-        """Add clips of the sizes in use; each is trained on three to five times before it is forgotten."""
-        small = done < self.plan.small
-        sizes, first, fresh = (SMALL_SIZES, 90, 6) if small else (large_sizes(), 40, 1)
-        for size, share in sizes.items():
-            wanted = max(int(first * share), 3)
-            have = len(self.pool.items.get(size, []))
-            if have < wanted:
-                self.pool.add(size, wanted - have)
-        for _ in range(fresh):
-            self.pool.add(draw(self.rng, sizes))
+    def done(self) -> float:
+        """Return the share of this run that is done."""
+        return self.spent / (60 * self.plan.minutes)
 
-    def train_step(self, done: float) -> None:
-        small = done < self.plan.small
-        size = draw(self.shared, SMALL_SIZES if small else large_sizes())
-        section = draw_section(self.rng)
-        self.model.rope.stretch = stretch_of(size)
-        batch = self.plan.batch_small if small else self.plan.batch_large
-        latents, start, conditions = self.pool.batch(size, batch)
-        shift = SHIFT_FACTOR * shift_of((9, *latents.shape[-2:]))
-        loss = flow_loss(self.model, section, latents, start, conditions, self.generator, shift).mean()
-        loss.backward()
+    def train_step(self) -> None:
+        """Draw clips and make one step."""
+        done = self.done()
+        phase = phase_at(self.learned + (1 - self.learned) * done)
+        # Sizes are drawn alike in all processes, so that none waits for a longer one.
+        size = draw(np.random.default_rng([TRAIN_SEED, self.step]), phase.sizes)
+        rng = np.random.default_rng([TRAIN_SEED, self.step, 1 + self.rank])
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        self.pool.grow(rng, size, phase.batch, self.plan.visits)
+        latents, conditions = self.pool.batch(rng, size, phase.batch)
+        self.model.rope.stretch = self.quick.model.rope.stretch = stretch_of(size)
+        shift = phase.shift * shift_of((WINDOW, *latents.shape[-2:]))
+        losses = flow_loss(
+            self.quick, draw_section(rng), latents, conditions, generator, shift, phase.frames
+        )  # fmt: skip
+        losses.mean().backward()
+        self.quick.pass_gradients()
         mean_gradients(self.optimiser.params, self.world)
         self.optimiser.step(factor(done, self.step))
+        self.quick.refresh()
         self.average.update(self.model)
-        self.losses.append(float(loss.detach()))
+        self.losses.append(float(losses.detach().mean()))
+        self.step += 1
 
-    def watch(self, done: float) -> None:
-        """Accuracy and a contact sheet of the averaged weights."""
-        size = (64, 64) if done < 0.9 * self.plan.small else (128, 128)
+    def watch(self, videos: bool) -> None:
+        """Write the loss and the projections of the averaged weights; with ``videos`` the accuracy too."""
+        place = self.learned + (1 - self.learned) * self.done()
+        size = max(phase_at(place).sizes, key=lambda s: phase_at(place).sizes[s])
         if size not in self.watches:
-            self.watches[size] = Watch.make(self.vae, self.encoders, size, 16)
+            self.watches[size] = Watch.make(self.vae, self.encoders, size)
         probe = build_transformer()
-        self.average.copy_to(probe)
         probe.rope = StretchedRope(probe.rope)
         probe.rope.stretch = stretch_of(size)
-        sheet = self.root / "sheets" / f"step_{self.step:06d}.png"
-        share, misses = self.watches[size].look(probe.eval(), self.vae, self.plan.steps, sheet)
-        LOG.info("step %d size %s: %.0f %% right; misses: %s", self.step, size, 100 * share, misses)
+        self.average.copy_to(probe)
+        quick = QuickTransformer(probe.eval().requires_grad_(False), quick_dtype())
+        line = {"step": self.step, "seconds": round(self.spent), "side": size[0]}
+        line |= {"loss": round(float(np.mean(self.losses or [0])), 4)}
+        line |= {name: round(share, 2) for name, share in self.watches[size].projections(quick).items()}
+        if videos:
+            sheet = self.root / "sheets" / f"step_{self.step:06d}.png"
+            share, misses = self.watches[size].look(quick, self.vae, self.plan.steps, sheet)
+            line |= {"right": round(share, 3), "misses": misses}
+        text = json.dumps(line)
+        LOG.info("%s", text)
+        with (self.root / CURVE).open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+        self.losses = []
 
     def run(self) -> None:
-        began, before = time.time(), self.spent
-        watched = saved = time.time()
-        while True:
-            self.spent = agree(before + time.time() - began, self.world)
-            done = self.spent / (60 * self.plan.minutes)
-            if done >= 1:
-                break
-            self.fill(done)
-            self.train_step(done)
-            self.step += 1
-            if self.step % 150 == 0:
-                self.pool.save(self.pool_file)
-            if self.rank:
-                continue
-            if self.step in (1, 20, 100) or time.time() - saved > 90:
-                clips = sum(len(items) for items in self.pool.items.values())
-                LOG.info(
-                    "step %d %.0f s loss %.4f clips %d", self.step, self.spent, np.mean(self.losses), clips
-                )
+        """Train until the time is spent; every few minutes write a checkpoint, less often look at videos."""
+        saved = looked = time.process_time()
+        between = 60 * min(self.plan.save_minutes, self.plan.minutes / 10)
+        while self.done() < 1:
+            began = time.process_time()
+            self.train_step()
+            self.spent = agree(self.spent + time.process_time() - began, self.world)
+            # All processes save after the same step.
+            if agree(time.process_time() - saved, self.world) > between:
                 self.save()
-                saved, self.losses = time.time(), []
-            if time.time() - watched > 60 * self.plan.watch_minutes:
-                self.watch(done)
-                watched = time.time()
+                saved = time.process_time()
+                if self.rank == 0:
+                    videos = time.process_time() - looked > 60 * self.plan.look_minutes
+                    self.watch(videos)
+                    looked = time.process_time() if videos else looked
+        self.save()
         if self.rank == 0:
-            self.save()
-            self.watch(1.0)
+            self.watch(True)
 
 
 def train(rank: int, world: int, folder: str, plan: Plan) -> None:
-    """One process of the training; resumes from the last checkpoint."""
+    """Run one process of the training; it resumes from the last checkpoint."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    with plain_attention_in_training():
-        Trainer(rank, world, Path(folder), plan).run()
+    Trainer(rank, world, Path(folder), plan).run()

@@ -16,7 +16,7 @@ from training.encoders import WIDTH
 
 SEED = 31
 # How much what moves counts beside the whole picture; the floors keep still clips' own noise from counting.
-MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 1.5, 0.02, 0.2, 40.0
+MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 2.0, 0.02, 0.2, 40.0
 # Slope, offset and cap of FramePack's rule for the shift of the noise levels.
 SHIFT_SLOPE, SHIFT_OFFSET, SHIFT_CAP = (1.15 - 0.5) / (4096 - 256), 0.456667, math.log(7)
 
@@ -26,8 +26,8 @@ def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
     torch.manual_seed(SEED)
     model = HunyuanVideoFramepackTransformer3DModel(
         num_attention_heads=4, attention_head_dim=44, num_layers=1, num_single_layers=6, num_refiner_layers=1,
-        text_embed_dim=WIDTH, pooled_projection_dim=WIDTH, rope_axes_dim=(12, 16, 16), guidance_embeds=True,
-        image_proj_dim=WIDTH, has_image_proj=True, has_clean_x_embedder=True,
+        text_embed_dim=WIDTH, pooled_projection_dim=WIDTH, rope_axes_dim=(12, 16, 16), rope_theta=32.0,
+        guidance_embeds=True, image_proj_dim=WIDTH, has_image_proj=True, has_clean_x_embedder=True,
     )  # fmt: skip
     nn.init.zeros_(model.proj_out.weight)
     nn.init.zeros_(model.proj_out.bias)
@@ -85,16 +85,19 @@ class Section:
 
 
 def draw_section(rng: np.random.Generator) -> Section:
-    """A section of a video at random, as the pipeline would make it."""
-    count = int(rng.choice([1, 2, 3, 4, 7], p=[0.42, 0.38, 0.07, 0.08, 0.05]))
-    if rng.random() < 0.5:
+    """Return a section of a video at random, as the pipeline would make it.
+
+    Later sections come less often than in videos: after two of them nothing moves.
+    """
+    if rng.random() < 0.45:
         # Nearest first: 1x, 2x, 4x.
+        count = int(rng.choice([1, 2, 3, 4, 7], p=[0.38, 0.44, 0.06, 0.07, 0.05]))
         padding = int(rng.choice(paddings(count)))
         noisy = list(range(padding * WINDOW + 1, padding * WINDOW + WINDOW + 1))
         total = count * WINDOW
         following = range(noisy[-1] + 1, noisy[-1] + 1 + HISTORY)
         return Section("inverted", padding, noisy, [i if i <= total else None for i in following])
-    begin = int(rng.integers(count)) * WINDOW
+    begin = int(rng.choice([0, 1, 2, 4, 7], p=[0.48, 0.38, 0.06, 0.05, 0.03])) * WINDOW
     noisy = list(range(begin + 1, begin + WINDOW + 1))
     # Oldest first: 4x, 2x, 1x.
     return Section(
@@ -177,12 +180,17 @@ def flow_loss(
     model: nn.Module,
     section: Section,
     latents: torch.Tensor,
-    start: torch.Tensor,
     conditions: Conditions,
     generator: torch.Generator,
     shift: float,
+    frames: int = WINDOW,
 ) -> torch.Tensor:
-    """Squared error of the velocity, noise minus clean, of one section; per clip (B)."""
+    """Return the squared error of the velocity, noise minus clean, of one section; per clip (B).
+
+    Of the section's frames ``frames`` are made, drawn at random. Each frame's error is as good a lesson as it
+    is among all nine, and a step on three frames costs half as much.
+    """
+    start = latents[:, :, :1]
     clean = gather(latents, start, section.noisy)
     batch = clean.shape[0]
     history = gather(latents, start, section.history)
@@ -190,17 +198,19 @@ def flow_loss(
     level = 0.15 * torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) < 0.5)
     present = (history.abs().amax(dim=(1, 3, 4), keepdim=True) > 0).float()
     dirt = torch.randn(history.shape, generator=generator) * level.view(-1, 1, 1, 1, 1) * present
+    inputs = model_inputs(section, start, history + dirt)
+    chosen = torch.randperm(WINDOW, generator=generator)[:frames].sort().values
+    clean = clean[:, :, chosen]
+    inputs["indices_latents"] = inputs["indices_latents"][chosen]
     sigma = draw_sigmas(batch, generator, shift)
     weight = sigma.view(-1, 1, 1, 1, 1)
     noise = torch.randn(clean.shape, generator=generator)
-    noisy = noise * weight + clean * (1 - weight)
-    with torch.autocast("cpu", torch.bfloat16):
-        velocity = model(
-            hidden_states=noisy,
-            timestep=1000 * sigma,
-            **conditions.inputs(),
-            **model_inputs(section, start, history + dirt),
-            return_dict=False,
-        )[0]
+    velocity = model(
+        hidden_states=noise * weight + clean * (1 - weight),
+        timestep=1000 * sigma,
+        **conditions.inputs(),
+        **inputs,
+        return_dict=False,
+    )[0]
     error = (velocity.float() - (noise - clean)).square().mean(dim=1)
     return (error * (1 + MOTION_WEIGHT * motion_weight(clean, start))).mean(dim=(1, 2, 3))

@@ -158,7 +158,8 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
     spent, step = 0.0, 0
     state = torch.load(path, weights_only=True) if path.exists() else None
     if state is None and source:
-        vae.load_state_dict(torch.load(root / f"vae_{source}.pt", weights_only=True)["average"])
+        before = torch.load(root / f"vae_{source}.pt", weights_only=True)
+        vae.load_state_dict(before["weights" if source == "frozen" else "average"])
     if stage.decoder_only:
         vae.encoder.requires_grad_(False)
         vae.quant_conv.requires_grad_(False)
@@ -173,9 +174,9 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
     rng = np.random.default_rng([TRAIN_SEED, rank, step, stage.frames])
     generator = torch.Generator().manual_seed(TRAIN_SEED * 1000 + rank + step)
     test = held_out_clips(4, 9, (128, 128))
-    began, saved, recent = time.time(), time.time(), []
+    began, saved, recent = time.process_time(), time.process_time(), []
     while True:
-        now = agree(spent + time.time() - began, world)
+        now = agree(spent + time.process_time() - began, world)
         if now >= 60 * minutes:
             break
         batch = draw_batch(rng, renderer, stage)
@@ -186,9 +187,9 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
         average.update(vae)
         step += 1
         recent.append(psnr)
-        if rank == 0 and (step in (2, 10, 30) or time.time() - saved > 240):
+        if rank == 0 and (step in (2, 10, 30) or time.process_time() - saved > 240):
             _report(path, vae, optimiser, average, now, step, recent, test)
-            saved, recent = time.time(), []
+            saved, recent = time.process_time(), []
     if rank == 0:
         _report(path, vae, optimiser, average, now, step, recent, test)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,20 +10,23 @@ import numpy as np
 import torch
 from PIL import Image
 
+from diffusers_helper.packing import HISTORY, WINDOW
 from training.encoders import Encoders
-from training.pool import Item, collate, encode_case
+from training.pool import Item, collate, encode_cases
 from training.render import Renderer, canvases
 from training.sampler import decode, sample_latents
-from training.scenes import Case, sample_case
+from training.scenes import MOTIONS, STILL, Case, sample_case
 from training.tracker import agrees, observe
+from training.transformer import Section, gather, model_inputs
 
 WATCH_SEED = 700_001
 WATCH_AMOUNTS = (0.3, 0.55, 1.0, 1.67)
+MODES = ("inverted", "forward")
 
 
 @dataclass
 class Watch:
-    """A fixed set of cases never trained on, of one picture size."""
+    """A fixed set of cases never trained on, of one picture size, as many of each motion."""
 
     size: tuple[int, int]
     cases: list[Case]
@@ -31,27 +34,53 @@ class Watch:
     renderer: Renderer
 
     @classmethod
-    def make(cls, vae, encoders: Encoders, size: tuple[int, int], count: int) -> Watch:
+    def make(cls, vae, encoders: Encoders, size: tuple[int, int], per_motion: int = 2) -> Watch:
         """Draw and encode the cases; those that even the true clip does not show are left out."""
         renderer = Renderer(canvases(WATCH_SEED, 4))
         rng = np.random.default_rng(WATCH_SEED)
-        cases: list[Case] = []
-        while len(cases) < count:
+        found: dict[str, list[Case]] = {name: [] for name in MOTIONS}
+        while any(len(kept) < per_motion for kept in found.values()):
             case = sample_case(rng, *size, renderer.count)
+            kept = found[case.motion.name]
+            if len(kept) >= per_motion:
+                continue
             truth = renderer.case(case, range(37), size)
             if agrees(case, observe(renderer, case.scene, truth, WATCH_AMOUNTS)):
-                cases.append(case)
-        items = [encode_case(vae, encoders, renderer, case, size) for case in cases]
-        return cls(size, cases, items, renderer)
+                kept.append(case)
+        cases = [case for kept in found.values() for case in kept]
+        return cls(size, cases, encode_cases(vae, encoders, renderer, cases, size), renderer)
+
+    @torch.no_grad()
+    def projections(self, model) -> dict[str, float]:
+        """Return how much of each true motion is in the clip that is told from noise alone; 1 is all.
+
+        Means by motion over the first section in both orders: the earliest sign of right motions.
+        """
+        generator = torch.Generator().manual_seed(WATCH_SEED)
+        found: dict[str, list[float]] = defaultdict(list)
+        for offset, mode in enumerate(MODES):
+            chosen = range(offset, len(self.cases), len(MODES))
+            latents, conditions = collate([self.items[i] for i in chosen])
+            start, noisy = latents[:, :, :1], list(range(1, WINDOW + 1))
+            history = gather(latents, start, [None] * (HISTORY - 1) + [0 if mode == "forward" else None])
+            inputs = conditions.inputs() | model_inputs(Section(mode, 0, noisy, []), start, history)
+            clean = gather(latents, start, list(noisy))
+            noise = torch.randn(clean.shape, generator=generator)
+            velocity = model(hidden_states=noise, timestep=torch.full((len(latents),), 1000.0), **inputs)[0]
+            told, true = noise - velocity.float() - start, clean - start
+            shares = (told * true).sum((1, 2, 3, 4)) / true.square().sum((1, 2, 3, 4))
+            for index, share in zip(chosen, shares.tolist(), strict=True):
+                found[self.cases[index].motion.name].append(share)
+        return {name: float(np.mean(found[name])) for name in MOTIONS if name != STILL}
 
     def look(self, model, vae, steps: int, sheet: Path | None) -> tuple[float, str]:
-        """Share of right motions over both modes (one section), and the misses in words."""
+        """Return the share of right motions over both modes (one section), and the misses in words."""
         right, misses = 0, Counter()
         rows = []
-        for offset, mode in enumerate(("inverted", "forward")):
-            chosen = list(range(offset, len(self.cases), 2))
-            _, start, conditions = collate([self.items[i] for i in chosen])
-            latents = sample_latents(model, mode, 1, start, conditions, steps, seed=offset)
+        for offset, mode in enumerate(MODES):
+            chosen = list(range(offset, len(self.cases), len(MODES)))
+            latents, conditions = collate([self.items[i] for i in chosen])
+            latents = sample_latents(model, mode, 1, latents[:, :, :1], conditions, steps, seed=offset)
             for index, video in zip(chosen, decode(vae, latents), strict=True):
                 case = self.cases[index]
                 seen = observe(self.renderer, case.scene, video, WATCH_AMOUNTS)
@@ -68,7 +97,7 @@ class Watch:
 
 
 def save_sheet(path: Path, rows: list[torch.Tensor]) -> None:
-    """One row per video (3, T, H, W) in -1..1: its frames side by side; two videos in a line."""
+    """Write one row per video (3, T, H, W) in -1..1: its frames side by side; two videos in a line."""
     lines = [row.permute(2, 1, 3, 0).flatten(1, 2) for row in rows]
     if len(lines) % 2:
         lines.append(torch.zeros_like(lines[0]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,11 +14,14 @@ from training.scenes import (
     DIRECTIONS,
     MOTION_FRAMES,
     MOTIONS,
+    RADII,
+    SPEEDS,
     STILL,
     Background,
     Motion,
     Scene,
     Thing,
+    camera,
     half_extent,
     moved,
     sample_case,
@@ -88,6 +93,27 @@ def test_still_videos_are_seen_as_still(renderer: Renderer) -> None:
     clip = renderer.clip(scene, Motion(STILL), range(37), SIZE)
     noise = 0.05 * torch.randn(clip.shape, generator=torch.Generator().manual_seed(1))
     assert observe(renderer, scene, clip + noise, AMOUNTS).motion == STILL
+
+
+def test_things_are_as_large_as_the_world_says() -> None:
+    rng = np.random.default_rng(2)
+    radii = [t.radius for _ in range(300) for t in sample_case(rng, 128, 128, 1).scene.things]
+    assert RADII == (0.11, 0.24)
+    assert RADII[0] <= min(radii) < 0.12
+    assert 0.22 < max(radii) <= RADII[1]
+
+
+def test_motions_are_as_large_as_the_world_says() -> None:
+    scene = plain_scene(red_ball())
+    thing = scene.things[0]
+    grown = [moved(thing, Motion("grows", speed), 72, scene).radius / thing.radius for speed in SPEEDS]
+    assert grown == pytest.approx([math.exp(0.6), math.exp(1.0), 0.4 / 0.12], rel=1e-6)
+    shrunk = moved(thing, Motion("shrinks", "quickly"), 72, scene).radius / thing.radius
+    assert shrunk == pytest.approx(math.exp(-1.5))
+    spun = [math.degrees(moved(thing, Motion("spins", speed), 72, scene).angle) for speed in SPEEDS]
+    assert spun == pytest.approx([80, 150, 220])
+    zooms = [camera(Motion("zooms out", speed), 72)[2] for speed in SPEEDS]
+    assert zooms == pytest.approx([math.exp(0.4), math.exp(0.7), math.exp(1.1)])
 
 
 def test_every_motion_is_drawn_by_the_sampler() -> None:

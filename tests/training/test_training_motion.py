@@ -11,16 +11,17 @@ import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
 from training.encoders import Encoders
-from training.pool import CLIP_LATENTS, Pool, encode_case
+from training.pool import CLIP_LATENTS, Pool, encode_cases
 from training.render import Renderer, make_canvases
-from training.scenes import Background, Case, Motion, Scene, Thing
-from training.start import blend, start_from
+from training.scenes import MOTIONS, Background, Case, Motion, Scene, Thing
+from training.start import start_from
 from training.train_transformer import CHECKPOINT
 from training.transformer import motion_weight
 from training.vae import build_vae
+from training.watch import Watch
 
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
-SIZE = (64, 64)
+SIZE, SMALL = (64, 64), (32, 32)
 
 
 def scene() -> Scene:
@@ -82,24 +83,20 @@ def test_a_start_keeps_the_weights_and_an_existing_checkpoint(started: Path) -> 
     assert (started / CHECKPOINT).read_bytes() == before
 
 
-def test_a_blend_lies_between_the_model_and_the_running_mean(tmp_path: Path) -> None:
-    model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(MODEL / "transformer")
-    shipped = model.float().state_dict()
-    average = {name: value + 1 for name, value in shipped.items()}
-    torch.save({"model": {}, "average": average, "spent": 7.0, "step": 3}, tmp_path / CHECKPOINT)
-    blend(MODEL, tmp_path, 0.25)
-    state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert (state["spent"], state["step"]) == (7.0, 3)
-    assert all(torch.allclose(state["model"][name], value + 0.25) for name, value in shipped.items())
+def encode_clip(vae, pixels: torch.Tensor) -> torch.Tensor:
+    """Return latents (16, 19, h, w) of a whole clip (3, 81, H, W), encoded in chunks of 17 frames."""
+    chunks = pixels.unfold(1, 17, 16).permute(1, 0, 4, 2, 3)
+    with torch.no_grad():
+        mean = vae.quant_conv(vae.encoder(chunks.contiguous())).chunk(2, dim=1)[0] * vae.config.scaling_factor
+    return torch.cat([mean[0], *mean[1:, :, 1:]], dim=1)[:, :CLIP_LATENTS]
 
 
 @pytest.mark.slow
 def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Encoders) -> None:
     renderer = Renderer(make_canvases(1, 1))
     case = Case(scene(), Motion("right"), "the red ball moves right")
-    true, quick = (
-        encode_case(vae, encoders, renderer, case, SIZE, exact).latents.float() for exact in (True, False)
-    )
+    true = encode_clip(vae, renderer.case(case, range(81), SIZE))
+    quick = encode_cases(vae, encoders, renderer, [case], SIZE)[0].latents.float()
     assert true.shape == quick.shape == (16, CLIP_LATENTS, 8, 8)
     moved = (true - true[:, :1]).square().mean()
     assert float((quick - true).square().mean()) < 0.15 * float(moved)
@@ -108,14 +105,77 @@ def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Enc
     assert float((quick[:, 1:] - true[:, 1:]).square().mean()) < float(late)
 
 
+def test_clips_encoded_together_are_those_encoded_alone(vae, encoders: Encoders) -> None:
+    renderer = Renderer(make_canvases(1, 1))
+    cases = [Case(scene(), Motion(name), f"the red ball moves {name}") for name in ("right", "up")]
+    together = encode_cases(vae, encoders, renderer, cases, SIZE)
+    for case, item in zip(cases, together, strict=True):
+        alone = encode_cases(vae, encoders, renderer, [case], SIZE)[0]
+        assert item.prompt == alone.prompt == case.prompt
+        assert torch.allclose(item.latents.float(), alone.latents.float(), atol=0.05)
+        assert torch.allclose(item.picture, alone.picture, atol=1e-4)
+
+
 @pytest.mark.slow
-def test_a_pool_forgets_its_oldest_clips(vae, encoders: Encoders) -> None:
-    pool = Pool(vae, encoders, Renderer(make_canvases(1, 1)), np.random.default_rng(3), limit=3)
-    pool.add(SIZE, 3)
-    first = list(pool.items[SIZE])
-    pool.add(SIZE, 2)
-    kept = pool.items[SIZE]
-    assert len(kept) == 3
-    assert kept[2] is first[2]
-    assert kept[0] is not first[0]
-    assert kept[1] is not first[1]
+class TestPool:
+    """The store of clips."""
+
+    @pytest.fixture
+    def pool(self, vae, encoders: Encoders) -> Pool:
+        return Pool(vae, encoders, Renderer(make_canvases(1, 1)), limit=3)
+
+    def test_it_forgets_its_oldest_clips(self, pool: Pool) -> None:
+        rng = np.random.default_rng(3)
+        pool.add(rng, SMALL, 3)
+        first = list(pool.items[SMALL])
+        pool.add(rng, SMALL, 2)
+        kept = pool.items[SMALL]
+        assert len(kept) == 3
+        assert kept[0] is first[2]
+        assert not any(new is old for new in kept[1:] for old in first)
+
+    def test_it_grows_so_that_each_clip_is_seen_as_often_as_planned(self, pool: Pool) -> None:
+        pool.limit = 1000
+        rng = np.random.default_rng(3)
+        pool.grow(rng, SMALL, batch=2, visits=4.0)
+        assert len(pool.items[SMALL]) == 2
+        for _ in range(20):
+            pool.grow(rng, SMALL, batch=2, visits=4.0)
+        assert 9 <= len(pool.items[SMALL]) <= 19
+
+    def test_its_state_gives_the_same_clips(self, pool: Pool, vae, encoders: Encoders) -> None:
+        pool.add(np.random.default_rng(3), SMALL, 2)
+        other = Pool(vae, encoders, pool.renderer)
+        other.load(pool.state())
+        for old, new in zip(pool.items[SMALL], other.items[SMALL], strict=True):
+            assert torch.equal(old.latents, new.latents)
+            assert torch.equal(old.picture, new.picture)
+            assert torch.equal(old.text.pooled, new.text.pooled)
+            assert old.prompt == new.prompt
+
+    def test_a_batch_holds_different_clips(self, pool: Pool) -> None:
+        rng = np.random.default_rng(3)
+        pool.add(rng, SMALL, 3)
+        latents, conditions = pool.batch(rng, SMALL, 3)
+        assert latents.shape == (3, 16, CLIP_LATENTS, 4, 4)
+        assert len({float(clip.sum()) for clip in latents}) == 3
+        assert conditions.pooled.shape == (3, 64)
+
+
+@pytest.mark.slow
+def test_projections_tell_a_model_that_knows_from_one_that_does_not(vae, encoders: Encoders) -> None:
+    watch = Watch.make(vae, encoders, SIZE, per_motion=2)
+    assert len(watch.cases) == 2 * len(MOTIONS)
+    order = iter([0, 1])
+
+    def knowing(hidden_states, latents_clean, **_):
+        chosen = range(next(order), len(watch.cases), 2)
+        clean = torch.stack([watch.items[i].latents[:, 1:10] for i in chosen]).float()
+        return (hidden_states - clean,)
+
+    def still(hidden_states, latents_clean, indices_latents_clean, **_):
+        which = 0 if indices_latents_clean[0] == 0 else 1
+        return (hidden_states - latents_clean[:, :, which : which + 1],)
+
+    assert all(share == pytest.approx(1, abs=1e-3) for share in watch.projections(knowing).values())
+    assert all(abs(share) < 1e-3 for share in watch.projections(still).values())

@@ -1,0 +1,207 @@
+"""The training step: its quick arithmetic equals the plain one, and a stopped run goes on exactly."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+
+from training import train_transformer
+from training.optim import Optimizers
+from training.quick import Attend, NormAndRotate, QuickTransformer
+from training.start import start_from
+from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer, factor, phase_at
+from training.transformer import Conditions, Section, flow_loss, gather, model_inputs
+
+MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
+SECOND = Section("forward", 0, list(range(10, 19)), [None] * 9 + list(range(10)))
+
+
+@pytest.fixture
+def model() -> HunyuanVideoFramepackTransformer3DModel:
+    return HunyuanVideoFramepackTransformer3DModel.from_pretrained(MODEL / "transformer").float()
+
+
+def inputs(height: int, width: int) -> dict[str, torch.Tensor]:
+    """Return inputs of two clips, one with a shorter prompt than the other."""
+    generator = torch.Generator().manual_seed(4)
+    latents = torch.randn(2, 16, 19, height, width, generator=generator)
+    start = latents[:, :, :1]
+    history = gather(latents, start, SECOND.history)
+    mask = torch.ones(2, 8, dtype=torch.bool)
+    mask[0, 5:] = False
+    conditions = Conditions(
+        torch.randn(2, 8, 64, generator=generator),
+        mask,
+        torch.randn(2, 64, generator=generator),
+        torch.randn(2, 4, 64, generator=generator),
+        torch.full((2,), 10_000.0),
+    )
+    return {
+        "hidden_states": torch.randn(2, 16, 9, height, width, generator=generator),
+        "timestep": torch.tensor([900.0, 400.0]),
+        **conditions.inputs(),
+        **model_inputs(SECOND, start, history),
+    }
+
+
+@pytest.mark.parametrize("size", [(8, 8), (10, 6)])
+def test_the_quick_forward_is_the_plain_one(model, size: tuple[int, int]) -> None:
+    given = inputs(*size)
+    with torch.no_grad():
+        plain = model(**given, return_dict=False)[0]
+        quick = QuickTransformer(model, torch.float32)(**given)[0]
+        low = QuickTransformer(model, torch.bfloat16)(**given)[0].float()
+    # Exact GELU differs from its tanh form by up to 0.0005 in each layer.
+    assert float((quick - plain).abs().max()) < 0.01 * float(plain.std())
+    assert float((low - plain).square().mean().sqrt()) < 0.04 * float(plain.std())
+
+
+@pytest.mark.slow
+def test_the_quick_gradients_are_the_plain_ones(model) -> None:
+    given = inputs(8, 8)
+    model(**given, return_dict=False)[0].square().mean().backward()
+    plain = {name: param.grad.clone() for name, param in model.named_parameters() if param.grad is not None}
+    for dtype, most in ((torch.float32, 0.02), (torch.bfloat16, 0.1)):
+        model.zero_grad()
+        quick = QuickTransformer(model, dtype)
+        quick(**given)[0].float().square().mean().backward()
+        quick.pass_gradients()
+        for name, param in model.named_parameters():
+            if name in plain and param.ndim >= 2:
+                error = float((param.grad - plain[name]).norm() / plain[name].norm().clamp_min(1e-6))
+                assert error < most, (name, dtype)
+
+
+def test_a_bf16_copy_follows_its_master(model) -> None:
+    quick = QuickTransformer(model, torch.bfloat16)
+    with torch.no_grad():
+        model.proj_out.weight.add_(1.0)
+    quick.refresh()
+    assert torch.equal(quick.model.proj_out.weight, model.proj_out.weight.bfloat16())
+
+
+def test_the_written_backward_passes_are_right() -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+    angle = torch.rand(3, 1, 2, dtype=torch.float64, generator=generator).repeat_interleave(2, -1)
+    sin = angle.sin() * torch.tensor([-1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda x, w: NormAndRotate.apply(x, w, angle.cos(), sin), (draw(2, 3, 2, 4), draw(2, 4))
+    )
+    bias = torch.tensor([0.0, -1e4], dtype=torch.float64).view(1, 1, 1, 2)
+    parts = (draw(1, 2, 4, 3), draw(1, 2, 4, 3), draw(1, 2, 4, 3))
+    assert torch.autograd.gradcheck(lambda q, k, v: Attend.apply(q, k, v, bias), parts)
+
+
+def test_a_step_on_some_frames_gives_them_their_places(model) -> None:
+    seen: list[dict] = []
+
+    def record(**given):
+        seen.append(given)
+        return (torch.zeros_like(given["hidden_states"]),)
+
+    given = inputs(8, 8)
+    conditions = Conditions(*(given[name] for name in (
+        "encoder_hidden_states", "encoder_attention_mask", "pooled_projections", "image_embeds", "guidance"
+    )))  # fmt: skip
+    latents = torch.arange(19.0).view(1, 1, 19, 1, 1).expand(2, 16, 19, 8, 8)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        flow_loss(record, SECOND, latents, conditions, generator, shift=1e-6, frames=3)
+    whole = model_inputs(SECOND, latents[:, :, :1], given["latents_clean"].repeat(1, 1, 10, 1, 1)[:, :, :19])
+    places = set()
+    for call in seen:
+        chosen = call["indices_latents"].tolist()
+        assert len(chosen) == len(set(chosen)) == 3
+        assert chosen == sorted(chosen)
+        places |= set(chosen)
+        # Almost without noise each latent still shows which time it is of.
+        times = [int(value) for value in call["hidden_states"][0, :, :, 0, 0].mean(0).round()]
+        assert times == [SECOND.noisy[whole["indices_latents"].tolist().index(place)] for place in chosen]
+    assert places == set(whole["indices_latents"].tolist())
+
+
+def test_the_learning_rate_rises_then_falls_to_a_low_end() -> None:
+    assert factor(0.0, 0) < 0.05
+    assert factor(0.05, 100) == 1.0
+    assert factor(0.55, 1000) == pytest.approx(0.5)
+    assert factor(1.0, 2000) == pytest.approx(0.03)
+
+
+def test_the_phases_cover_the_run() -> None:
+    assert [phase_at(place).frames for place in (0.1, 0.5, 0.9, 1.0)] == [3, 3, 9, 9]
+    assert phase_at(0.1).sizes != phase_at(0.5).sizes
+
+
+@pytest.mark.slow
+class TestRun:
+    """The trainer on tiny batches; its clock counts steps."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ticks = itertools.count()
+        monkeypatch.setattr(train_transformer.time, "process_time", lambda: float(next(ticks)))
+        monkeypatch.setattr(train_transformer, "CANVASES", 1)
+        monkeypatch.setattr(train_transformer, "PHASES", (Phase(1.0, {(32, 32): 1.0}, 3, 2, 8.0),))
+        monkeypatch.setattr(Trainer, "watch", lambda self, videos: None)
+
+    @staticmethod
+    def trainer(folder: Path) -> Trainer:
+        return Trainer(0, 1, folder, Plan(minutes=10, visits=2))
+
+    def test_a_stopped_run_goes_on_exactly(self, tmp_path: Path) -> None:
+        ends = []
+        for name, stop in (("whole", None), ("stopped", 2)):
+            folder = tmp_path / name
+            start_from(MODEL, folder)
+            trainer = self.trainer(folder)
+            for step in range(4):
+                if step == stop:
+                    trainer.save()
+                    trainer = self.trainer(folder)
+                trainer.train_step()
+                trainer.spent += 1
+            ends.append((trainer.model.state_dict(), trainer.average.weights, trainer.losses[-1]))
+        (whole, mean, loss), (stopped, stopped_mean, stopped_loss) = ends
+        assert loss == stopped_loss
+        assert all(torch.equal(value, stopped[name]) for name, value in whole.items())
+        assert all(torch.equal(value, stopped_mean[name]) for name, value in mean.items())
+
+    def test_training_lowers_the_loss_on_its_clips(self, tmp_path: Path) -> None:
+        start_from(MODEL, tmp_path)
+        trainer = self.trainer(tmp_path)
+        with torch.no_grad():
+            trainer.model.proj_out.weight.mul_(0.5)
+        for _ in range(24):
+            trainer.train_step()
+        assert np.mean(trainer.losses[-8:]) < np.mean(trainer.losses[:8])
+
+    def test_a_run_ends_and_keeps_its_state(self, tmp_path: Path) -> None:
+        start_from(MODEL, tmp_path)
+        trainer = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60, visits=2))
+        trainer.run()
+        state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+        assert state["step"] == trainer.step > 0
+        assert state["spent"] >= 3
+        assert state["learned"] == pytest.approx(0.2)
+        # A run whose time is spent returns at once.
+        again = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60, visits=2))
+        again.run()
+        assert again.step == trainer.step
+
+
+def test_optimiser_skips_a_step_that_is_not_finite(model) -> None:
+    optimiser = Optimizers(model, 1e-3)
+    before = model.proj_out.weight.clone()
+    for param in model.parameters():
+        param.grad = torch.full_like(param, float("nan"))
+    assert not optimiser.step(1.0)
+    assert torch.equal(model.proj_out.weight, before)
