@@ -124,7 +124,7 @@ class Bench:
     def run(self, case: Case) -> Iterator[Row]:
         """Run each way, the reference first."""
         try:
-            moments = VaeEngine(self.vae, self.device).encode(clip(case))
+            moments = VaeEngine(Guest(self.vae, self.device)).encode(clip(case))
         except LongtakeError as error:
             yield Row(self.kind, case.title, "encode", "", None, None, None, error.message)
             return

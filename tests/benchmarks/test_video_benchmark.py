@@ -43,4 +43,4 @@ def test_figures_for_a_small_clip(tmp_path: Path) -> None:
 
 
 def test_help_says_what_is_measured(tmp_path: Path) -> None:
-    assert "re-encoding everything after each section" in run(tmp_path, "--help")
+    assert "encoding everything again after each section" in run(tmp_path, "--help")
