@@ -17,6 +17,7 @@ from app.jobs.service import JobService
 from app.ui.live.watch import Scene, watch
 from diffusers_helper.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import gb_text
 from tests.support.jobs import PATIENCE
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
 from tests.support.staged_engine import (
@@ -200,8 +201,10 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     finished.get_by_text("Settings of this video").click()
     assert finished.get_by_text("Seed").locator("xpath=..").inner_text().split() == ["Seed", "7"]
     ram = finished.get_by_text("Most RAM of the engine since its start").locator("xpath=..")
-    assert ram.inner_text().endswith(f"{PEAK / 2**30:.1f} GB")
-    assert finished.get_by_role("rowheader", name="Denoising").is_visible()
+    assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
+    # One row says how long it took, the other how much memory.
+    rows = finished.get_by_role("rowheader", name="Denoising").all()
+    assert [row.is_visible() for row in rows] == [True, True]
     with page.expect_download() as download:
         finished.get_by_text("Download the video (2.43 s)").click()
     assert download.value.suggested_filename == f"longtake-the-red-ball-moves-right-{job[-4:]}.mp4"
@@ -278,7 +281,7 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     assert job in failed.locator("pre").inner_text()
     # The page shows how time and memory were spent until then, from the records in the job's folder.
     facts = " ".join(failed.locator(".lt-facts").inner_text().split())
-    assert f"Peak on the device {MEASURED['decode'] / 2**30:.1f} GB under a cap of 20 GB" in facts
+    assert f"Peak on the device {gb_text(MEASURED['decode'])} GB under a cap of 20 GB" in facts
     assert failed.locator(".lt-plot .lt-use").count() == 3
     assert failed.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator("pre").inner_text()
