@@ -18,7 +18,7 @@ from app.ui.live.watch import Scene, watch
 from diffusers_helper.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import PATIENCE, wait_until
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
 from tests.support.staged_engine import (
     FAILING_LATE_PROMPT,
@@ -335,7 +335,10 @@ def test_a_connection_that_hangs_is_reported_and_replaced(
 
     monkeypatch.setattr("app.ui.live.broadcast.watch", hang)
     monkeypatch.setattr("app.ui.live.scene._CALM_SECONDS", 1000.0)
-    page.reload()
+    # A page that comes before the last one has left shares its watch, which does not hang.
+    page.goto("about:blank")
+    wait_until(lambda: all(thread.name != "live-view" for thread in threading.enumerate()))
+    visit(page, stand)
     job = submit(stand, photo, seconds=2.4)
     stand.engine.go(FIRST)
     status(page, state="running", frames=33)
