@@ -43,6 +43,7 @@ class Live {
     this.show(scene);
     this.#pulse.receive(scene);
     document.title = this.#title(scene);
+    this.#view.dataset.beat = scene.beat; // shows that an update has arrived
   }
 
   show(scene) {

@@ -294,7 +294,7 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
 
 
 def test_a_job_that_is_over_at_once_is_told_all_the_same(page: Any, stand: Stand, photo: Path) -> None:
-    page.wait_for_function("document.querySelector('.lt-view').dataset.state === 'idle'")
+    page.wait_for_function("document.querySelector('.lt-view').dataset.beat")
     page.set_viewport_size({"width": 390, "height": 844})
     stand.engine.go(1000)
     submit(stand, photo, prompt=FAILING_PROMPT, seconds=1)
