@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,8 +33,10 @@ class _LeanSession(SessionState):
         super().__init__(undescribed)
 
     def __setitem__(self, key: int, value: Any) -> None:
-        if isinstance(self.blocks_config.blocks.get(key), gr.State):
-            super().__setitem__(key, value)
+        block = self.blocks_config.blocks.get(key)
+        if isinstance(block, gr.State):
+            self.state_data[key] = value
+            self._state_ttl[key] = (block.time_to_live, datetime.now())
         else:
             self.blocks_config.blocks[key] = value
 
