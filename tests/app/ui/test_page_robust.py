@@ -273,6 +273,7 @@ def test_the_keyboard_alone_makes_a_video_and_keeps_its_place(page: Any, stand: 
     stand.engine.go(FIRST)
     status(page, state="running", frames=33)
     assert "End Generation" in page.evaluate("document.activeElement.innerText")
+    page.locator(".lt-seek:enabled").wait_for()  # it shows with the video
     page.locator(".lt-seek").focus()
     stand.engine.go(1)
     status(page, section=2)
