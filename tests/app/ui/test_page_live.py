@@ -202,8 +202,7 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     assert finished.get_by_text("Seed").locator("xpath=..").inner_text().split() == ["Seed", "7"]
     ram = finished.get_by_text("Most RAM of the engine since its start").locator("xpath=..")
     assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
-    # One row says how long it took, the other how much memory.
-    rows = finished.get_by_role("rowheader", name="Denoising").all()
+    rows = finished.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
     assert [row.is_visible() for row in rows] == [True, True]
     with page.expect_download() as download:
         finished.get_by_text("Download the video (2.43 s)").click()
