@@ -254,7 +254,7 @@ def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> No
 
 def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: Any, stand: Stand) -> None:
     ready(page)
-    page.get_by_text("There is no time estimate before the first video on this machine.").wait_for()
+    page.get_by_text("The first video will tell how long it takes.").wait_for()
     page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
     job = status(page, state="running").get_attribute("data-job")
     size(page, "128 × 128 of 256 × 256")
