@@ -131,7 +131,8 @@ class LiveJob:
     def _begin(self, event: StageStarted) -> None:
         self._add_stage(event.time)
         self.stage = event.stage
-        self.piece = self.pieces = 0
+        if event.stage != "write":
+            self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:
             self.section, self.step = event.section, 0
         if event.stage == "sample":
