@@ -1,4 +1,4 @@
-"""Makes the examples: pictures that go with prompts, and the short animations that page and documents show."""
+"""Makes the examples: pictures that go with prompts, and short animations for the page and the documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training.sheet import to_image
 
 PIXELS, SMALL = 256, 192
 CANVAS_SEED = 8_000_003
-# An animation shows every third frame, ten a second: as fast as the video. On the page it is every second one.
+# An animation shows every third frame, ten a second: as fast as the video; the page has every second.
 EVERY, MILLISECONDS = 3, 100
 PAGE_EVERY, PAGE_MILLISECONDS, PAGE_QUALITY = 2, 67, 60
 

@@ -38,9 +38,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
                 request.offer.render()
                 result = Result()
                 request.demo_box.render()
-                gr.HTML(
-                    _FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None
-                )
+                gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         actions = Actions(service, catalogue)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)

@@ -40,8 +40,8 @@ def demo_box(info: ModelInfo) -> str:
     )
     return (
         '<section class="lt-demo" aria-label="Demo model"><details>'
-        "<summary><b>This is the demo model.</b> It is small, runs on any machine, and knows a few dozen words: "
-        f"which ones?</summary><dl>{groups}</dl></details>"
+        "<summary><b>This is the demo model.</b> It is small, runs on any machine, and knows "
+        f"a few dozen words: which ones?</summary><dl>{groups}</dl></details>"
         '<button type="button" class="lt-demo-close">Close</button></section>'
     )
 

@@ -187,7 +187,7 @@ class LiveJob:
 
     @property
     def cells(self) -> list[Cell]:
-        """Return all sections in order of the video."""
+        """Return the sections in order of the video: all, or those that were made before the job ended."""
         found: list[Cell] = []
         each = 4 * self.plan.window / FPS
         for section in sorted(self.plan, key=lambda section: section.video_position):
@@ -195,6 +195,8 @@ class LiveJob:
             state: CellState = "waiting"
             if number <= self.sections_done:
                 state = "done"
+            elif self.job.is_over and self.sections_done:
+                continue
             elif number == self.section and not self.job.is_over:
                 state = "running"
             end = self.plan.seconds if place == len(self.plan) - 1 else (place + 1) * each

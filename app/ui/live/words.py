@@ -73,7 +73,7 @@ def remark(live: LiveJob) -> str:
     if live.job.is_over:
         return _outcome(live)
     if live.is_guess:
-        return "The time left is a guess: the first video on this machine measures its pace."
+        return "The first video measures the pace."
     if live.job.request.mode == "inverted" and live.sections > 1:
         if not live.sections_done:
             return "From end to start, which keeps the picture from drifting."

@@ -306,7 +306,7 @@ def test_everything_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None
     )
     assert unnamed == []
     reached = set[str]()
-    page.locator(".lt-cards button").first.focus()
+    page.locator("#set-image button").first.focus()
     for _ in range(60):
         reached.add(page.evaluate("document.activeElement.closest('[id]')?.id || ''"))
         page.keyboard.press("Tab")
