@@ -1,10 +1,11 @@
 // The line of progress above the buttons, for windows in which the stage may be out of view.
 import { make, setText } from '../elements.js';
 
-/** Bring the stage into view, if the window is too narrow for it to stand beside the form. */
+const narrow = window.matchMedia('(max-width: 900px)'); // the stage does not stand beside the form then
+
+/** Bring the stage into view, if it may be out of it. */
 export function bringStage() {
-  const isNarrow = window.matchMedia('(max-width: 900px)').matches;
-  if (isNarrow) document.querySelector('.lt-stage')?.scrollIntoView({ block: 'start' });
+  if (narrow.matches) document.querySelector('.lt-stage')?.scrollIntoView({ block: 'start' });
 }
 
 /** The line: what happens, the time left, and a bar; a press leads to the stage. */
@@ -24,9 +25,12 @@ export class Line {
 
   /** Show what the card shows. */
   show({ state, percent }) {
-    const isOpen = state === 'queued' || state === 'running' || state === 'waiting';
-    this.#line.hidden = !isOpen;
-    if (!isOpen) return;
+    const isShown = narrow.matches && ['queued', 'running', 'waiting'].includes(state);
+    this.#line.hidden = !isShown;
+    if (!isShown) {
+      this.#words.textContent = '';
+      return;
+    }
     if (!this.#line.isConnected) document.querySelector('.lt-go')?.prepend(this.#line);
     const [headline, times] = ['.lt-headline', '.lt-eta'].map((part) => this.#view.querySelector(part).textContent);
     setText(this.#words, [headline, times.split(' · ')[0]].filter(Boolean).join(' · '));

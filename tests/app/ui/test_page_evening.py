@@ -18,6 +18,10 @@ EDGES = """() => {
     const controls = ['#set-image', '#set-prompt', '#set-mode', '#set-seconds', '#length', '#set-model'];
     return [Object.fromEntries(controls.map((id) => [id, box(id).bottom])), box('.lt-go').top];
 }"""
+STAGE_IN_SIGHT = """() => {
+    const top = document.querySelector('.lt-stage').getBoundingClientRect().top;
+    return document.querySelector('.lt-view').dataset.state === 'running' && top >= 0 && top < 120;
+}"""
 PLACES = """() => ['.lt-progress', '.lt-strip', '.lt-actions', '.lt-asked'].map((part) =>
     Math.round(document.querySelector(part).getBoundingClientRect().top))"""
 
@@ -76,12 +80,13 @@ def test_before_the_first_video_the_examples_move_on_the_stage(
     assert not page.locator(".lt-demo").is_visible()
 
 
-def test_a_file_that_is_no_picture_is_refused_in_the_page_s_own_words(window: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_no_picture_is_refused_in_the_page_s_own_words(page: Any, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a picture")
-    window.set_input_files("input[type=file]", str(text))
-    window.get_by_role("alert").filter(has_text="notes.txt").wait_for()
-    assert not window.locator(".toast-wrap").is_visible()
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    page.set_input_files("input[type=file]", str(text))
+    page.get_by_role("alert").filter(has_text="notes.txt").wait_for()
+    assert not page.locator(".toast-wrap").is_visible()
 
 
 def test_two_sections_fill_the_strip_and_nothing_moves_at_1024(
@@ -116,10 +121,7 @@ def test_on_a_phone_the_video_comes_into_view_for_each_of_three_jobs(
     for seconds in (2.4, 1.0, 1.0):
         page.get_by_label("Prompt", exact=True).scroll_into_view_if_needed()
         start(page, photo if seconds == 2.4 else None, seconds=seconds)
-        page.wait_for_function(
-            "() => { const top = document.querySelector('.lt-stage').getBoundingClientRect().top;"
-            " return document.querySelector('.lt-view').dataset.state === 'running' && top >= 0 && top < 120; }"
-        )
+        page.wait_for_function(STAGE_IN_SIGHT)
     assert notice(page, "Queued third").is_visible()
     page.wait_for_function("document.querySelector('#start').innerText.includes('queued fourth')")
     wider, height = page.evaluate(
