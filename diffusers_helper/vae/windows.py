@@ -19,21 +19,25 @@ def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
     return {start: min(chunk + 2, num_latents - start) for start in range(0, num_latents - 1, chunk)}
 
 
-def decode_work(plan: SectionPlan) -> tuple[int, ...]:
-    """Return the latent frames that each section's decode computes, in order of making.
+def decode_windows(plan: SectionPlan) -> tuple[tuple[int, ...], ...]:
+    """Return the lengths, in latent frames, of the windows that each section's decode computes.
 
-    Windows overlap, so that their latent frames are more than the section's; windows that were decoded for
-    the section before are reused.
+    Sections and windows come in the order of making. Windows overlap, so that their latent frames are more
+    than the section's; windows that were decoded for the section before are reused.
     """
-    work: list[int] = []
+    work: list[tuple[int, ...]] = []
     before: set[tuple[int, int]] = set()
     for section in plan:
         # Places are counted from the point where the video began to grow, as in `History.to_decode`.
         total = plan.window * section.number + (plan.mode == "forward" or section.is_last)
         begin = -total if plan.mode == "inverted" else total - section.decode_latents
-        windows = {
-            (begin + start, size) for start, size in window_sizes(section.decode_latents, OWN_CHUNK).items()
-        }
-        work.append(sum(size for _, size in windows - before))
-        before = windows
+        sizes = window_sizes(section.decode_latents, OWN_CHUNK)
+        windows = [(begin + start, size) for start, size in sizes.items()]
+        work.append(tuple(window[1] for window in windows if window not in before))
+        before = set(windows)
     return tuple(work)
+
+
+def decode_work(plan: SectionPlan) -> tuple[int, ...]:
+    """Return the latent frames that each section's decode computes, in order of making."""
+    return tuple(map(sum, decode_windows(plan)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from diffusers_helper.events import (
 )
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.vae.windows import OWN_CHUNK, decode_work
+from diffusers_helper.vae.windows import decode_windows
 
 STEPS = 25
 
@@ -54,18 +55,18 @@ def history(
     say(JobStarted, sections=len(plan), frames=plan.total_frames, width=96, height=64)
     say(StageStarted, stage="load")
     now += load
-    for section, latents in zip(plan, decode_work(plan), strict=True):
-        number, pieces = section.number, -(-latents // (OWN_CHUNK + 2))
+    for section, windows in zip(plan, decode_windows(plan), strict=True):
+        number = section.number
         say(StageStarted, stage="sample", section=number)
         for done in range(1, STEPS + 1):
             now += first if done == 1 else step
             say(StepDone, section=number, step=done, steps=STEPS)
         say(StageStarted, stage="decode", section=number)
-        for piece in range(1, pieces + 1):
-            now += latent * latents / pieces
-            say(PieceDone, stage="decode", section=number, piece=piece, pieces=pieces)
+        for piece, latents in enumerate(windows, 1):
+            now += latent * latents
+            say(PieceDone, stage="decode", section=number, piece=piece, pieces=len(windows))
         say(StageStarted, stage="write", section=number)
-        now += write * latents
+        now += write * sum(windows)
         video = f"/o/{job.id}/video-{number:04}.mp4"
         front = 36 if job.request.mode == "inverted" and number > 1 else 0
         say(
@@ -79,3 +80,33 @@ def history(
 def later(events: list[Event], seconds: float, index: int) -> list[Event]:
     """Return the events with those from an index on so many seconds later."""
     return [replace(event, time=event.time + seconds * (at >= index)) for at, event in enumerate(events)]
+
+
+def recorded(name: str) -> tuple[Job, list[Event]]:
+    """Return a job of the demo model and its events, with the times that they had on one idle processor.
+
+    Args:
+        name: Seconds and order, such as `10 inverted`.
+    """
+    seconds, mode = name.split()
+    job = job_of(mode, float(seconds))  # pyright: ignore[reportArgumentType]
+    job = replace(job, request=replace(job.request, steps=8))
+    plan = plan_sections(job.request.seconds, mode=job.request.mode)
+
+    def event(kind: str, time: float, *facts: Any) -> Event:
+        about: dict[str, Any] = {"job": job.id, "time": time}
+        if kind == "job":
+            frames = plan.total_frames
+            return JobStarted(**about, sections=len(plan), frames=frames, width=128, height=128)
+        if kind == "stage":
+            return StageStarted(**about, stage=facts[0], section=facts[1])
+        if kind == "step":
+            return StepDone(**about, section=facts[0], step=facts[1], steps=8)
+        if kind == "piece":
+            return PieceDone(**about, stage="decode", section=facts[0], piece=facts[1], pieces=facts[2])
+        if kind == "section":
+            return SectionFinished(**about, section=facts[0], sections=len(plan), video="v", frames=33)
+        return Finished(**about, video="v", frames=plan.total_frames, seconds=time)
+
+    runs = json.loads(Path(__file__).with_name("recorded_runs.json").read_text())
+    return job, [event(*row) for row in runs[name]]

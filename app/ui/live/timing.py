@@ -8,7 +8,7 @@ from statistics import median
 from app.jobs.pace import Pace, Work
 from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
-from diffusers_helper.vae.windows import decode_work
+from diffusers_helper.vae.windows import decode_windows
 
 _SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
@@ -43,10 +43,19 @@ class Timing:
     _lead_seconds: list[float] = field(default_factory=list[float])
     _tail_seconds: list[float] = field(default_factory=list[float])  # per latent frame
     _tail_so_far: float | None = None  # the same, of the section that is being decoded
+    _windows: tuple[tuple[int, ...], ...] = ()
     _work: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        self._work = decode_work(self.plan)
+        self._windows = decode_windows(self.plan)
+        self._work = tuple(map(sum, self._windows))
+
+    def share_of_tail(self, section: int, piece: int, pieces: int) -> float:
+        """Return the share of a section's decode that is done after so many pieces: tiles of its windows."""
+        windows = self._windows[section - 1]
+        done, part = divmod(piece * len(windows), pieces)
+        latents = sum(windows[:done]) + (part / pieces * windows[done] if part else 0.0)
+        return min(1.0, latents / self._work[section - 1])
 
     def foresee(self, pace: Pace, work: Work) -> None:
         """Take the machine's pace for this job's work as the first measurement."""

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from app.jobs.pace import pace_of
+from app.jobs.pace import pace_of, usual
 from app.ui.live import words
 from app.ui.live.job import LiveJob
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StepDone
 from diffusers_helper.packing import Mode
-from tests.support.told_jobs import history, job_of, later
+from tests.support.told_jobs import history, job_of, later, recorded
 
 COSTS = [
     {"load": 40.0, "first": 14.0, "step": 12.0, "latent": 2.0},  # a large model, where sampling dominates
@@ -61,6 +61,21 @@ def test_on_a_machine_that_has_made_such_a_video_the_time_left_is_right_from_the
     events = history(live.job, **costs)
     for _, told, true in told_left(live, events):
         assert told == pytest.approx(true, rel=0.05, abs=0.02 * events[-1].time)
+
+
+@pytest.mark.parametrize("name", ["2 inverted", "2 forward", "10 inverted", "10 forward", "20 inverted"])
+def test_progress_and_time_left_are_right_in_recorded_runs(name: str) -> None:
+    job, events = recorded(name)
+    others = [recorded(other) for other in ("2 inverted", "10 forward") if other != name]
+    paces = [pace for other, told in others if (pace := pace_of(told, other.request)) is not None]
+    live = LiveJob(job, usual(paces))
+    for share, told, true in told_left(live, events):
+        if share >= 0.1:
+            assert told == pytest.approx(true, rel=0.2, abs=0.5)
+    live, end = LiveJob(job, usual(paces)), events[-1].time
+    for event in events[:-1]:
+        live.apply(event)
+        assert live.percent == pytest.approx(100 * event.time / end, abs=5), event
 
 
 def test_the_first_video_on_a_machine_says_that_its_time_is_a_guess() -> None:
