@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from app.jobs.engine_client import Engine, EngineProcess
-from app.jobs.index import final_event
 from app.jobs.job import BEGUN, Job
-from app.jobs.patience import Patience, card_in_use
-from app.jobs.store import INDEX_FOLDER, JobStore
-from app.jobs.trouble import TROUBLE, unwritable
-from app.jobs.worker import Worker
+from app.jobs.making.engine_client import Engine, EngineProcess
+from app.jobs.making.patience import Patience, card_in_use
+from app.jobs.making.worker import Worker
+from app.jobs.storage.index import final_event
+from app.jobs.storage.store import INDEX_FOLDER, JobStore
+from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event
 from diffusers_helper.files import given_path

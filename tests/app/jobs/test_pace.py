@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.jobs import pace
-from app.jobs.event_log import EventReader
 from app.jobs.pace import Pace, PaceBook, Work, estimate, pace_of, passes
 from app.jobs.service import JobService
+from app.jobs.storage.event_log import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs import recovery
-from app.jobs.event_log import append_event
 from app.jobs.job import TRANSITIONS, Job, JobState
-from app.jobs.recovery import TAKEN_OVER
 from app.jobs.service import JobService
-from app.jobs.state_log import StateLog
+from app.jobs.storage import recovery
+from app.jobs.storage.event_log import append_event
+from app.jobs.storage.recovery import TAKEN_OVER
+from app.jobs.storage.state_log import StateLog
 from diffusers_helper.events import (
     Cancelled,
     Failed,
@@ -37,7 +37,7 @@ HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
 @pytest.fixture
 def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    monkeypatch.setattr("app.jobs.worker._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
     studio = Studio(tmp_path)
     yield studio
     studio.service.stop()
@@ -94,7 +94,7 @@ def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, 
 def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
     studio.service.start()
     first, second = studio.submit("steps=2 at=1 fault=wait"), studio.submit("steps=1")
     studio.until(first, StepDone)
@@ -290,7 +290,7 @@ def test_a_job_that_fails_again_keeps_the_longer_video(studio: Studio) -> None:
 SUBMITTING = """
 import sys, time
 from pathlib import Path
-from app.jobs import store
+from app.jobs.storage import store
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, place = sys.argv[1:]

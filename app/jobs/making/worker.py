@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from app.jobs.engine_client import Engine, EngineDied
 from app.jobs.job import Job
-from app.jobs.patience import Patience
-from app.jobs.recovery import INTERRUPTED, salvage
-from app.jobs.state_log import change_by
-from app.jobs.store import JobStore
-from app.jobs.supervisor import Supervisor
-from app.jobs.trouble import TROUBLE, facts_of
+from app.jobs.making.engine_client import Engine, EngineDied
+from app.jobs.making.patience import Patience
+from app.jobs.making.supervisor import Supervisor
+from app.jobs.storage.recovery import INTERRUPTED, salvage
+from app.jobs.storage.state_log import change_by
+from app.jobs.storage.store import JobStore
+from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, Warned
 from diffusers_helper.failures import engine_died_event, failed_event
 from diffusers_helper.output.job_folder import JobFolder

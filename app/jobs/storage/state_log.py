@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from app.jobs.event_log import EventReader, cut_torn_line
 from app.jobs.job import TRANSITIONS, JobState
+from app.jobs.storage.event_log import EventReader, cut_torn_line
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
 from diffusers_helper.files import sync_folder
 from diffusers_helper.output.job_folder import JobFolder

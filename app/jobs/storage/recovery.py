@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from app.jobs.event_log import append_event, last_event
-from app.jobs.index import put
 from app.jobs.job import BEGUN
-from app.jobs.owner import is_locked, living_owners
-from app.jobs.state_log import StateLog, change_by
+from app.jobs.storage.event_log import append_event, last_event
+from app.jobs.storage.index import put
+from app.jobs.storage.owner import is_locked, living_owners
+from app.jobs.storage.state_log import StateLog, change_by
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
 from diffusers_helper.output.job_folder import JobFolder

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.jobs.event_log import EventReader, append_event, last_event
-from app.jobs.index import job_from_row, open_index, put
 from app.jobs.job import BEGUN, Job, JobState
-from app.jobs.owner import Lock, Owner, living_owners
-from app.jobs.recovery import recover, salvage, sweep
-from app.jobs.state_log import StateLog, change_by
-from app.jobs.trouble import TROUBLE, unwritable
+from app.jobs.storage.event_log import EventReader, append_event, last_event
+from app.jobs.storage.index import job_from_row, open_index, put
+from app.jobs.storage.owner import Lock, Owner, living_owners
+from app.jobs.storage.recovery import recover, salvage, sweep
+from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, Warned
 from diffusers_helper.files import given_path, sync_folder, write_atomic

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.jobs.event_log import EventReader, append_event
-from app.jobs.recovery import TAKEN_OVER
 from app.jobs.service import JobService
+from app.jobs.storage.event_log import EventReader, append_event
+from app.jobs.storage.recovery import TAKEN_OVER
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
@@ -83,7 +83,7 @@ def test_a_program_that_dies_later_is_noticed_too(
     adopt: bool, studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect a server to continue the job, and a program with a job of its own to leave it interrupted."""
-    monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
     studio.service.start(adopt=adopt)
     process, (running,) = run_program(studio, "fault=hang times=1")
     studio.until(studio.service.job(running), Warned)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
-from app.jobs.state_log import StateLog
+from app.jobs.storage.state_log import StateLog
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
