@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import shutil
 import sqlite3
 import threading
 import time
@@ -15,26 +14,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import BEGUN, Job, JobState
-from app.jobs.storage.event_log import EventReader, append_event, last_event
-from app.jobs.storage.index import job_from_row, open_index, put
-from app.jobs.storage.owner import Lock, Owner, living_owners
-from app.jobs.storage.recovery import recover, salvage, sweep
+from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
+from app.jobs.storage.event_log import EventReader, append_event
+from app.jobs.storage.index import agree, job_from_row, open_index, put
+from app.jobs.storage.locks import Lock, is_locked
+from app.jobs.storage.new_job import new_folder
+from app.jobs.storage.recovery import recover, sweep
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.trouble import TROUBLE, unwritable
+from app.jobs.storage.wishes import forget_wishes
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, Warned
-from diffusers_helper.files import given_path, sync_folder, write_atomic
-from diffusers_helper.output.job_folder import JobFolder, new_job_id
+from diffusers_helper.events import Event, Warned
+from diffusers_helper.files import given_path, sync_folder
+from diffusers_helper.machine.storage import is_storage_trouble
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 INDEX_FOLDER = ".longtake"
-RESUMED = "The job goes on; nothing that was finished is made again."
+MAKER = "maker"
+HELD = "held"
+_REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
 class JobStore:
-    """The jobs, for any thread. Several processes may open one folder; each makes only the jobs it owns.
+    """The jobs, for any thread. Several processes may open one folder; one of them computes.
 
     A change is on the disk, in the job's folder, before it is in the index and before anyone is told.
 
@@ -50,11 +54,14 @@ class JobStore:
         self._lock = threading.RLock()  # held while writing
         self._reading = threading.Lock()
         self._file = self.outputs / INDEX_FOLDER / "jobs.sqlite3"
-        self._owner: Owner | None = None
+        self._lead: Lock | None = None  # held by the process that computes
+        self._own: set[str] = set()  # the jobs that this process has handed in or resumed
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process makes now
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            if not self.outputs.exists():
+                self.outputs.mkdir(parents=True)
+                sync_folder(self.outputs.parent)
             self._open()
         except (OSError, sqlite3.OperationalError) as error:
             raise unwritable(outputs, error) from error
@@ -66,32 +73,75 @@ class JobStore:
             self._reader = sqlite3.connect(self._file, check_same_thread=False)
             self._reader.row_factory = sqlite3.Row
         self._identity = _identity(self._file)
-        if self._owner is not None:  # its file was removed with the index
-            self._owner.release()
-            self._owner = Owner(self._owners, self._owner.name)
 
-    @property
-    def _owners(self) -> Path:
-        return self._file.parent / "owners"
+    def lead(self, *, adopt: bool) -> bool:
+        """Return whether this process is the one that computes, which it becomes if no other one is.
 
-    def _mine(self) -> str:
-        """Return the name of this process as an owner of jobs. Call it with the index locked."""
-        if self._owner is None:
-            self._owner = Owner(self._owners)
-        return self._owner.name
+        Whoever becomes it first tidies up after the process before it.
+
+        Args:
+            adopt: Whether it takes all jobs, and not only its own.
+        """
+        with self._lock:
+            if self._lead is not None and self._lead.holds():
+                return True
+            self.give_up_lead()
+            if _identity(self._file) != self._identity:
+                self._reopen()
+            try:
+                lock = Lock(self._file.parent / MAKER)
+            except BlockingIOError:
+                return False
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(lock.release)
+                with self.transaction():
+                    sweep(self.outputs, self._file.parent)
+                    self.recover(adopt=adopt)
+                on_failure.pop_all()
+            self._lead = lock
+            return True
+
+    def has_leader(self) -> bool:
+        """Return whether any process computes."""
+        return is_locked(self._file.parent / MAKER)
+
+    def rebuild(self) -> None:
+        """Read all folders anew into the index."""
+        with self.transaction() as database:
+            database.execute("DELETE FROM jobs")
+            agree(database, self.outputs)
+
+    def give_up_lead(self) -> None:
+        """Let another process compute."""
+        with self._lock:
+            if self._lead is not None:
+                self._lead.release()
+                self._lead = None
 
     def release(self) -> None:
-        """Give up this process's jobs; those that are not over wait for the next process that adopts them."""
+        """Give up the lead and the jobs at hand, which wait for the next process that leads."""
         with self._lock:
             for lock in self._locks.values():
                 lock.release()
             self._locks.clear()
-            if self._owner is not None:
-                self._owner.release()
-                self._owner = None
+            self.give_up_lead()
+
+    def own(self, job_id: str) -> None:
+        """Let this process make a job even if it does not adopt all jobs."""
+        self._own.add(job_id)
+
+    def has_own(self) -> bool:
+        """Return whether a job of this process waits to be made, or to be taken over."""
+        states = "('queued', 'running', 'waiting', 'interrupted')"
+        return any(job in self._own for (job,) in self.select(f"WHERE state IN {states}", what="id"))
+
+    @property
+    def held(self) -> Path:
+        """Return the file that says, while it exists, that no job may begin; it names the paused ones."""
+        return self._file.parent / HELD
 
     def add(self, request: GenerationRequest, picture: bytes) -> Job:
-        """Put a new job at the end of this process's queue. Its folder appears whole or not at all.
+        """Put a new job at the end of the queue. Its folder appears whole or not at all.
 
         Args:
             request: The settings of the video.
@@ -100,57 +150,69 @@ class JobStore:
         Raises:
             OSError, sqlite3.Error: If it cannot be written; then there is no job.
         """
-        with self._transaction() as database, contextlib.ExitStack() as on_failure:
-            folder = JobFolder(self.outputs / new_job_id())
-            while folder.path.exists():  # two jobs of the same second drew the same number
-                folder = JobFolder(self.outputs / new_job_id())
-            new = JobFolder(self.outputs / f".{folder.job}.{self._mine()}.tmp")
-            on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
-            new.path.mkdir()
-            write_atomic(new.input, picture)
-            request = replace(request, image=str(folder.input))
-            write_atomic(new.request, request.to_json().encode() + b"\n")
-            StateLog(new).start(created=time.time(), place=self._last_place(database), owner=self._mine())
-            on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
-            new.path.rename(folder.path)
-            sync_folder(self.outputs)
+        with (
+            self.transaction() as database,
+            new_folder(self.outputs, request, picture, self.last_place()) as folder,
+        ):
             row = put(database, folder)
-            on_failure.pop_all()
+        self.own(folder.job)
         return job_from_row(self.outputs, row)
 
-    @staticmethod
-    def _last_place(database: sqlite3.Connection) -> float:
-        """Return the place at the end of the queue: the time, or a later one if the clock was set back."""
-        (last,) = database.execute("SELECT max(place) FROM jobs").fetchone()
-        return max(time.time(), (last or 0.0) + 1e-6)
+    def last_place(self) -> float:
+        """Return the place at the end of the queue: the time, or a second after the last one."""
+        ((last,),) = self.select("", what="max(place)")
+        return max(time.time(), (last or 0.0) + 1.0)  # the room between two serves those that are moved there
 
-    def claim(self) -> Job | None:
-        """Mark the first queued job of this process as running and return it; None if there is none."""
+    def claim(self, *, adopt: bool) -> Job | None:
+        """Mark the first queued job as running and return it; None if there is none.
+
+        Args:
+            adopt: Whether to take any job, and not only one of this process.
+        """
         self._write_held()
-        with self._transaction() as database:
-            queued = "SELECT id FROM jobs WHERE state = 'queued' AND owner = ? ORDER BY place, id"
-            for row in database.execute(queued, (self._mine(),)).fetchall():
-                folder = self._folder(row["id"])
-                if not folder.path.exists():
-                    self._bury(database, row["id"])
+        if _identity(self._file) == self._identity and not self.select("WHERE state = 'queued' LIMIT 1"):
+            return None
+        with self.transaction() as database:
+            if self.held.exists():
+                return None
+            queued = "SELECT id FROM jobs WHERE state = 'queued' ORDER BY place, id"
+            for row in database.execute(queued).fetchall():
+                if not (adopt or row["id"] in self._own):
                     continue
-                log = StateLog(folder)
-                facts = log.read()
-                lock = None
-                if facts["state"] == "queued" and facts["owner"] == self._mine():
-                    with contextlib.suppress(BlockingIOError):
-                        lock = Lock(log.path)
-                if lock is not None:
-                    try:
-                        log.enter("running", started=facts["started"] or time.time(), ended=None, message="")
-                        self._locks[folder.job] = lock
-                    except OSError:
-                        lock.release()
+                folder = self.folder(row["id"])
+                if not folder.path.exists():
+                    self._bury(database, row["id"], *_REMOVED)
+                    continue
+                try:
+                    is_taken = self._take(folder)
+                    made = put(database, folder)
+                except (OSError, ValueError) as error:
+                    if isinstance(error, OSError) and is_storage_trouble(error):
                         raise
-                made = put(database, folder)
-                if lock is not None:
+                    words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
+                    self._bury(database, row["id"], words, "Mend the folder, and let the job go on.")
+                    continue
+                if is_taken:
                     return job_from_row(self.outputs, made)
         return None
+
+    def _take(self, folder: JobFolder) -> bool:
+        """Lock a queued job and mark it as running; return False if another process makes it."""
+        log = StateLog(folder)
+        facts = log.read()
+        if facts["state"] != "queued":
+            return False
+        try:
+            lock = Lock(log.path)
+        except BlockingIOError:
+            return False
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(lock.release)
+            started = facts["started"] or time.time()
+            log.enter("running", reason="It is its turn.", started=started, ended=None, message="", remedy="")
+            on_failure.pop_all()
+        self._locks[folder.job] = lock
+        return True
 
     def let_go(self, job_id: str) -> None:
         """Record that this process no longer makes a job."""
@@ -158,84 +220,39 @@ class JobStore:
             if lock := self._locks.pop(job_id, None):
                 lock.release()
 
-    def cancel_queued(self, job_id: str) -> bool:
-        """End a job that nobody makes now; return False if somebody does, or it is over or unknown."""
-        with self._transaction() as database:
-            folder = self._folder(job_id)
-            if not folder.request.exists():
-                return False
-            log = StateLog(folder)
-            if log.read()["state"] not in ("queued", "interrupted"):
-                return False
-            last = last_event(folder.events)
-            video, frames = salvage(folder)  # an earlier program may have worked on it
-            end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
-            state, facts = change_by(end, folder.path) or ("cancelled", {})
-            log.enter(state, **facts)
-            put(database, folder)
-        with contextlib.suppress(OSError):  # whoever follows the job finds its end in the index
-            append_event(folder.events, end)
-        return True
-
-    def resume(self, job_id: str) -> Job:
-        """Put a job that was interrupted, has failed or was cancelled at the end of this process's queue.
-
-        Returns:
-            The job; a finished one stays as it is.
-
-        Raises:
-            InputError: If there is no such job, or if a running program makes it or will make it.
-            OSError, sqlite3.Error: If it cannot be written.
-        """
-        self.recover(adopt=False)
-        with self._transaction() as database:
-            job = self.job(job_id)
-            is_abandoned = job.state == "queued" and job.owner not in living_owners(self._owners)
-            if not (job.is_resumable or is_abandoned):
-                if job.state == "finished" or job.owner == self._mine():
-                    return job
-                raise InputError(
-                    f"job {job_id} is {job.state} in another program; expected one that is over.",
-                    "Follow it there.",
-                )
-            folder = self._folder(job_id)
-            StateLog(folder).enter(
-                "queued", owner=self._mine(), place=self._last_place(database), ended=None, message="",
-                remedy="", ending=False, deaths=0, death="",
-            )  # fmt: skip
-            row = put(database, folder)
-            last = last_event(folder.events)
-            self.note(job_id, last.time if last else 0.0, RESUMED)
-        return job_from_row(self.outputs, row)
-
-    def enter(self, job_id: str, state: JobState, **facts: Any) -> None:
+    def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
         """Write a job's state, to its folder and then to the index.
 
         Raises:
             OSError, sqlite3.Error: If it cannot be written, as on a full disk.
         """
-        with self._transaction() as database:
-            folder = self._folder(job_id)
-            StateLog(folder).enter(state, **facts)
-            put(database, folder)
+        with self.transaction() as database:
+            folder = self.folder(job_id)
+            StateLog(folder).enter(state, reason=reason, **facts)
+            if state not in (*BEGUN, "interrupted"):
+                forget_wishes(folder)
+            return job_from_row(self.outputs, put(database, folder))
 
-    def mark_ending(self, job_id: str) -> None:
-        """Record that a person wants a running job to end, even if this process dies first."""
-        with contextlib.suppress(*TROUBLE), self._transaction() as database:
-            log = StateLog(self._folder(job_id))
-            state = log.read()["state"]
-            if state in BEGUN:
-                log.enter(state, ending=True)
-                put(database, self._folder(job_id))
+    def add_facts(self, job_id: str, **facts: Any) -> Job:
+        """Write facts of a job that leave its state alone, to its folder and then to the index."""
+        with self.transaction() as database:
+            StateLog(self.folder(job_id)).add(**facts)
+            return job_from_row(self.outputs, put(database, self.folder(job_id)))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
         """Remember a state that cannot be written yet; it holds within this process.
+
+        The folder may take it even now, as where only the index is locked.
 
         Returns:
             Whether the state or its facts are new.
         """
         held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
-        return held != self._held[job_id]
+        is_new = held != self._held[job_id]
+        if is_new and state in BEGUN and job_id in self._locks:
+            with contextlib.suppress(*TROUBLE, ValueError):
+                StateLog(self.folder(job_id)).enter(state, **facts)
+        return is_new
 
     def unhold(self, job_id: str) -> None:
         """Forget a remembered state, since a later one was written."""
@@ -243,7 +260,7 @@ class JobStore:
 
     def note(self, job_id: str, seconds: float, text: str) -> None:
         """Write a warning for a person into a job's log, dated `seconds` after the job began."""
-        append_event(self._folder(job_id).events, Warned(job=job_id, time=seconds, message=text))
+        append_event(self.folder(job_id).events, Warned(job=job_id, time=seconds, message=text))
 
     def record(self, event: Event) -> None:
         """Write the state that an event brings, and then the event to its job's log.
@@ -253,63 +270,53 @@ class JobStore:
         Raises:
             OSError, sqlite3.Error: If it cannot be written, as on a full disk.
         """
-        folder = self._folder(event.job)
+        folder = self.folder(event.job)
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
-                with self._transaction() as database:
-                    self._bury(database, event.job)
+                with self.transaction() as database:
+                    self._bury(database, event.job, *_REMOVED)
                 return
+            _sync_video(event, folder)
             self.enter(event.job, change[0], **change[1])
         append_event(folder.events, event)
 
     def is_removed(self, job_id: str) -> bool:
         """Return whether somebody removed a job's folder while the outputs folder still exists."""
-        return _identity(self._file) == self._identity and not self._folder(job_id).path.exists()
+        return _identity(self._file) == self._identity and not self.folder(job_id).path.exists()
 
-    def _bury(self, database: sqlite3.Connection, job_id: str) -> None:
-        """Mark a job whose folder is gone as failed in the index, which alone still knows it."""
+    def _bury(self, database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
+        """Mark a job whose folder cannot be used as failed in the index, where alone that can be written."""
         database.execute(
             "UPDATE jobs SET state = 'failed', ended = ?, message = ?, remedy = ? WHERE id = ?",
-            (time.time(), "The job's folder was removed.", "Start the job again.", job_id),
+            (time.time(), message, remedy, job_id),
         )
 
     def job(self, job_id: str) -> Job:
         """Return a job.
 
         Raises:
-            InputError: If there is none of that id.
+            NoSuchJob: If there is none of that id.
         """
-        rows = self._select("WHERE id = ?", job_id)
+        rows = self.select("WHERE id = ?", job_id)
         if not rows:
-            raise InputError(f"job is {job_id!r}; expected the id of a job here.", "Choose one of the list.")
+            raise NoSuchJob(job_id)
         return self._as_known(job_from_row(self.outputs, rows[0]))
 
-    def jobs(self, limit: int = 50) -> list[Job]:
-        """Return the last jobs, newest first."""
-        return self._readable(self._select("ORDER BY place DESC LIMIT ?", limit))
-
-    def open_jobs(self) -> list[Job]:
-        """Return the jobs that are queued, running or waiting, in their order."""
-        rows = self._select("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
-        return [job for job in self._readable(rows) if job.state in ("queued", *BEGUN)]
-
-    def finished_jobs(self, limit: int) -> list[Job]:
-        """Return the last jobs that were finished, newest first."""
-        return self._readable(self._select("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit))
-
-    def _select(self, condition: str, *values: object) -> list[sqlite3.Row]:
-        # Reading has its own connection, so that a program that locks the index for writing does not stop it.
-        with self._reading:
-            return self._reader.execute(f"SELECT * FROM jobs {condition}", values).fetchall()
-
-    def _readable(self, rows: list[sqlite3.Row]) -> list[Job]:
+    def jobs(self, condition: str, *values: object) -> list[Job]:
+        """Return the jobs that a condition in SQL selects; those of another version are left out."""
         found: list[Job] = []
-        for row in rows:
+        for row in self.select(condition, *values):
             try:
                 found.append(self._as_known(job_from_row(self.outputs, row)))
             except InputError as error:  # the job is of another version, with other settings
                 _log.warning("Job %s is left out: %s", row["id"], error)
         return found
+
+    def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
+        """Return the rows of the index that a condition in SQL selects."""
+        # Reading has its own connection, so that a program that locks the index for writing does not stop it.
+        with self._reading:
+            return self._reader.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
 
     def _as_known(self, job: Job) -> Job:
         """Return the job with the changes that could not be written yet."""
@@ -321,30 +328,18 @@ class JobStore:
             facts["video"] = job.folder / facts["video"]
         return replace(job, **facts)
 
-    def jobs_before(self, job_id: str) -> int:
-        """Return how many jobs its process must end before it begins this one; 0 if it is not queued."""
-        with self._reading:
-            (count,) = self._reader.execute(
-                "SELECT count(*) FROM jobs AS other JOIN jobs AS this USING (owner) "
-                "WHERE this.id = ? AND this.state = 'queued' AND "
-                "(other.state IN ('running', 'waiting') "
-                "OR other.state = 'queued' AND other.place < this.place)",
-                (job_id,),
-            ).fetchone()
-        return count
-
     def events(self, job_id: str) -> EventReader:
         """Return a reader of the job's log, from its beginning."""
-        return EventReader(self._folder(job_id).events)
+        return EventReader(self.folder(job_id).events)
 
     def recover(self, *, adopt: bool) -> None:
-        """Recover the jobs of processes that are gone; with `adopt`, this process makes them.
+        """Recover the jobs of processes that are gone, and queue all of them, or this process's own.
 
         Also writes the final states that could not be written before.
         """
         self._write_held()
-        with self._transaction() as database:
-            recover(database, self.outputs, self._owners, self._mine(), adopt=adopt)
+        with self.transaction() as database:
+            recover(database, self.outputs, lambda job_id: adopt or job_id in self._own)
 
     def _write_held(self) -> None:
         for job_id, held in list(self._held.items()):
@@ -352,16 +347,12 @@ class JobStore:
                 self.enter(job_id, **held)
                 self.unhold(job_id)
 
-    def sweep(self) -> None:
-        """Remove the unfinished files of processes that are gone."""
-        with self._transaction():
-            sweep(self.outputs, self._owners, self._mine())
-
-    def _folder(self, job_id: str) -> JobFolder:
+    def folder(self, job_id: str) -> JobFolder:
+        """Return a job's folder, which need not exist."""
         return JobFolder(self.outputs / job_id)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
+    def transaction(self) -> Generator[sqlite3.Connection, None, None]:
         """Exclude other threads and processes; the index gets all changes of the block or none."""
         with self._lock:
             if self._database.in_transaction:  # a caller has opened it
@@ -383,10 +374,18 @@ class JobStore:
 
     def _reopen(self) -> None:
         """Rebuild an index that somebody has removed, unless the whole folder is missing."""
-        if not self.outputs.is_dir() or any(not self._folder(job).path.exists() for job in self._locks):
+        if not self.outputs.is_dir() or any(not self.folder(job).path.exists() for job in self._locks):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.outputs))
         self._database.close()
         self._open()
+
+
+def _sync_video(event: Event, folder: JobFolder) -> None:
+    """Make sure that the name of the video that an event tells of is on the disk."""
+    if video := getattr(event, "video", None):
+        for path in {folder.path, Path(video).parent}:
+            with contextlib.suppress(FileNotFoundError):
+                sync_folder(path)
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

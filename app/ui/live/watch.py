@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.jobs.job import Job
+from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
 from app.ui.live.job import LiveJob
 from diffusers_helper.errors import LongtakeError
@@ -52,6 +52,8 @@ def watch(service: JobService) -> Iterator[Scene]:
             live = LiveJob(job)
             try:
                 yield from _watch_job(service, live)
+            except NoSuchJob:  # a person removed it
+                live = None
             except LongtakeError:  # the service was stopped, and the server ends with it
                 return
 
