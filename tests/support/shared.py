@@ -7,16 +7,14 @@ from pathlib import Path
 from app.jobs.job import Job
 from app.jobs.making.patience import Patience
 from app.jobs.service import JobService
-from diffusers_helper.events import Event, Finished, SectionFinished
+from diffusers_helper.events import Event
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import nth, wait_until, write_picture
 from tests.support.staged_engine import StagedEngine
 
-SECTIONS_OF_3_SECONDS = 3
-
 
 class Sharing:
-    """An outputs folder, and the services that work on it. Each is like a process, since locks tell them apart."""
+    """An outputs folder and its services, which are like processes to each other, as locks are theirs alone."""
 
     def __init__(self, folder: Path) -> None:
         self.outputs = folder / "outputs"

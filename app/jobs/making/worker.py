@@ -157,6 +157,8 @@ class Worker:
     def _take_lead(self) -> bool:
         """Return whether this process makes the jobs, which it does from now on if no other one does."""
         wants = self._adopts or self._store.has_own()
+        if not wants:
+            self._store.give_up_lead()
         leads = wants and self._store.lead(adopt=self._adopts)
         if self.is_follower and leads:
             _log.info("The process that made the jobs has ended; this one makes them now.")
