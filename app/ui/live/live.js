@@ -13,6 +13,7 @@ const ENDS = {
   finished: { short: 'Done', sentence: 'The video is finished' },
   cancelled: { short: 'Ended', sentence: 'The video was ended' },
   interrupted: { short: 'Interrupted', sentence: 'The video was interrupted' },
+  paused: { short: 'Paused', sentence: 'The video is paused' },
   failed: { short: 'Failed', sentence: 'The video has failed' },
 };
 let isStageWanted = false; // whether a person has started a job that is not shown yet

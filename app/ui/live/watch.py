@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.jobs.job import Job
+from app.jobs.job import Job, NoSuchJob
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
 from app.ui.live.job import LiveJob
@@ -54,6 +54,8 @@ def watch(service: JobService) -> Iterator[Scene]:
             try:
                 live = LiveJob(job, None if job.is_over else paces.pace(job.request.model))
                 yield from _watch_job(service, live)
+            except NoSuchJob:  # a person removed it
+                live = None
             except LongtakeError:  # the service was stopped, and the server ends with it
                 return
 

@@ -14,7 +14,7 @@ from diffusers_helper.units import duration
 
 _OVER = {
     "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
-    "waiting": "Waiting for the disk or the folder",
+    "waiting": "Waiting for the disk or the folder", "paused": "Paused",
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def remark(live: LiveJob) -> str:
     """Return the few words that stand beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
-    if live.state in ("waiting", "interrupted"):
+    if live.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:
         return _outcome(live)

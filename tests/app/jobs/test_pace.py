@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.jobs.event_log import EventReader
 from app.jobs.pace import Pace, PaceBook, Work, pace_of, passes, usual
 from app.jobs.service import JobService
+from app.jobs.storage.event_log import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.packing import MODES, SectionPlan, plan_sections
 from diffusers_helper.request import GenerationRequest
