@@ -1,8 +1,8 @@
 """The ladder of 3D convolutions: one decision per case which rung computes it, made once and remembered.
 
-The first rung is the plain call. A rung is left after a recognised error, because it has ended a process, or
-because a measurement says that another one is faster; it is never left after an unknown error. The caller
-supplies the function that recognises errors.
+The first rung is the plain call. A rung is left after a recognised error, because it has ended a process here
+or in convolutions like this one, or because a measurement says that another one is faster; it is never left
+after an unknown error. The caller supplies the function that recognises errors.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class ConvLadder:
         attempts: Number of calls, by rung.
         successes: Number of calls that gave a result, by rung.
         left: Recognised errors of this process, by case and rung.
+        avoided: Rungs that were not tried for a case, as they are suspected of ending the process.
 
     Args:
         routes: The known routes, and the place for new ones.
@@ -101,6 +102,7 @@ class ConvLadder:
         self.attempts: Counter[str] = Counter()
         self.successes: Counter[str] = Counter()
         self.left: dict[tuple[ConvCase, str], str] = {}
+        self.avoided: set[tuple[ConvCase, str]] = set()
 
     def conv3d(
         self, x: Tensor, weight: Tensor, bias: Tensor | None,
@@ -212,8 +214,20 @@ class ConvLadder:
         alive = [rung for rung in able if rung.name not in route.deadly]
         # If every rung has failed once, they are tried again rather than given up.
         working = [rung for rung in alive if rung.name not in route.failed]
-        chosen = [rung for rung in working if rung.name == route.rung]
-        return chosen + [rung for rung in working if rung not in chosen] or alive or able
+        trusted = self._trusted(case, working)
+        chosen = [rung for rung in trusted if rung.name == route.rung]
+        return chosen + [rung for rung in trusted if rung not in chosen] or working or alive or able
+
+    def _trusted(self, case: ConvCase, rungs: list[Rung]) -> list[Rung]:
+        """Return the rungs that are not suspected of ending the process at a case where they never worked."""
+        suspects = self._routes.suspects(case)
+        doubtful = [
+            rung for rung in rungs if rung.name in suspects and not self._is_known_to_work(case, rung)
+        ]
+        for rung in doubtful:
+            _log.info("rung %s is not tried for %s (%s)", rung.name, case, suspects[rung.name])
+            self.avoided.add((case, rung.name))
+        return [rung for rung in rungs if rung not in doubtful]
 
     def _kind(self, error: RuntimeError, device: torch.device) -> ErrorKind | None:
         """Return the kind of an error that another rung may avoid, or None for all others."""

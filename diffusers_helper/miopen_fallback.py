@@ -142,7 +142,7 @@ class MIOpenFallbackHandler:
     def statistics(self) -> str:
         """Return in lines what happened since the process started; "" if the first rung did everything."""
         ladder = self.ladder
-        if ladder is None or not (ladder.left or self.cpu_attempts):
+        if ladder is None or not (ladder.left or ladder.avoided or self.cpu_attempts):
             return ""
         lines = [
             "=== MIOpen Fallback Statistics ===",
@@ -152,6 +152,8 @@ class MIOpenFallbackHandler:
             errors = [reason for (_, rung), reason in ladder.left.items() if rung == name]
             if errors:
                 lines.append(f"{name} left for {len(errors)} shapes, last because of: {errors[-1]}")
+            if avoided := sum(rung == name for _, rung in ladder.avoided):
+                lines.append(f"{name} avoided for {avoided} shapes, as it ended processes at others")
             if name not in ("miopen", "cpu") and ladder.attempts[name]:
                 lines.append(f"{name} attempts: {ladder.attempts[name]}, successes: {ladder.successes[name]}")
         return "\n".join([*lines, "=" * 35])

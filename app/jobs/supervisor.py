@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 # The allowed deaths that the engine caused itself since the last finished section, and the allowed deaths at
 # the same point by a kill from outside, which says nothing about the work.
 _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
-# The allowed deaths that exclude one way of computing one convolution for good.
-_MOST_CHARGED = 12
+# The allowed deaths that exclude a way of computing convolutions. After three of them the ways at fault are
+# avoided everywhere, so that more deaths need one more faulty way each.
+_MOST_CHARGED = 7
 _CANCEL_SECONDS = 30.0  # seconds for a cancelled engine to end by itself, unless a step takes longer
 _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
