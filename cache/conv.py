@@ -1,4 +1,4 @@
-"""The ladder of 3D convolutions: one decision per case which rung computes it, made once and remembered.
+"""The ladder of convolutions: one decision per case which rung computes it, made once and remembered.
 
 The first rung is the plain call. A rung is left after a recognised error, because it has ended a process here
 or in convolutions like this one, or because a measurement says that another one is faster; it is never left
@@ -17,9 +17,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from cache.conv_routes import ConvCase, RouteStore, Triple, shorten
-from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, Rung
+from cache.conv_calls import Sizes, understood
+from cache.conv_routes import ConvCase, RouteStore, shorten
+from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ def case_of(x: Tensor, conv: Convolution) -> ConvCase:
     shapes = tuple(x.shape), tuple(conv.weight.shape)
     return ConvCase(
         card.arch, card.rocm, card.torch, dtype, *shapes,
-        conv.stride, conv.padding, conv.dilation, conv.groups,
+        conv.stride, conv.padding, conv.dilation, conv.groups, isinstance(conv, FlatConvolution),
     )  # fmt: skip
 
 
@@ -105,18 +107,38 @@ class ConvLadder:
         self.avoided: set[tuple[ConvCase, str]] = set()
 
     def conv3d(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None,
-        stride: Triple, padding: Triple, dilation: Triple, groups: int,
+        self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
         """Compute what `torch.nn.functional.conv3d` computes.
 
         Raises:
             RuntimeError: The rung's own error, if it is unknown or no rung is left to try.
         """
-        conv = Convolution(weight, bias, stride, padding, dilation, groups)
-        if x.dim() != 5 or weight.dim() != 5:  # without a batch, or a mistake that torch explains
-            return conv(x)
-        key = (x.device, x.dtype, x.shape, weight.shape, stride, padding, dilation, groups)
+        known = understood(input, weight, bias, stride, padding, dilation, groups)
+        if known is None:
+            return functional.conv3d(input, weight, bias, stride, padding, dilation, groups)  # pyright: ignore
+        return self._compute(*known)
+
+    def conv2d(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """Compute what `torch.nn.functional.conv2d` computes.
+
+        Raises:
+            RuntimeError: The rung's own error, if it is unknown or no rung is left to try.
+        """
+        known = understood(input, weight, bias, stride, padding, dilation, groups)
+        if known is None:
+            return functional.conv2d(input, weight, bias, stride, padding, dilation, groups)  # pyright: ignore
+        return self._compute(*known).squeeze(2)
+
+    def _compute(self, x: Tensor, conv: Convolution) -> Tensor:
+        key = (
+            x.device, x.dtype, x.shape, type(conv), conv.weight.shape,
+            conv.stride, conv.padding, conv.dilation, conv.groups,
+        )  # fmt: skip
         rung = self._settled.get(key)
         if rung is None:
             return self._climb(key, x, conv)

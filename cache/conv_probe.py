@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cache.conv import ErrorKind
 from cache.conv_routes import ConvCase, Route, RouteStore
-from cache.conv_rungs import RUNGS, Convolution, Rung, output_shape, window_of
+from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, output_shape, window_of
 
 MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 9, 0.08
 # A rung that takes this many times as long as the fastest is not timed again after its second run.
@@ -181,7 +181,8 @@ class _Inputs:
         self.x = random(*case.shape)
         weight = random(*case.weight) / math.sqrt(math.prod(case.weight[1:]))
         bias = random(case.weight[0])
-        self.conv = Convolution(weight, bias, case.stride, case.padding, case.dilation, case.groups)
+        kind = FlatConvolution if case.is_flat else Convolution
+        self.conv = kind(weight, bias, case.stride, case.padding, case.dilation, case.groups)
         self.shape = output_shape(case.shape, case.weight, case)
         self.expected = [(box, self._on_cpu(box)) for box in self._boxes()]
 

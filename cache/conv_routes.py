@@ -47,6 +47,7 @@ class ConvCase:
         dtype: torch's name for it, `bfloat16`.
         shape: (B, C, T, H, W) of the input.
         weight: (O, C / groups, kT, kH, kW).
+        is_flat: Whether it is a 2D convolution, whose sizes are those of one frame.
     """
 
     arch: str
@@ -59,6 +60,7 @@ class ConvCase:
     padding: Triple
     dilation: Triple
     groups: int
+    is_flat: bool = False
 
     def __str__(self) -> str:
         """Return one line that `from_text` can read; it is the key in the file."""
@@ -67,7 +69,8 @@ class ConvCase:
         shapes = " ".join(
             f"{name}={'x'.join(map(str, size))}" for name, size in zip(names, sizes, strict=True)
         )
-        return f"{self.arch} rocm={self.rocm} torch={self.torch} {self.dtype} {shapes} groups={self.groups}"
+        start = f"{self.arch} rocm={self.rocm} torch={self.torch} {self.dtype}"
+        return f"{start} {shapes} groups={self.groups}{_FLAT if self.is_flat else ''}"
 
     @property
     def software(self) -> tuple[str, str]:
@@ -77,7 +80,7 @@ class ConvCase:
     @property
     def kind(self) -> tuple[object, ...]:
         """Return what siblings have in common: the kernel's size, its stride and the dtype."""
-        return self.weight[2:], self.stride, self.dtype
+        return self.is_flat, self.weight[2:], self.stride, self.dtype
 
     @property
     def positions(self) -> int:
@@ -94,16 +97,18 @@ class ConvCase:
         match = _CASE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:200]!r} names no convolution; expected a text like {_EXAMPLE!r}.")
-        arch, rocm, torch, dtype, *sizes, groups = match.groups()
+        arch, rocm, torch, dtype, *sizes, groups, flat = match.groups()
         shape, weight, *rest = (tuple(map(int, size.split("x"))) for size in sizes)
         stride, padding, dilation = cast(list[Triple], rest)
-        return cls(arch, rocm, torch, dtype, shape, weight, stride, padding, dilation, int(groups))
+        is_flat = flat is not None
+        return cls(arch, rocm, torch, dtype, shape, weight, stride, padding, dilation, int(groups), is_flat)
 
 
+_FLAT = " conv2d"
 _SIZES_5, _SIZES_3 = r"(\d+(?:x\d+){4})", r"(\d+(?:x\d+){2})"
 _CASE = re.compile(
     rf"([\w.-]+) rocm=(\S+) torch=(\S+) (\w+) x={_SIZES_5} w={_SIZES_5} "
-    rf"stride={_SIZES_3} pad={_SIZES_3} dilation={_SIZES_3} groups=(\d+)"
+    rf"stride={_SIZES_3} pad={_SIZES_3} dilation={_SIZES_3} groups=(\d+)({_FLAT})?"
 )
 _EXAMPLE = (
     "gfx1100 rocm=7.2 torch=2.13.0 float16 x=1x16x5x64x64 w=16x16x3x3x3 "
