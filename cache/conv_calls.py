@@ -45,8 +45,10 @@ def understood(
         return x, Convolution(
             weight, bias, cast(Triple, steps), cast(Triple, zeros), cast(Triple, spread), groups
         )
-    sizes = (cast(Triple, (first, *rest)) for first, rest in ((1, steps), (0, zeros), (1, spread)))
-    return x.unsqueeze(2), FlatConvolution(weight.unsqueeze(2), bias, *sizes, groups)
+    in_frames = [cast(Triple, (first, *rest)) for first, rest in ((1, steps), (0, zeros), (1, spread))]
+    return x.unsqueeze(2), FlatConvolution(
+        weight.unsqueeze(2), bias, in_frames[0], in_frames[1], in_frames[2], groups
+    )
 
 
 def _each(sizes: Sizes, count: int) -> tuple[int, ...]:

@@ -210,7 +210,7 @@ class _OwnForward(_Served):
         self._conv, self._name, self._is_named = weakref.ref(conv), name, False
 
     def __call__(self, *call: Any, **named: Any) -> Any:
-        conv = self._conv()
+        conv: Any = self._conv()
         with _convolutions_by(self.ladder) as asked:
             result = (
                 type(conv).forward(conv, *call, **named)
