@@ -44,7 +44,7 @@ export function tellCrop() {
   placeCrop();
 }
 
-// The button's own text names it; Gradio's label differs from the visible text.
+// The button's own text names it; Gradio's label differs from the visible text, and comes back with each translation.
 function nameUpload() {
   document.querySelector('#set-image .upload-container[aria-label]')?.removeAttribute('aria-label');
 }
@@ -59,7 +59,7 @@ export function watchPicture() {
     const image = shownPicture();
     if (image && !image.complete) image.addEventListener('load', placeCrop, { once: true });
     placeCrop();
-  }).observe(whole, { childList: true, subtree: true, attributeFilter: ['src'] });
+  }).observe(whole, { childList: true, subtree: true, attributeFilter: ['src', 'aria-label'] });
   nameUpload();
   // A picture that browsers cannot show, such as a TIFF, may still be used; the server says which cannot.
   whole.addEventListener('load', () => {
