@@ -79,14 +79,9 @@ class MemoryPlans:
         *,
         overflowed: bool = False,
     ) -> None:
-        """Make the first plan, with what earlier jobs have learned.
+        """Make the first plan, with what earlier jobs have learned; the model need not be loaded.
 
         Args:
-            request: The settings of the video.
-            models: The request's model, which need not be loaded.
-            height: The video's height in pixels.
-            width: The video's width in pixels.
-            local: The settings of this machine.
             overflowed: Whether the VAE is known to overflow in this job.
 
         Raises:
@@ -114,7 +109,6 @@ class MemoryPlans:
 
     @property
     def plan(self) -> JobPlan:
-        """Return the plan in force."""
         return self._ladder.plan
 
     @property
@@ -189,9 +183,6 @@ class JobMemory:
         """Prepare the device; nothing is loaded.
 
         Args:
-            plans: The plans of the job.
-            models: The job's model.
-            folder: The folder for the record of the stages, and for the note that the VAE has overflowed.
             cancel: The token that ends a stage between two blocks of its network.
             on_stage: Called with each stage as it begins, and with the section's number.
             warn: Called with each sentence that a person should know.
@@ -211,9 +202,7 @@ class JobMemory:
         self.store.flush(WORKER_START)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
         with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
             self.save()
         self.store.clear()
@@ -228,7 +217,6 @@ class JobMemory:
 
         Args:
             stage: "text", "text_2", "vision" or "sample".
-            work: A function of the network.
             section: The number of the section, None before the first.
 
         Raises:
@@ -254,12 +242,10 @@ class JobMemory:
 
     @property
     def vae(self) -> nn.Module:
-        """Return the model's VAE."""
         return self._models.part("vae")
 
     @property
     def device(self) -> Device:
-        """Return the device that computes."""
         return self.store.device
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:

@@ -25,7 +25,7 @@ from app.jobs.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, Warned
 from diffusers_helper.files import given_path, sync_folder, write_atomic
-from diffusers_helper.output.job_folder import JobFolder, new_job_id
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
@@ -101,9 +101,7 @@ class JobStore:
             OSError, sqlite3.Error: If it cannot be written; then there is no job.
         """
         with self._transaction() as database, contextlib.ExitStack() as on_failure:
-            folder = JobFolder(self.outputs / new_job_id())
-            while folder.path.exists():  # two jobs of the same second drew the same number
-                folder = JobFolder(self.outputs / new_job_id())
+            folder = JobFolder.new(self.outputs)
             new = JobFolder(self.outputs / f".{folder.job}.{self._mine()}.tmp")
             on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
             new.path.mkdir()

@@ -119,7 +119,7 @@ def demands_for(
         width,
         tile_steps(profile.vae_tile.value, request.vae_tile),
         text=longest_text(request, info),
-        texts=len(_texts(request)),
+        texts=len(request.texts),
         backend=profile.backend,
         calibration=calibration or Calibration(),
     )
@@ -131,11 +131,7 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
     Raises:
         InputError: If the model's tokenizer cannot be used.
     """
-    return max(encoded_tokens(text, info) for text in _texts(request))
-
-
-def _texts(request: GenerationRequest) -> tuple[str, ...]:
-    return (request.prompt, request.negative) if request.cfg > 1 else (request.prompt,)
+    return max(encoded_tokens(text, info) for text in request.texts)
 
 
 def learned_levels(
@@ -190,14 +186,14 @@ def plan_video(
     ladder = Ladder(profile.budget(request.vram_cap_gb, request.preserved_gb), demands, levels.read())
     job = ladder.plan
     sections = plan_sections(request.seconds, mode=request.mode)
-    passes = request.steps * len(_texts(request))
+    passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = job.stage("sample").streamed_bytes
     card = "machine" if profile.machine.kind == "cpu" else "card"
     notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason, card), None
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
-        seconds = waiting * len(_texts(request)) / speed if speed else None
+        seconds = waiting * len(request.texts) / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes)
