@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from diffusers_helper.framepack.prompts import encoded_tokens
@@ -12,8 +13,7 @@ from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
-from diffusers_helper.planning.estimates import Calibration, largest_bucket, tile_steps
-from diffusers_helper.planning.estimates import demands as demands_of
+from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.profiles import YOU, Profile
 from diffusers_helper.planning.recovery import Ladder, LearnedLevels
@@ -113,16 +113,12 @@ def demands_for(
         LongtakeError: If a local model's files cannot be read.
         InputError: If the model's tokenizer cannot be used.
     """
-    return demands_of(
-        known_networks(info, profile),
-        height,
-        width,
-        tile_steps(profile.vae_tile.value, request.vae_tile),
-        text=longest_text(request, info),
-        texts=len(request.texts),
-        backend=profile.backend,
-        calibration=calibration or Calibration(),
-    )
+    with_tiles = partial(
+        demand_of, known_networks(info, profile), height, width,
+        text=longest_text(request, info), texts=len(request.texts),
+        backend=profile.backend, calibration=calibration or Calibration(),
+    )  # fmt: skip
+    return tuple(map(with_tiles, tile_steps(profile.vae_tile.value, request.vae_tile)))
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
