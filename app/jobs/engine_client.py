@@ -8,16 +8,14 @@ import logging
 import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
-from app.machine import this_profile
+from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
 from diffusers_helper.planning.profiles import engine_environment
@@ -25,9 +23,6 @@ from diffusers_helper.planning.profiles import engine_environment
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
-# -P keeps Python from importing a folder named `app` where the program was started.
-_COMMAND = (sys.executable, "-P", "-m", "app.engine")
-_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +107,7 @@ class EngineProcess:
 
     restarts = True
 
-    def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
+    def __init__(self, command: tuple[str, ...] = ()) -> None:
         self._command = command
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
@@ -172,26 +167,16 @@ class EngineProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         # The child shares our process group, environment and log level, so that signals reach both.
-        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        command, environ = module_command("app.engine", os.environ)
+        environ |= engine_environment(this_profile(os.environ), os.environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._process = subprocess.Popen(
-            (*self._command, level),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={
-                **os.environ,
-                **engine_environment(this_profile(os.environ), os.environ),
-                "PYTHONPATH": path,
-            },
+            (*(self._command or command), level), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
         )
         self._events = queue.SimpleQueue()
         _log.info("engine started, process %d", self._process.pid)
-        threading.Thread(
-            target=_pump,
-            args=(_pipe(self._process.stdout), self._events),
-            name="engine-events",
-            daemon=True,
-        ).start()
+        arguments = (_pipe(self._process.stdout), self._events)
+        threading.Thread(target=_pump, args=arguments, name="engine-events", daemon=True).start()
         return self._process
 
     def _send(self, command: dict[str, Any]) -> None:

@@ -102,12 +102,9 @@ def _count_death(folder: JobFolder, facts: dict[str, Any], last: Event | None) -
 
 
 def salvage(folder: JobFolder) -> tuple[str | None, int]:
-    """Tidy the folder of a job that does not continue, as if the job had ended in order.
+    """Tidy the folder of a job that does not continue, and return the last video shown and its frames.
 
-    Removes unfinished files and copies the last video shown to the place of the finished one.
-
-    Returns:
-        That video and its number of frames.
+    Unfinished files are removed, and the video gets the place of the finished one.
     """
     folder.remove_leftovers()
     facts = StateLog(folder).read()

@@ -36,10 +36,7 @@ class JobService:
 
     Creating the object touches nothing. All methods may be called from any thread.
 
-    Args:
-        outputs: The folder that holds one folder per job.
-        engine: The maker of the videos; a child process by default.
-        patience: The limits of its silence; by default those learned from this folder's jobs.
+    The engine is a child process by default, and its patience the one learned from this folder's jobs.
     """
 
     def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
@@ -99,8 +96,9 @@ class JobService:
     ) -> Job:
         """Check everything that can be checked without a model, and queue the job.
 
+        The request's picture is copied into the job's folder.
+
         Args:
-            request: The settings of the video; their picture is copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
             picture: The start picture as a plain PNG file, if a separate process has decoded it.
 
@@ -141,11 +139,7 @@ class JobService:
         self._notify()
 
     def cancel(self, job_id: str) -> bool:
-        """Take a job out of the queue, or ask it to end within a step.
-
-        Returns:
-            False if it is over, or runs in another process.
-        """
+        """Take a job out of the queue or ask it to end; return False if it is over or runs elsewhere."""
         asked = False
         with contextlib.suppress(*TROUBLE):  # a queued job then stays queued
             asked = self._store.cancel_queued(job_id)

@@ -19,7 +19,6 @@ _FIRST: dict[str, Any] = {
     "state": "queued", "place": 0.0, "owner": "", "created": 0.0, "started": None, "ended": None,
     "video": None, "frames": 0, "message": "", "remedy": "", "ending": False, "deaths": 0, "death": "",
 }  # fmt: skip
-FACTS = tuple(_FIRST)
 
 
 class StateLog:
@@ -52,11 +51,7 @@ class StateLog:
         return facts
 
     def enter(self, state: JobState, **facts: Any) -> dict[str, Any]:
-        """Add a line and return the facts that hold now.
-
-        Args:
-            state: The job's state from now on, which may be the one it has.
-            facts: The other changes, by the names in `FACTS`.
+        """Add a line and return the facts that hold now; the state may be the one that the job has.
 
         Raises:
             OSError: If the line cannot be written.

@@ -93,10 +93,6 @@ class JobStore:
     def add(self, request: GenerationRequest, picture: bytes) -> Job:
         """Put a new job at the end of this process's queue. Its folder appears whole or not at all.
 
-        Args:
-            request: The settings of the video.
-            picture: The start picture, as PNG.
-
         Raises:
             OSError, sqlite3.Error: If it cannot be written; then there is no job.
         """
@@ -176,10 +172,7 @@ class JobStore:
         return True
 
     def resume(self, job_id: str) -> Job:
-        """Put a job that was interrupted, has failed or was cancelled at the end of this process's queue.
-
-        Returns:
-            The job; a finished one stays as it is.
+        """Put a job that did not finish at the end of this process's queue; a finished one stays as it is.
 
         Raises:
             InputError: If there is no such job, or if a running program makes it or will make it.
@@ -227,11 +220,7 @@ class JobStore:
                 put(database, self._folder(job_id))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
-        """Remember a state that cannot be written yet; it holds within this process.
-
-        Returns:
-            Whether the state or its facts are new.
-        """
+        """Remember a state that cannot be written yet, for this process, and return whether it is new."""
         held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
         return held != self._held[job_id]
 

@@ -53,11 +53,7 @@ class Room:
 
     @contextmanager
     def place(self, hears: Callable[[], bool]) -> Generator[Place, None, None]:
-        """Take a place while the context lasts.
-
-        Args:
-            hears: Whether someone listens to what is waited for.
-        """
+        """Take a place while the context lasts; `hears` tells whether someone listens."""
         place = Place(hears)
         self._places.append(place)
         staying = [one for one in self._places if not one.is_lost.is_set()]
@@ -76,8 +72,6 @@ def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
     Gradio keeps the messages of each session until they are fetched, for ever if nobody does.
 
     Args:
-        page: The page.
-        request: The request.
         behind: The number of messages that a listener may be behind.
     """
     session: Any = request and request.session_hash
