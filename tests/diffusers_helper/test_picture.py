@@ -101,7 +101,7 @@ def test_16_bit_grey_is_scaled_not_clipped() -> None:
 
 
 def test_wide_grey_takes_no_more_room_than_its_pixels_need() -> None:
-    """Whole, the numbers between took eight times as much."""
+    """Convert row by row: in one piece, the numbers in between took eight times the memory of the picture."""
     values = np.full((1500, 4000), 40_000, np.uint16)
     content = encoded(Image.fromarray(values), compress_level=1)
     tracemalloc.start()

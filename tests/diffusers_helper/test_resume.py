@@ -52,6 +52,12 @@ def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.Tem
     return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
+@pytest.fixture
+def broken(whole: Result, tmp_path: Path) -> Path:
+    """Return a copy of the uninterrupted job's folder, which a test may damage."""
+    return shutil.copytree(whole.video.parent, tmp_path / "broken")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "made"),
@@ -163,14 +169,8 @@ def _empty(file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [_cut, _flip, _empty])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
-    harm: Callable[[Path], None],
-    order: GenerationRequest,
-    whole: Result,
-    models: Models,
-    tmp_path: Path,
+    harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     harm(broken / "sections" / "0002.safetensors")
     result, events = make(order, models, broken, resume_from=broken)
     assert [line for line in outline(events) if line.startswith("sample")] == ["sample 2", "sample 3"]
@@ -184,10 +184,8 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
 
 @pytest.mark.slow
 def test_checkpoints_that_were_exchanged_are_noticed(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+    order: GenerationRequest, whole: Result, models: Models, broken: Path, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     first, second = (broken / "sections" / f"{number:04}.safetensors" for number in (1, 2))
     first.rename(tmp_path / "first")
     second.rename(first)
@@ -201,7 +199,7 @@ def test_checkpoints_that_were_exchanged_are_noticed(
 def test_checkpoints_of_version_0_1_are_taken_over(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
-    """Their checksums bind the origin and the versions, but not the section's number."""
+    """Resume from files whose checksums bind the origin and the versions, but not the section's number."""
     sections = tmp_path / "old" / "sections"
     sections.mkdir(parents=True)
     for kept in sorted((whole.video.parent / "sections").iterdir()):
@@ -231,14 +229,8 @@ def test_other_versions_are_told(
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])
 def test_damaged_encodings_are_made_again(
-    harm: Callable[[Path], None],
-    order: GenerationRequest,
-    whole: Result,
-    models: Models,
-    tmp_path: Path,
+    harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     for name in ("encodings.safetensors", "sections/0003.safetensors"):
         harm(broken / name)
     result, events = make(order, models, broken, resume_from=broken)
@@ -275,10 +267,8 @@ def test_a_damaged_segment_is_noticed_and_decoded_again(
     order: GenerationRequest,
     whole: Result,
     models: Models,
-    tmp_path: Path,
+    broken: Path,
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     harm(broken / name)
     result, events = make(order, models, broken, resume_from=broken)
     lines = outline(events)
