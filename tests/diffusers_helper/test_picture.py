@@ -227,6 +227,7 @@ def test_bombs_are_refused_by_their_header(size: tuple[int, int]) -> None:
     assert f"{MAX_PIXELS // 10**6} million" in error.message
 
 
+@pytest.mark.slow
 def test_large_pictures_are_kept_smaller() -> None:
     large = Image.new("RGB", (7000, 3500), (10, 200, 30))
     kept = load_picture(encoded(large, "JPEG"))

@@ -23,6 +23,7 @@ from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
+pytestmark = pytest.mark.slow
 SECTIONS = 3
 
 
@@ -58,7 +59,6 @@ def broken(whole: Result, tmp_path: Path) -> Path:
     return shutil.copytree(whole.video.parent, tmp_path / "broken")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "made"),
     [("sample 2", 1), ("decode 2", 2), ("write 2", 2), ("finished 2/3", 2), ("decode 3", 3)],
@@ -83,7 +83,6 @@ def test_a_resumed_job_gives_the_same_bytes(
     assert not {"text", "vae_encode", "vision"} & set(lines)
 
 
-@pytest.mark.slow
 def test_sections_are_taken_over_into_another_folder(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -92,7 +91,6 @@ def test_sections_are_taken_over_into_another_folder(
     assert not any(line.startswith("sample") for line in outline(events))
 
 
-@pytest.mark.slow
 def test_any_section_can_be_made_again_alone(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -107,7 +105,6 @@ def test_any_section_can_be_made_again_alone(
         assert torch.equal(again, load_file(kept / name)["latents"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -133,7 +130,6 @@ def test_latents_of_another_request_are_refused(
     assert words in refusal.value.message
 
 
-@pytest.mark.slow
 def test_weights_that_have_changed_are_noticed(
     order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -166,7 +162,6 @@ def _empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_cut, _flip, _empty])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
@@ -182,7 +177,6 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     assert torch.equal(again["latents"], before["latents"])
 
 
-@pytest.mark.slow
 def test_checkpoints_that_were_exchanged_are_noticed(
     order: GenerationRequest, whole: Result, models: Models, broken: Path, tmp_path: Path
 ) -> None:
@@ -226,7 +220,6 @@ def test_other_versions_are_told(
     assert f"torch {torch.__version__.split('+')[0]}" in said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])
 def test_damaged_encodings_are_made_again(
     harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
@@ -243,7 +236,6 @@ def test_damaged_encodings_are_made_again(
     assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
 
 
-@pytest.mark.slow
 def test_encodings_of_something_else_are_not_used(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -257,7 +249,6 @@ def test_encodings_of_something_else_are_not_used(
     assert "text" not in outline(events)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
 )

@@ -205,6 +205,7 @@ def messages(events: list[Event]) -> list[str]:
     return [event.message for event in events if isinstance(event, Warned)]
 
 
+@pytest.mark.slow
 def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     deep_models: Models,
     small_scene: Path,
@@ -290,6 +291,7 @@ def test_a_retry_begins_when_what_failed_is_gone(
     assert alive == [0]
 
 
+@pytest.mark.slow
 def test_after_three_steps_the_person_is_told_what_to_do(
     deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
@@ -299,6 +301,7 @@ def test_after_three_steps_the_person_is_told_what_to_do(
     assert caught.value.shortage.kind == "driver"
 
 
+@pytest.mark.slow
 def test_a_runner_passes_the_advice_on(
     deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
