@@ -71,11 +71,7 @@ class LongtakeError(Exception):
 
 
 class InputError(LongtakeError, ValueError):
-    """A request that cannot be carried out as it stands. Nothing has been loaded or written for it.
-
-    Attributes:
-        expected: The values that the setting may have.
-    """
+    """A request that cannot be carried out as it stands. Nothing has been loaded or written for it."""
 
     code = "bad_input"
 

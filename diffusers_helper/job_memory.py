@@ -63,11 +63,7 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
 
 
 class MemoryPlans:
-    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved.
-
-    Attributes:
-        device: The device that will compute.
-    """
+    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved."""
 
     def __init__(
         self,
@@ -164,7 +160,6 @@ class JobMemory:
     and the job's folder has the record of the stages.
 
     Attributes:
-        store: The owner of everything on the device.
         cleanup_frequency: 0, as the store, not the VAE engine, returns the allocator's memory.
     """
 
@@ -180,13 +175,7 @@ class JobMemory:
         on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        """Prepare the device; nothing is loaded.
-
-        Args:
-            cancel: The token that ends a stage between two blocks of its network.
-            on_stage: Called with each stage as it begins, and with the section's number.
-            warn: Called with each sentence that a person should know.
-        """
+        """Prepare the device; nothing is loaded."""
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""

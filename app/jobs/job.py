@@ -37,7 +37,6 @@ class Job:
         owner: The name of the process that makes the job, or will make it.
         created, started, ended: Seconds since the epoch; None for those that have not happened yet.
         video: The file that can be watched: the whole video, or the part that is finished.
-        frames: The number of frames of `video`.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
     """
 

@@ -19,7 +19,6 @@ class Catalogue:
     Attributes:
         preselected: The name that a new page shows.
         folder: The facts of that folder's model, listed as `preselected`.
-        planner: The planner of the machine's memory.
     """
 
     preselected: str = DEFAULT_MODEL

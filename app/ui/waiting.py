@@ -40,7 +40,6 @@ class Room:
     """A bounded number of places, for one event loop; of all, one that nobody listens to is lost first.
 
     Args:
-        size: The number of places.
         newcomer_goes: Whether the newcomer, or else the first comer, loses its place if all are listened to.
     """
 

@@ -18,9 +18,6 @@ class Attempts:
 
     Nobody can use up another's attempts: there is no common limit, and a browser that was logged in before
     has its own, even if others guess from its address. The methods may be called from any thread.
-
-    Args:
-        clock: A clock in seconds that never runs backwards.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

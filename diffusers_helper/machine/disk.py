@@ -45,11 +45,7 @@ def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
 
 @dataclass(frozen=True)
 class DiskSpeeds:
-    """The speeds of the disks by the folders that weights lie in, for any thread.
-
-    Attributes:
-        facts: The place of the speeds.
-    """
+    """The speeds of the disks by the folders that weights lie in, for any thread."""
 
     facts: Facts = field(default_factory=Facts)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)

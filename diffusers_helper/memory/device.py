@@ -20,7 +20,6 @@ class Device(ABC):
     counted, and only on the thread that entered.
 
     Attributes:
-        torch_device: The device of tensors.
         cap_bytes: The most that torch may hold on it; None for no cap.
         has_gpu: Whether it is a GPU, where copying costs time and a flush returns memory to the driver.
     """

@@ -64,8 +64,6 @@ class StageRecord:
         begin, end: Seconds since the store was made.
         predicted_bytes, measured_bytes: The peak, by plan and in fact.
         resident_bytes: Weights that stayed, those of other models included.
-        streamed_bytes: The bytes that were copied in by streaming.
-        is_complete: Whether the use came to its end.
     """
 
     stage: str
@@ -84,11 +82,6 @@ class Store:
     """The networks of a job, each put on a device as far as the plan allows and taken off again.
 
     Not for use by several threads.
-
-    Attributes:
-        plan: The job's plan in force.
-        log: All moves, in order.
-        records: All stages, in order.
     """
 
     def __init__(self, device: Device, source: Source, plan: JobPlan) -> None:
@@ -142,7 +135,6 @@ class Store:
         Args:
             working_bytes: The most that its inputs, activations and outputs will take.
             stage: The use of the network; its name if there is only one.
-            section: For the record.
 
         Raises:
             DoesNotFit: If it cannot be done within the cap; then nothing was moved.

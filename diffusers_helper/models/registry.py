@@ -38,7 +38,6 @@ class ModelInfo:
         modes: The orders of sections that it supports; the first is its default.
         steps, guidance: The values that suit it best; the page starts with them.
         vocabulary: The words that it knows, by group; empty for a model that reads free text.
-        examples: Prompts that work.
     """
 
     name: str

@@ -56,9 +56,7 @@ class Checkpoints:
         A damaged file ends the series: its section and all later ones are made again.
 
         Args:
-            origin: The result of `origin_of` for the job.
             earlier: The folder of the earlier run, of this or another job; None if there is none.
-            shape: The shape of a section's latents.
 
         Raises:
             LongtakeError: If the sections have another origin than this job.

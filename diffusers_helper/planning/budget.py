@@ -24,8 +24,6 @@ class Weights:
     """A model's weights as they lie on the device.
 
     Attributes:
-        name: The part's name in the registry.
-        total_bytes: The bytes of all weights.
         block_bytes: The bytes of each block that can be streamed, in the order they run. The others are
             always resident while the model is in use.
     """
@@ -68,7 +66,6 @@ class Budget:
     """The memory that a job may use.
 
     Attributes:
-        total_bytes: The device's memory.
         cap_bytes: The most that this process may hold there, in all.
         preserved_bytes: The least that weights leave free.
         reserve_bytes: The memory that no tensor shows: the context, and MIOpen's and BLAS' workspaces.
@@ -131,7 +128,6 @@ class JobPlan:
 
     Attributes:
         keep_all_resident: Whether all models fit at once and stay on the device between the stages.
-        peak_bytes: The highest peak of the stages.
         smallest_cap_bytes: The cap below which the job would be refused.
     """
 

@@ -32,7 +32,6 @@ class Cost:
     Attributes:
         runs: The number of times that its model comes onto the device.
         passes: Forward passes in one run.
-        streamed_bytes: The bytes that are copied in for one pass.
         copied_bytes: The bytes that are copied in over the whole video, weights that stay for a run included.
     """
 
@@ -53,7 +52,6 @@ class VideoPlan:
             that the kernel may drop them and read them again.
         seconds_per_step: The time to read them again at the disk's speed where main memory cannot hold them;
             None where it can, or where the disk's speed is not known.
-        notes: Sentences for people.
     """
 
     job: JobPlan

@@ -46,9 +46,7 @@ class Machine:
     """The device that computes.
 
     Attributes:
-        kind: "rocm", "cuda" or "cpu".
         arch: gfx name; "" without an AMD card.
-        name: The name for people.
         total_bytes: The device's memory; 0 where only its driver would know.
     """
 
@@ -69,7 +67,6 @@ class Profile:
     """The settings that suit a machine.
 
     Attributes:
-        family: The profile's name.
         cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The largest tiles that "auto" takes, in pixels.

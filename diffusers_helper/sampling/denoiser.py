@@ -17,7 +17,6 @@ class StepInfo:
 
     Attributes:
         step: The number of the step, from 1.
-        sigma: The noise level of the call.
         x0: The model's result, in the shape of the latents. Samplers work on a copy.
     """
 
