@@ -130,11 +130,7 @@ class MemoryPlans:
         self._ladder.renew(self.demands)
 
     def step_down(self, stage: str) -> str | None:
-        """Make a smaller plan after a stage ran out of memory, and remember it for later jobs.
-
-        Returns:
-            The change in words for a person, or None if no smaller plan is left.
-        """
+        """Make and remember a smaller plan, and return the change in words; None if none is left."""
         change = self._ladder.step_down(stage)
         if change is not None:
             self._learned.write(self._ladder.level)

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
+from app.jobs.stdio import opened
 from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
@@ -156,7 +157,7 @@ class EngineProcess:
             if process is None:
                 return
             with contextlib.suppress(OSError):
-                _pipe(process.stdin).close()
+                opened(process.stdin).close()
             try:
                 process.wait(_CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -175,7 +176,7 @@ class EngineProcess:
         )
         self._events = queue.SimpleQueue()
         _log.info("engine started, process %d", self._process.pid)
-        arguments = (_pipe(self._process.stdout), self._events)
+        arguments = (opened(self._process.stdout), self._events)
         threading.Thread(target=_pump, args=arguments, name="engine-events", daemon=True).start()
         return self._process
 
@@ -183,7 +184,7 @@ class EngineProcess:
         """Write a command. A dead child is noticed where its events are read, not here."""
         if self._process is not None:
             with contextlib.suppress(OSError):
-                pipe = _pipe(self._process.stdin)
+                pipe = opened(self._process.stdin)
                 pipe.write(json.dumps(command).encode() + b"\n")
                 pipe.flush()
 
@@ -233,9 +234,3 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     except subprocess.TimeoutExpired:  # it has closed its pipe and still runs, but is useless
         process.kill()
         return process.wait()
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise ValueError("the engine was started without a pipe")
-    return pipe

@@ -15,7 +15,7 @@ from app.jobs.event_log import append_event, last_event
 from app.jobs.index import put
 from app.jobs.job import BEGUN
 from app.jobs.owner import is_locked, living_owners
-from app.jobs.state_log import StateLog, change_by
+from app.jobs.state_log import StateLog
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
 from diffusers_helper.output.job_folder import JobFolder
@@ -58,30 +58,24 @@ def _recover(folder: JobFolder, mine: str, *, adopt: bool) -> None:
     log = StateLog(folder)
     facts = log.read()
     last = last_event(folder.events)
-    if facts["state"] in BEGUN and last is not None and last.is_final:
-        state, end = change_by(last, folder.path) or ("cancelled", {})  # its final event reached the log
-        facts = log.enter(state, **end)
+    if facts["state"] in BEGUN and last is not None and last.is_final:  # its final event reached the log
+        facts = log.follow(last)
     if facts["state"] in BEGUN:
         facts = log.enter("interrupted", **INTERRUPTED, **_count_death(folder, facts, last))
         folder.remove_leftovers()
     time_of_last = last.time if last is not None else 0.0
-    if facts["state"] == "interrupted" and facts["ending"]:
+    if facts["state"] == "interrupted" and (facts["ending"] or facts["deaths"] >= _MOST_DEATHS):
         video, frames = salvage(folder)
-        _end(folder, log, Cancelled(job=folder.job, time=time_of_last, video=video, frames=frames))
-    elif facts["state"] == "interrupted" and facts["deaths"] >= _MOST_DEATHS:
-        video, frames = salvage(folder)
-        _end(folder, log, interrupted_event(folder.job, time_of_last, video, frames, facts["deaths"]))
+        end = interrupted_event(folder.job, time_of_last, video, frames, facts["deaths"])
+        if facts["ending"]:
+            end = Cancelled(job=folder.job, time=time_of_last, video=video, frames=frames)
+        log.follow(end)
+        _say(folder, end)
     elif adopt and facts["state"] in ("queued", "interrupted"):
         begun = facts["state"] == "interrupted"
         log.enter("queued", owner=mine, message="", remedy="")
         if begun:
             _say(folder, Warned(job=folder.job, time=time_of_last, message=TAKEN_OVER))
-
-
-def _end(folder: JobFolder, log: StateLog, end: Event) -> None:
-    state, facts = change_by(end, folder.path) or ("cancelled", {})
-    log.enter(state, **facts)
-    _say(folder, end)
 
 
 def _say(folder: JobFolder, event: Event) -> None:

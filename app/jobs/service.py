@@ -163,7 +163,6 @@ class JobService:
         return self._store.job(job_id)
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """Return the last jobs, newest first, those of other processes included."""
         return self._store.jobs(limit)
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
@@ -173,7 +172,6 @@ class JobService:
         return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
 
     def finished_jobs(self, limit: int) -> list[Job]:
-        """Return the last finished jobs, newest first."""
         return self._store.finished_jobs(limit)
 
     def queue_position(self, job_id: str) -> int:

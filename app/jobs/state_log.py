@@ -70,6 +70,16 @@ class StateLog:
             sync_folder(self.path.parent)
         return after
 
+    def follow(self, event: Event) -> dict[str, Any]:
+        """Add the line that an event brings, if it brings one, and return the facts that hold now.
+
+        Raises:
+            OSError: If the line cannot be written.
+            ValueError: If the event's state cannot follow the one before.
+        """
+        change = change_by(event, self._folder.path)
+        return self.enter(change[0], **change[1]) if change else self.read()
+
     def start(self, **facts: Any) -> None:
         """Write the first line of a job's log."""
         self._append({"state": "queued", "time": round(time.time(), 3), **facts})

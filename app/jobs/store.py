@@ -164,8 +164,7 @@ class JobStore:
             last = last_event(folder.events)
             video, frames = salvage(folder)  # an earlier program may have worked on it
             end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
-            state, facts = change_by(end, folder.path) or ("cancelled", {})
-            log.enter(state, **facts)
+            log.follow(end)
             put(database, folder)
         with contextlib.suppress(OSError):  # whoever follows the job finds its end in the index
             append_event(folder.events, end)
@@ -272,7 +271,7 @@ class JobStore:
         return self._as_known(job_from_row(self.outputs, rows[0]))
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """Return the last jobs, newest first."""
+        """Return the last jobs, newest first, those of other processes included."""
         return self._readable(self._select("ORDER BY place DESC LIMIT ?", limit))
 
     def open_jobs(self) -> list[Job]:

@@ -10,8 +10,9 @@ import subprocess
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from app.jobs.stdio import opened
 from app.machine import module_command
 from diffusers_helper.errors import PictureError
 
@@ -109,7 +110,7 @@ class PictureProcess:
 
     def _ask(self, process: subprocess.Popen[bytes], path: Path) -> tuple[dict[str, Any], bytes]:
         command = {"path": str(path), "most_pixels": self.limits.pixels, "seconds": self.limits.seconds}
-        stdin, stdout = _pipe(process.stdin), _pipe(process.stdout)
+        stdin, stdout = opened(process.stdin), opened(process.stdout)
         try:
             stdin.write(json.dumps(command).encode() + b"\n")
             stdin.flush()
@@ -132,9 +133,4 @@ def _refusal(path: Path, what: str) -> PictureError:
 def _close(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         with contextlib.suppress(OSError):
-            _pipe(pipe).close()
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None
-    return pipe
+            opened(pipe).close()
