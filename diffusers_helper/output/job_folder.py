@@ -36,6 +36,8 @@ class JobFolder:
     memory = _Inside("memory.json")  # what each stage took on the device, planned and measured
     encodings = _Inside("encodings.safetensors")  # of prompt and picture
     overflow = _Inside("vae_fp32")  # notes that the VAE has overflowed: in this job it computes in fp32
+    shortage = _Inside("shortage.json")  # notes that lack of memory ended engines: `planning.death_note`
+    engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
     report = _Inside("report.txt")  # the problem report, for a job that the command line saw fail
     sections = _Inside("sections")  # latents, `0001.safetensors` and so on, in order of making
     segments = _Inside("segments")
