@@ -64,7 +64,8 @@ class Runner:
                 error, folder.name, time.monotonic() - started, said.video, said.frames, folder
             )
             expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full", "download")
-            _log.error("job %s: %s", folder.name, end.message, exc_info=not expected)
+            level = logging.INFO if isinstance(error, InputError) else logging.ERROR
+            _log.log(level, "job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
             said(end)

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType, TracebackType
 
 from app.commands.arguments import (
@@ -20,6 +21,7 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
+from app.commands.plan import check_memory
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import Job
@@ -61,6 +63,10 @@ def make_video(arguments: argparse.Namespace) -> int:
     service = JobService(
         given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
     )
+    if request is not None:
+        check_memory(request)
+    elif (old := service.job(arguments.resume)).is_resumable:
+        check_memory(replace(old.request, image=str(JobFolder(old.folder).input)))
     with Signals() as signals:
         if request is not None:
             job, known = service.submit(request, allow_folder=True), 0
