@@ -49,6 +49,11 @@ class JobFolder:
         return self.path / "memory.json"
 
     @property
+    def log(self) -> Path:
+        """Return the text log of what the engine did for the job; see `output.job_log`."""
+        return self.path / "job.log"
+
+    @property
     def encodings(self) -> Path:
         """Return the encodings of prompt and picture, which a resumed job need not compute again."""
         return self.path / "encodings.safetensors"

@@ -91,6 +91,7 @@ def show(
         "cells": [_cell(live.job, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
         "settings": words.settings(live.job.request, model),
+        "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
     }
     shown |= _pulse(live, elapsed) if running else {}
