@@ -199,7 +199,7 @@ class JobMemory:
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
-        self.store = Store(plans.device, _Source(models, plans), plans.plan)
+        self.store = Store(plans.device, _Source(models, plans), plans.plan, warn=warn)
 
     def __enter__(self) -> Self:
         tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px

@@ -59,7 +59,7 @@ class Residency:
         """Move a whole network onto the device.
 
         Args:
-            model: The network.
+            module: The network.
             dtype: The type of its weights there; None for the stored type.
         """
         self.move_model_to_device_with_memory_preservation(module, dtype=dtype)
@@ -79,7 +79,7 @@ class Residency:
         If it fails, what was begun is undone.
 
         Args:
-            model: The network.
+            module: The network.
             preserved_bytes: For the log.
             blocks: The network's blocks in the order they run.
             streamed: Indices of those to stream, ascending.

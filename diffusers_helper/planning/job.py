@@ -195,6 +195,8 @@ def plan_video(
     waiting = job.stage("sample").streamed_bytes
     card = "machine" if profile.machine.kind == "cpu" else "card"
     notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason, card), None
+    if advice := profile.preserved_advice(profile.budget(request.vram_cap_gb, request.preserved_gb)):
+        notes.append(advice)
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
         seconds = waiting * len(_texts(request)) / speed if speed else None
