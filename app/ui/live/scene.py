@@ -197,6 +197,8 @@ def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
         facts.append(("A step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
         facts.append(("Most RAM of the engine since its start", f"{gb_text(live.end.peak_host_bytes)} GB"))
+    if isinstance(live.end, Finished) and live.end.advice:
+        facts.append(("Advice", live.end.advice))
     return {
         "facts": facts,
         "stages": [
