@@ -249,7 +249,8 @@ def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
     enough = plan_video(
         request, FULL, RADEON, free_ram_bytes=64 * GB, disk_speed=lambda: pytest.fail("nobody needs it")
     )
-    assert (enough.seconds_per_step, enough.notes) == (None, ())
+    assert enough.seconds_per_step is None
+    assert not any("main memory" in note for note in enough.notes)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": 5}', '{"key": []}', "[" * 100_000])
