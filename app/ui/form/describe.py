@@ -17,7 +17,7 @@ from app.ui.pictures import Crop, Size, crop_of, picture_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import about
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
@@ -100,12 +100,13 @@ class Describer:
             cost = passes(settings["cfg"])
         except (KeyError, TypeError):
             cost = 1
-        work = Work(len(plan), max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
-        estimate = self._paces.estimate(self._catalogue.key(str(settings.get("model"))), work)
-        if estimate is None:
-            return "There is no time estimate before the first video on this machine."
-        jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
-        words = about(estimate.seconds)
+        chunk = _whole(settings.get("vae_chunk"), SETTINGS["vae_chunk"].default)
+        work = Work(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost, chunk)
+        pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
+        if pace is None:
+            return "The first video will tell how long it takes."
+        jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
+        words = about(pace.seconds(work))
         return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
 
 
