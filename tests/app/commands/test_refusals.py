@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.jobs.engine_client import EngineProcess
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
