@@ -10,10 +10,10 @@ from pathlib import Path
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
-from diffusers_helper.events import Cancelled, Event, SectionFinished
+from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.local import Local
-from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.loaders import Models, load_models
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.pipeline import generate
@@ -47,7 +47,12 @@ class Runner:
             on_event: Called in this thread with each event.
             cancel: The token that ends the job.
         """
-        said = _Said(on_event)
+        changed = self._convolutions.changed
+
+        def on_end() -> str:
+            return DEVIATION if self._convolutions.changed > changed else ""
+
+        said = _Said(on_event, on_end)
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
@@ -83,10 +88,15 @@ class Runner:
 
 
 class _Said:
-    """A forwarder of events that remembers what the final one has to repeat."""
+    """A forwarder of events that remembers what the final one has to repeat.
 
-    def __init__(self, on_event: Callable[[Event], None]) -> None:
-        self._on_event = on_event
+    Args:
+        on_event: Receives the events.
+        on_end: Returns what is to be said of a video in which convolutions changed their way; "" if none did.
+    """
+
+    def __init__(self, on_event: Callable[[Event], None], on_end: Callable[[], str]) -> None:
+        self._on_event, self._on_end = on_event, on_end
         self.the_end = False
         self.video: str | None = None
         self.frames = 0
@@ -94,5 +104,8 @@ class _Said:
     def __call__(self, event: Event) -> None:
         if isinstance(event, SectionFinished):
             self.video, self.frames = event.video, event.frames
+        if isinstance(event, Finished) and (words := self._on_end()):
+            message = f"Convolutions failed while this video was made, and other ways computed them. {words}"
+            self._on_event(Warned(job=event.job, time=event.time, message=message))
         self.the_end = event.is_final
         self._on_event(event)

@@ -101,7 +101,7 @@ def test_latents_that_are_no_numbers_are_not_kept(
 
 
 @pytest.mark.parametrize("stage", ["transformer", "text_encoder", "text_encoder_2", "image_encoder", "vae"])
-def test_a_single_value_that_is_no_number_is_computed_once_more_in_fp32(
+def test_attention_that_gives_no_numbers_once_is_computed_once_more_in_fp32(
     stage: str, request_: GenerationRequest, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = load_tiny(tiny_model)
@@ -116,8 +116,7 @@ def test_a_single_value_that_is_no_number_is_computed_once_more_in_fp32(
         if computing:
             types.append(query.dtype)
             if len(types) == 1:
-                result = result.clone()
-                result[(0,) * result.dim()] = float("nan")
+                result = torch.full_like(result, float("nan"))
         return result
 
     computing: list[str] = []
