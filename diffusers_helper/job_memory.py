@@ -35,7 +35,8 @@ from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.planning.recovery import MAX_STEPS
 from diffusers_helper.vae.engine import Part
-from diffusers_helper.vae.plan import OWN_CHUNK, Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.windows import OWN_CHUNK
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T", Tensor, dict[str, Tensor])
