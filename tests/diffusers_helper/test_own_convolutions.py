@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cache.conv_routes import ConvCase
+from cache.conv_probe import measure
+from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Finished, Warned
-from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify, initialize_miopen_fallback
 from diffusers_helper.runner import Runner
 from tests.support.drivers import NO_ALGORITHM, Driver, break_rungs, ladder
 from tests.support.making import tiny_request
@@ -174,6 +175,8 @@ def test_a_failing_2d_convolution_is_remembered_as_one(
     assert case.is_flat
     assert str(case) == text
     assert RUNGS["taps"].supports(case) is not None
+    measured = measure(case, torch.device("cpu"), RouteStore(), classify)
+    assert (set(measured.milliseconds), set(measured.failed)) == ({"tiles"}, {"miopen"})
 
 
 def test_a_change_of_the_way_in_the_middle_of_a_video_is_told(
