@@ -55,7 +55,6 @@ class JobMemory:
     and the job's folder has the record of the stages.
 
     Attributes:
-        store: The owner of everything on the device.
         cleanup_frequency: 0, as the store, not the VAE engine, returns the allocator's memory.
     """
 
@@ -71,16 +70,7 @@ class JobMemory:
         on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        """Prepare the device; nothing is loaded.
-
-        Args:
-            plans: The plans of the job.
-            models: The job's model.
-            folder: The folder for the record of the stages, and for the note that the VAE has overflowed.
-            cancel: The token that ends a stage between two blocks of its network.
-            on_stage: Called with each stage as it begins, and with the section's number.
-            warn: Called with each sentence that a person should know.
-        """
+        """Prepare the device; nothing is loaded."""
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
@@ -96,9 +86,7 @@ class JobMemory:
         self.store.flush(WORKER_START)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
         with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
             self.save()
         self.store.clear()
@@ -168,12 +156,10 @@ class JobMemory:
 
     @property
     def vae(self) -> nn.Module:
-        """Return the model's VAE."""
         return self._models.part("vae")
 
     @property
     def device(self) -> Device:
-        """Return the device that computes."""
         return self.store.device
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:

@@ -67,7 +67,7 @@ class MemoryPlans:
             InputError: For a value in the environment that cannot be used.
             LongtakeError: If a local model's files cannot be read.
         """
-        self.device, self.in_fp32 = open_device(torch_device=models.device), ""
+        self.device, self.in_fp32 = open_device(models.device), ""
         machine = machine_of(self.device, local.environ)
         profile = profile_in_force(machine, local)
         calibration = Calibration.read(local.calibration, machine.card)
