@@ -1,4 +1,4 @@
-"""Writes the model card of a model folder from what ``training.evaluate`` measured."""
+"""The writer of a model folder's card, from the figures of ``training.evaluate``."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ Licence: Apache-2.0, see LICENSE.
 
 
 def figures(table: dict) -> str:
-    """Return the goals and what was measured, as the rows of a table."""
+    """Return the goals and the measured figures as the rows of a table."""
 
     def pair(name: str, worst: str, form: str) -> str:
         return f"{table[name]:{form}} ({table[f'{name}_{worst}']:{form}})"
@@ -143,6 +143,7 @@ def write_card(folder: Path, evaluation: Path, checkpoint: Path) -> None:
 
 
 def main() -> None:
+    """Write the card of the model that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=Path("assets/demo_model"), help="model folder")
     parser.add_argument("--evaluation", type=Path, default=Path(".training/evaluation.json"), help="figures")

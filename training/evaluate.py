@@ -1,7 +1,7 @@
-"""Measures the demo model against its goals on cases made with seeds that training never used.
+"""The measurement of the demo model against its goals, on cases with seeds that training never used.
 
-``python -m training.evaluate`` prints a table, writes it as JSON and draws a contact sheet beside it. Videos
-are made by the product's own path: a picture goes in, frames come out.
+``python -m training.evaluate`` prints a table, writes it as JSON and draws a contact sheet beside it. The
+product's own path makes the videos: a picture goes in, frames come out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PHOTO_SECTIONS = 4  # 4.8 seconds
 
 @dataclass
 class Cases:
-    """Fresh cases, as many of each motion, that the tracker reads right on the true clip."""
+    """New cases, the same number of each motion, that the tracker reads correctly in the true clip."""
 
     seed: int
     renderer: Renderer = field(init=False)
@@ -73,7 +73,7 @@ class Cases:
         return [pair for name in MOTIONS for pair in found[name]]
 
     def readable(self, case: Case, size: tuple[int, int]) -> bool:
-        """Return whether the tracker reads the true clip right."""
+        """Return whether the tracker reads the true clip correctly."""
         truth = self.renderer.case(case, [0, 18, 36], size)
         fine = agrees(
             case, observe(self.renderer, case.scene, _spread(truth), amounts=(0.3, 0.55, 1.0, 1.67))
@@ -102,7 +102,7 @@ def vae_psnr(vae: AutoencoderKLHunyuanVideo, cases: Cases, count: int) -> tuple[
 def photographs(engine: ProductEngine, cases: Cases) -> list[float]:
     """Return the last frames' PSNR in dB for slow pans and zooms over photo-like grounds without things.
 
-    The order of sections alternates; the videos are long, so that what a later section spoils is seen.
+    The order of sections alternates. The videos are long, to show what a later section spoils.
     """
     rng = np.random.default_rng(cases.seed + 2)
     values = []
@@ -138,7 +138,7 @@ def make_and_judge(
 
 
 def work(arguments: argparse.Namespace, part: int) -> tuple[list[Outcome], dict]:
-    """Do one process's share: its videos, and in the last process the figures that are not about motion."""
+    """Do one process's share: its videos and, in the last process, the figures that are not about motion."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(arguments.threads)
     engine = ProductEngine(arguments.model, arguments.steps, arguments.cfg)
@@ -154,7 +154,7 @@ def work(arguments: argparse.Namespace, part: int) -> tuple[list[Outcome], dict]
 
 
 def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
-    """Return the table of figures, and what came of each video."""
+    """Return the table of figures, and the outcome of each video."""
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(work, arguments, part) for part in range(arguments.processes)]
         results = [job.result() for job in jobs]
@@ -217,7 +217,7 @@ def summary(outcomes: list[Outcome]) -> dict:
 
 
 def report(table: dict) -> str:
-    """Return the goals and what was reached, one line each."""
+    """Return the goals and the reached figures, one line each."""
     lines = []
     for name, (sign, goal) in GOALS.items():
         value = table[name]
@@ -240,6 +240,7 @@ def describe(outcome: Outcome) -> str:
 
 
 def main() -> None:
+    """Evaluate the model that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("assets/demo_model"), help="model folder")
     parser.add_argument(

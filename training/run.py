@@ -1,8 +1,9 @@
-"""The one command that makes the demo model, from nothing to the folder that ships; resumable.
+"""The command that makes the demo model, from nothing to the folder that ships.
 
-``python -m training.run`` trains on CPU cores; training on GPUs is not written. Stopped and started again it
-goes on exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of a model folder
-and trains the transformer only. Minutes are of processor time, so that a paused run does not lose its place.
+``python -m training.run`` trains on CPU cores; training on GPUs is not written. A stopped run that is started
+again continues exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of a
+model folder and trains the transformer only. Minutes are processor time, so that a paused run does not lose
+its place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOG = logging.getLogger("training")
 STAGES = ("encoders", "images", "clips", "freeze", "transformer", "decoder", "export")
 BEFORE_FREEZING = ("images", "clips")
 STAGES_FROM_START = ("transformer", "export")
-# Shares of the time, and the stage whose weights a VAE stage starts from.
+# The shares of the time, and the stage from whose weights a VAE stage starts.
 SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
 SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
 
@@ -81,6 +82,7 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
 
 
 def main() -> None:
+    """Run the stages that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=115, help="training time in all")
     parser.add_argument("--folder", type=Path, default=Path(".training"), help="checkpoints and logs")

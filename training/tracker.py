@@ -36,7 +36,7 @@ LEAST, MOST = 0.45, 2.2
 
 @dataclass(frozen=True)
 class Seen:
-    """The motion seen in a video: name, strength (1 is normal speed), thing, and error of the match."""
+    """The motion seen in a video, its strength (1 is normal speed), its thing, and the error."""
 
     motion: str
     amount: float

@@ -1,4 +1,4 @@
-"""The examples and the model card: what the page and the documents show is what the programs make."""
+"""Tests of the examples and the model card: the page and the documents show what the programs make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evaluation's figures, on clips whose figures are known because they were made so."""
+"""Tests of the evaluation's figures, on clips whose figures are known by construction."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_rest_is_measured_away_from_what_moves(renderer: Renderer) -> None:
     spoiled[:, -1, mask] += 0.1
     judged = judge(renderer, case, SIZE, "forward", 1, spoiled)
     assert judged.rest == pytest.approx(20 * math.log10(2 / 0.1), abs=0.1)
-    # Where the thing was and came to, the rest is not looked at.
+    # Places where the thing was or arrived do not count for the rest.
     spoiled = clip.clone()
     spoiled[:, -1, ~mask] += 0.1
     assert judge(renderer, case, SIZE, "forward", 1, spoiled).rest == pytest.approx(true.rest)
@@ -116,7 +116,7 @@ def test_psnr_of_a_known_error() -> None:
 
 @pytest.fixture
 def outcomes(renderer: Renderer) -> list[Outcome]:
-    """One right video and one in which nothing moves."""
+    """Return one right video and one in which nothing moves."""
     case = case_of()
     clip = renderer.case(case, range(37), SIZE)
     still = clip[:, :1].expand(-1, 37, -1, -1)

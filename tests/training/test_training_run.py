@@ -1,4 +1,4 @@
-"""The one command: which stages it runs, for how long, and from what."""
+"""Tests of the training command: the stages that it runs, for how long, and from which weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL = ROOT / "assets" / "demo_model"
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """Collect what would have been trained: the arguments of each stage's worker."""
+    """Record what would have been trained: the arguments of each stage's worker."""
     calls: list[tuple] = []
     monkeypatch.setattr(run, "launch", lambda worker, arguments, processes: calls.append(arguments))
     monkeypatch.setattr(run, "make_encoders", lambda folder: None)
@@ -49,7 +49,7 @@ def test_from_nothing_the_time_is_shared_out(launched, monkeypatch, tmp_path: Pa
 
 def test_from_given_weights_all_time_goes_to_the_transformer(launched, monkeypatch, tmp_path: Path) -> None:
     words = ("--minutes", "100", "--folder", str(tmp_path), "--start", str(MODEL))
-    for _ in range(2):  # A second call goes on.
+    for _ in range(2):  # A second call continues.
         command(monkeypatch, *words)
     assert [part[1] for part in launched] == [Plan(minutes=pytest.approx(100))] * 2
     state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
