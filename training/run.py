@@ -71,7 +71,7 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
         if not frozen.exists():
             LOG.info("scaling factor %.4f", freeze(folder, "clips"))
     elif name == "transformer":
-        launch(train, (str(folder), Plan(minutes)), processes)
+        launch(train, (str(folder), Plan(minutes, arguments.rate)), processes)
     elif name == "export":
         transformer, vae = load_parts(folder, arguments.start, arguments.share)
         export(transformer, vae, folder / "model", arguments.target)
@@ -96,6 +96,7 @@ def main() -> None:
         "--only", choices=STAGES, action="append", help="run just this stage (may be repeated)"
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
+    parser.add_argument("--rate", type=float, default=Plan.lr, help="the transformer's learning rate")
     parser.add_argument(
         "--share",
         type=float,

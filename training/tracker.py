@@ -55,6 +55,13 @@ def expected_amount(motion: Motion) -> float:
     return motion.amount * table[motion.speed] / table[""]
 
 
+def shown_strength(case: Case, seen: Seen) -> float:
+    """Return the strength of the named motion in a video, 1 as named; 0 if another motion was seen."""
+    named = seen.motion == case.motion.name and (seen.target == 0 or seen.motion in CAMERA_MOTIONS)
+    expected = expected_amount(case.motion)
+    return seen.amount / expected if named and expected else 0.0
+
+
 def possible(scene: Scene, amounts: tuple[float, ...]) -> Iterator[tuple[str, float, int]]:
     """Yield every motion that could be seen: its name, its strength, and the thing that moves."""
     yield STILL, 0.0, 0
