@@ -60,10 +60,9 @@ The strength of a motion is 1 where it is as named, and 0 where another motion w
 
 ## Limits
 
-Goals that are not met are in the table as measured. How things move that are smaller than those of the
-training was not measured. Fine texture is lost, and what a pan or a zoom uncovers is guessed. Photographs
-become soft. A ball's spin cannot be seen. In videos of more than two sections everything after 2.4 s stands
-still.
+Goals that are not met are in the table as measured. Things smaller than those of the training were not
+tested. Fine texture is lost, and what a pan or a zoom uncovers is guessed. Photographs become soft. A ball's
+spin cannot be seen. In videos of more than two sections everything after 2.4 s stands still.
 
 ## How it was made
 

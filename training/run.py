@@ -42,7 +42,9 @@ def load_parts(
     Weights trained on from the same start can be averaged, and their mean is often better than either.
     """
     transformer, vae = build_transformer(), build_vae()
-    weights = torch.load(folder / CHECKPOINT, weights_only=True)["average"]
+    state = torch.load(folder / CHECKPOINT, weights_only=True)
+    # Weights that were given and not yet trained on have no mean.
+    weights = state.get("average", state["model"])
     if start is not None and share < 1:
         model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(start / "transformer").float()
         before = model.state_dict()
@@ -84,7 +86,7 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
 def main() -> None:
     """Run the stages that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=115, help="training time in all")
+    parser.add_argument("--minutes", type=float, default=115, help="processor time of the stages that run")
     parser.add_argument("--folder", type=Path, default=Path(".training"), help="checkpoints and logs")
     parser.add_argument(
         "--target", type=Path, default=Path("assets/demo_model"), help="folder to write the model to"
@@ -107,11 +109,10 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if arguments.start:
         start_from(arguments.start, arguments.folder)
-    stages = STAGES_FROM_START if arguments.start else STAGES
-    whole = sum(SHARES.get(name, 0.0) for name in stages)
-    for name in arguments.only or stages:
-        minutes = arguments.minutes * SHARES.get(name, 0.0) / whole
-        run_stage(name, arguments, minutes)
+    chosen = arguments.only or (STAGES_FROM_START if arguments.start else STAGES)
+    whole = sum(SHARES.get(name, 0.0) for name in chosen) or 1.0
+    for name in chosen:
+        run_stage(name, arguments, arguments.minutes * SHARES.get(name, 0.0) / whole)
 
 
 if __name__ == "__main__":
