@@ -44,7 +44,7 @@ def load_parts(
     transformer, vae = build_transformer(), build_vae()
     state = torch.load(folder / CHECKPOINT, weights_only=True)
     # Weights that were given and not yet trained on have no mean.
-    weights = state.get("average", state["model"])
+    weights = state.get("average") or state["model"]
     if start is not None and share < 1:
         model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(start / "transformer").float()
         before = model.state_dict()
