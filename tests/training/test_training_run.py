@@ -70,7 +70,8 @@ def test_given_weights_can_be_exported_untrained(tmp_path: Path) -> None:
     transformer, vae = run.load_parts(tmp_path)
     given = torch.load(tmp_path / CHECKPOINT, weights_only=True)["model"]
     assert all(torch.equal(value, given[name]) for name, value in transformer.state_dict().items())
-    assert vae.config["scaling_factor"] == torch.load(tmp_path / "vae_frozen.pt")["scaling_factor"]
+    frozen = torch.load(tmp_path / "vae_frozen.pt", weights_only=True)
+    assert vae.config["scaling_factor"] == frozen["scaling_factor"]
 
 
 def test_a_frozen_latent_space_is_not_trained_again(launched, monkeypatch, tmp_path: Path) -> None:
