@@ -38,10 +38,10 @@ class StageFacts:
 # Plans and records of memory name the second text encoder too, which is part of the stage "text" in events.
 STAGES: dict[str, StageFacts] = {
     "load": StageFacts("loading the model"),
-    "text": StageFacts("encoding the prompt", "Prompt (Llama)"),
-    "text_2": StageFacts("encoding the prompt", "Prompt (CLIP)"),
-    "vae_encode": StageFacts("encoding the picture", "Picture (VAE)"),
-    "vision": StageFacts("looking at the picture", "Picture (SigLIP)"),
+    "text": StageFacts("encoding the prompt", "Text encoder"),
+    "text_2": StageFacts("encoding the prompt", "Second text encoder"),
+    "vae_encode": StageFacts("encoding the picture", "Picture encoder"),
+    "vision": StageFacts("looking at the picture", "Vision encoder"),
     "sample": StageFacts("denoising", "Denoising", weight=1.0),
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),

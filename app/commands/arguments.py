@@ -92,7 +92,7 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
     end = f" (default: {setting.default_words})" if setting.default_words else ""
     group.add_argument(
         _flag(name),
-        type=_number if setting.is_number else str,
+        type=number_or_text if setting.is_number else str,
         metavar="|".join(setting.choices) or unit,
         required=required,
         default=setting.default if name == "model" else None,
@@ -109,7 +109,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _number(text: str) -> int | float | str | None:
+def number_or_text(text: str) -> int | float | str | None:
     """Return a number, or None for auto. What is neither stays text, which the request refuses by name."""
     if text == "auto":
         return None

@@ -34,7 +34,7 @@ from diffusers_helper.planning.profiles import (
     profile_for,
 )
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import GB, gb_text
+from diffusers_helper.units import GB, count_text, gb_text
 
 Level = Literal["ok", "note", "problem"]
 _PROBE_SECONDS = 240
@@ -108,7 +108,7 @@ def _forget(local: Local) -> int:
     except OSError as error:
         sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
         return EXIT_FAILED
-    say(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+    say(f"Forgot {count_text(count, 'smaller plan')}: the next job takes what the cap allows.\n")
     return 0
 
 

@@ -25,7 +25,7 @@ from diffusers_helper.events import (
     to_dict,
 )  # fmt: skip
 from diffusers_helper.packing import FPS
-from diffusers_helper.units import duration
+from diffusers_helper.units import count_text, duration
 
 
 class JsonLines:
@@ -61,7 +61,9 @@ class ProgressBar:
         if isinstance(event, JobStarted):
             self._sections = event.sections
             length = f"{event.frames} frames, {event.frames / FPS:.1f} s"
-            self._say(f"{event.width}x{event.height} pixels, {length}, {event.sections} sections")
+            self._say(
+                f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
+            )
         elif isinstance(event, StageStarted):
             self._stage(event)
         elif isinstance(event, StepDone):

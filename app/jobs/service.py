@@ -76,6 +76,10 @@ class JobService:
         self._worker = Worker(self._store, self._engine, patience, self._notify, adopts=adopt)
         self._worker.start(warm=warm)
 
+    def has_company(self) -> bool:
+        """Return whether another living program makes jobs in the outputs folder."""
+        return self._store.has_company()
+
     def stop(self, timeout: float = 4.0) -> None:
         """Interrupt the running job, which the next program continues, and leave no process behind.
 

@@ -338,13 +338,15 @@ class JobStore:
         return EventReader(self._folder(job_id).events)
 
     def recover(self, *, adopt: bool) -> None:
-        """Recover the jobs of processes that are gone; with `adopt`, this process makes them.
-
-        Also writes the final states that could not be written before.
-        """
+        """Write what was held back, recover the jobs of ended processes, with `adopt` for this process."""
         self._write_held()
         with self._transaction() as database:
             recover(database, self.outputs, self._owners, self._mine(), adopt=adopt)
+
+    def has_company(self) -> bool:
+        """Return whether another living process owns jobs here."""
+        with self._transaction():
+            return bool(living_owners(self._owners) - {self._mine()})
 
     def _write_held(self) -> None:
         for job_id, held in list(self._held.items()):

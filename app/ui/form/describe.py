@@ -19,7 +19,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import about
+from diffusers_helper.units import about, count_text
 
 _MEMORY_NEEDS = (
     "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *MEMORY_SETTINGS,
@@ -113,9 +113,9 @@ class Describer:
 
 def length_text(seconds: float, plan: SectionPlan) -> str:
     """Return the actual length of the video, which consists of whole sections."""
-    sections = f"{len(plan)} section{'s' if len(plan) > 1 else ''}"
     return (
-        f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in {sections}."
+        f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in "
+        f"{count_text(len(plan), 'section')}."
     )
 
 

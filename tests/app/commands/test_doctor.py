@@ -134,7 +134,7 @@ def test_smaller_plans_are_forgotten_on_demand(
     learned = this_local({}).learned
     learned.write("card, model, size", {"weights": 1, "tile": 0})
     assert main(FORGET.split()[3:]) == 0
-    assert "Forgot 1 smaller plans" in capsys.readouterr().out
+    assert "Forgot 1 smaller plan" in capsys.readouterr().out
     assert learned.read("card, model, size") == {}
     assert main(FORGET.split()[3:]) == 0
     assert "Forgot 0 smaller plans" in capsys.readouterr().out
@@ -203,7 +203,7 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
     (home / ".cache/miopen").symlink_to(elsewhere)
     assert clear_miopen_cache(home, {"MIOPEN_USER_DB_PATH": str(elsewhere)}) == 0
     said = capsys.readouterr().out
-    assert f"Removed {home / '.config/miopen'}: 1 files, 0.002 GB." in said
+    assert f"Removed {home / '.config/miopen'}: 1 file, 0.002 GB." in said
     assert "is a link to" in said
     assert f"MIOPEN_USER_DB_PATH is {elsewhere}; left alone" in said
     assert not (home / ".config/miopen").exists()

@@ -239,9 +239,12 @@ def test_stop_ends_job_and_engine(open_studio: Studio, fault: str) -> None:
 def test_two_services_share_a_folder_and_each_runs_its_own(open_studio: Studio) -> None:
     mine = open_studio.submit("fault=wait")
     open_studio.until(mine, Warned)
+    assert not open_studio.service.has_company()
     other = JobService(open_studio.outputs)
     other.start()
     try:
+        assert other.has_company()
+        assert open_studio.service.has_company()
         theirs = open_studio.submit("steps=1", service=other)
         assert isinstance(open_studio.events(theirs)[-1], Finished)
         assert open_studio.service.job(mine.id).state == "running"
