@@ -14,6 +14,7 @@ from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.live.subscribe import Result, connect_updates
+from app.ui.scripts import call
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
@@ -65,7 +66,10 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
         return await asyncio.to_thread(actions.start, settings)
 
     # The values stay unprocessed, since the request itself checks them, as it does for the command line.
-    request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
+    request.start.click(
+        start, list(request.controls.values()), request.notice,
+        js=call("form/notice.js", "judge", names), preprocess=False, **QUIET,
+    )  # fmt: skip
     request.end.click(actions.end, None, request.notice, **QUIET)
     request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)

@@ -56,15 +56,15 @@ class Actions:
         if not before:
             return ""
         jobs = "1 job comes" if before == 1 else f"{before} jobs come"
-        return view.note_box(f"Queued {view.ordinal(before + 1)}: {jobs} first.")
+        return view.job_note(f"Queued {view.ordinal(before + 1)}: {jobs} first.", job.id, before)
 
     def end(self) -> str:
         """End the running job, or the next one if none has begun yet, and return a notice."""
         running, waiting = self.service.open_jobs()
         job = running or (waiting[0] if waiting else None)
         if job is None:
-            return view.note_box("Nothing is running.")
-        return self._cancel(job.id, "Ending: the work at hand is finished first.")
+            return view.passing_note("Nothing is running.")
+        return self._cancel(job.id, view.job_note("Ending: the work at hand is finished first.", job.id))
 
     def go_on(self, job_id: str) -> str:
         """Put a job that did not finish back into the queue, and return a notice."""
@@ -72,18 +72,18 @@ class Actions:
             self.service.resume(job_id)
         except LongtakeError as error:
             return view.error_box(error)
-        return view.note_box("It goes on; nothing that was finished is made again.")
+        return view.passing_note("It goes on; nothing that was finished is made again.")
 
     def remove_newest(self) -> str:
         """Take the newest waiting job out of the queue, and return a notice."""
         _, waiting = self.service.open_jobs()
         if not waiting:
-            return view.note_box("No job is waiting.")
-        return self._cancel(waiting[-1].id, "Removed from the queue.")
+            return view.passing_note("No job is waiting.")
+        return self._cancel(waiting[-1].id, view.passing_note("Removed from the queue."))
 
     def _cancel(self, job_id: str, done: str) -> str:
         if self.service.cancel(job_id):
-            return view.note_box(done)
+            return done
         return "" if self.service.job(job_id).is_over else view.error_box(_ELSEWHERE)
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class RequestForm:
             self.notice = gr.HTML(
                 elem_id="notice",
                 apply_default_css=False,
-                js_on_load=on_load("form/boxes.js", "leadToSetting"),
+                js_on_load=on_load("form/notice.js"),
             )
             with gr.Row():
                 self.start = gr.Button(
@@ -229,6 +229,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
     )  # fmt: skip
     form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
+    gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
 
 
 def _connect_defaults(
@@ -246,4 +247,7 @@ def _connect_defaults(
 
     form.banner.click(
         run_example, form.model, [*outputs, form.image, form.prompt, form.notice], preprocess=False, **QUIET
-    ).then(**_CHANGED)
+    ).then(
+        None, list(form.controls.values()), None,
+        js=call("form/notice.js", "takeAsJudged", list(form.controls)), **_SCRIPT,
+    ).then(**_CHANGED)  # fmt: skip

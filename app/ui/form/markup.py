@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from html import escape
 
 from app.redact import without_paths
@@ -10,6 +11,8 @@ from app.ui.form.examples import thumbnail
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import ModelInfo
 
+_PASSING_SECONDS = 8
+_NEWS_SECONDS = 0.3  # the news of a job may have been gathered so long before they are sent
 _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 
 
@@ -19,15 +22,23 @@ def ordinal(number: int) -> str:
 
 
 def error_box(error: LongtakeError) -> str:
-    """Return a refusal as markup, which names the control at fault for the page's script."""
+    """Return a refusal as markup, which leaves when the setting at fault (or any, if none is) changes."""
     message, remedy = (escape(without_paths(words)) for words in page_error(error))
     about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
-    return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
+    return f'<div class="lt-box lt-error" role="alert" data-refused{about}><b>{message}</b> {remedy}</div>'
 
 
-def note_box(text: str) -> str:
-    """Return a notice that is no failure, as markup."""
-    return f'<div class="lt-box" role="status">{escape(text)}</div>'
+def passing_note(text: str) -> str:
+    """Return a notice about what has just happened, as markup, which leaves by itself."""
+    return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}">{escape(text)}</div>'
+
+
+def job_note(text: str, job_id: str, before: int = 0) -> str:
+    """Return a notice as markup, which leaves once its job is over or fewer than `before` jobs come first."""
+    cause = (
+        f'data-job="{escape(job_id)}" data-before="{before}" data-since="{time.time() + _NEWS_SECONDS:.1f}"'
+    )
+    return f'<div class="lt-box" role="status" {cause}>{escape(text)}</div>'
 
 
 def banner(info: ModelInfo) -> str:

@@ -1,5 +1,6 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 import { setText } from '../elements.js';
+import { tellJobs } from '../jobs.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Player } from './player.js';
 import { Preview } from './preview.js';
@@ -43,6 +44,7 @@ class Live {
     this.show(scene);
     this.#pulse.receive(scene);
     document.title = this.#title(scene);
+    tellJobs(scene.open ?? [], scene.beat);
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
   }
 

@@ -14,6 +14,7 @@ from tests.support.pages import (
     FURTHER,
     Stand,
     needs_chromium,
+    no_notice,
     notice,
     open_folds,
     start,
@@ -131,7 +132,11 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
     page.wait_for_function("document.activeElement.closest('#set-seed') !== null")
     assert page.locator("#set-seed input").get_attribute("aria-invalid") == "true"
     assert stand.service.jobs() == []
+    page.get_by_label("Prompt", exact=True).fill(f"{PROMPT} again")
+    kept(page, f"{PROMPT} again")
+    assert page.locator("#notice .lt-error").is_visible()
     page.get_by_label("Seed", exact=True).fill(str(2**53 - 1))
+    no_notice(page)
     page.keyboard.press("Control+Enter")
     status(page, state="running")
     assert [job.request.seed for job in stand.service.jobs()] == [2**53 - 1]
