@@ -97,6 +97,11 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="DIR",
         help="folder in which the job's folder is made (default: outputs)",
     )
+    group.add_argument(
+        "--yes",
+        action="store_true",
+        help="download the model if it is not on this machine",
+    )
     group.add_argument("--json", action="store_true", help="print only JSON events, one per line")
     group.add_argument("--verbose", action="store_true", help="log each action to standard error")
     group.add_argument(

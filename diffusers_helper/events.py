@@ -83,6 +83,14 @@ class StageStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Downloading(Event):
+    """The progress of the download of a model that was not on this machine, about once a second."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
     """The end of a denoising step. `preview`: absolute path of a small picture of the section so far."""
 
@@ -188,7 +196,8 @@ def event_name(kind: type[Event]) -> str:
 _KINDS: dict[str, type[Event]] = {
     event_name(kind): kind
     for kind in (
-        JobStarted, StageStarted, StepDone, PieceDone, SectionFinished, Warned, Finished, Cancelled, Failed,
+        JobStarted, StageStarted, Downloading, StepDone, PieceDone, SectionFinished, Warned, Finished,
+        Cancelled, Failed,
     )
 }  # fmt: skip
 

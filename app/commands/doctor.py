@@ -23,6 +23,7 @@ from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.job import known_networks, plan_video, weights_speed
 from diffusers_helper.planning.profiles import (
@@ -300,6 +301,10 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
     """Check whether the model's default job fits."""
     try:
         info = find_model(model, allow_folder=True)
+        absence = absence_of(info)
+        if absence is not None:
+            missing = NotHere(absence)
+            report.add("weights", missing.message, "problem", missing.remedy)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
         plan = plan_video(
             request, info, profile,

@@ -34,6 +34,7 @@ requests = st.builds(
     preserved_gb=st.none() | st.floats(0, 128),
     vram_cap_gb=st.none() | st.floats(0.001, 1024),
     vae_tile=st.none() | st.integers(2, 32).map(lambda count: 32 * count),
+    crop=st.floats(0, 1),
 )
 
 
@@ -42,7 +43,7 @@ def test_defaults_are_framepacks() -> None:
         "image": "a.png", "prompt": "", "negative": "", "seconds": 5.0, "seed": 31337, "steps": 25,
         "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0, "cfg_rescale": 0.0, "crf": 16,
         "sampler": "unipc", "model": "demo", "preserved_gb": None, "vram_cap_gb": None,
-        "vae_tile": None,
+        "vae_tile": None, "crop": 0.5,
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from app.ui.form import settings as form
 from app.ui.form.examples import example_file, example_picture, samples_of
 from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import Mode
 from diffusers_helper.request import SETTINGS
@@ -38,11 +39,18 @@ class Actions:
     service: JobService
     catalogue: Catalogue
 
-    def start(self, settings: dict[str, Any]) -> str:
-        """Queue a job, and return a notice with its place or the reason of a refusal."""
+    def start(self, settings: dict[str, Any], *, may_download: bool = False) -> str:
+        """Queue a job, and return a notice with its place, a question, or the reason of a refusal.
+
+        Args:
+            settings: The form's values.
+            may_download: Whether the person has agreed to the download of a model that is not here.
+        """
         try:
             settings = settings | {"image": picture_path(settings.get("image"))}
-            return self._submit(self._request(settings))
+            return self._submit(self._request(settings), may_download=may_download)
+        except NotHere as error:
+            return view.download_question(error) if error.absence.has_room else view.error_box(error)
         except LongtakeError as error:
             return view.error_box(error)
 
@@ -50,8 +58,8 @@ class Actions:
         info = self.catalogue.info(str(settings.get("model")))
         return form.to_request(settings, info, self.catalogue.planner)
 
-    def _submit(self, request: dict[str, Any]) -> str:
-        job = self.catalogue.submit(self.service, request)
+    def _submit(self, request: dict[str, Any], *, may_download: bool = False) -> str:
+        job = self.catalogue.submit(self.service, request, may_download=may_download)
         before = self.service.queue_position(job.id)
         if not before:
             return ""

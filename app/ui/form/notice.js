@@ -70,7 +70,9 @@ function show() {
   if (!shown) return;
   const { setting, seconds } = shown.dataset;
   if (seconds) setTimeout(() => { if (box() === shown) clear(); }, 1000 * seconds);
-  if (setting) {
+  const answer = shown.querySelector('[data-answer]');
+  if (answer) answer.focus();
+  else if (setting) {
     openFoldOf(setting);
     requestAnimationFrame(() => requestAnimationFrame(() => { if (box() === shown) lead(setting); }));
   }
@@ -81,5 +83,11 @@ function show() {
 export default function startNotice(component) {
   notice = component;
   component.watch('value', show);
+  // A click anywhere on the component would count as its event, but only one button means it.
+  component.element.addEventListener('click', ({ target }) => {
+    const answer = target.closest('[data-answer]')?.dataset.answer;
+    if (answer === 'yes') component.trigger('click');
+    if (answer) clear();
+  });
   whenJobsAreTold(check);
 }

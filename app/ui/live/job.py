@@ -9,6 +9,7 @@ from app.jobs.job import Job
 from app.ui.live.timing import Timing
 from diffusers_helper.events import (
     Cancelled,
+    Downloading,
     Event,
     Failed,
     Finished,
@@ -51,6 +52,7 @@ class LiveJob:
         job: A snapshot from the store, which may be replaced by a newer one.
         plan: The sections, which are known before the engine reports anything.
         section: The section in the making, in order of making from 1; 0 before the first.
+        download: The bytes of the model that are here and those in all, while some are missing.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
         video: Path of the newest version that can be watched.
         seconds_in_front: Seconds that were added before the first version's beginning.
@@ -69,6 +71,7 @@ class LiveJob:
     section: int = 0
     sections_done: int = 0
     step: int = 0
+    download: tuple[int, int] | None = None
     piece: int = 0
     pieces: int = 0
     preview: str | None = None
@@ -95,6 +98,9 @@ class LiveJob:
             self.width, self.height = event.width, event.height
         elif isinstance(event, StageStarted):
             self._begin(event)
+        elif isinstance(event, Downloading):
+            is_over = event.done_bytes >= event.total_bytes
+            self.download = None if is_over else (event.done_bytes, event.total_bytes)
         elif isinstance(event, StepDone):
             self._step(event)
         elif isinstance(event, PieceDone):
@@ -118,7 +124,7 @@ class LiveJob:
 
     def _begin(self, event: StageStarted) -> None:
         self._add_stage(event.time)
-        self.stage = event.stage
+        self.stage, self.download = event.stage, None
         self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:
             self.section, self.step = event.section, 0
