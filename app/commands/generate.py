@@ -22,13 +22,13 @@ from app.commands.arguments import (
 )
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
-from app.jobs.job import Job
+from app.jobs.job import BEGUN, Job, NoSuchJob
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import take_stdout
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
 from diffusers_helper.errors import INPUT_CODES, InputError
-from diffusers_helper.events import Cancelled, Event, Failed, Finished, Warned
+from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
@@ -38,6 +38,13 @@ from diffusers_helper.request import GenerationRequest
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job} --out {out}
 """
+_LEFT = """The other program makes the job. Follow it with: python -m app generate --resume {job} --out {out}
+"""
+_FOLLOWS = (
+    "Another program makes the jobs of this folder. It makes this one in its turn, and this program follows."
+)
+_LEADS = "The other program has ended. This one makes the job now."
+_HELD = "The queue of this folder is paused. It goes on with: python -m app jobs resume --all"
 
 
 def make_video(arguments: argparse.Namespace) -> int:
@@ -51,16 +58,17 @@ def make_video(arguments: argparse.Namespace) -> int:
         BrokenPipeError: If nobody reads the output any more; the job is cancelled.
         LongtakeError: If the output cannot be written, as on a full disk; the job is cancelled.
     """
-    request = None if arguments.resume else _request(arguments)
+    request = None if arguments.resume else request_of(arguments)
     # Both refuse at once what the engine could not use.
     this_profile(os.environ)
     cache_folder()
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    service = JobService(
-        given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
-    )
+    outputs = given_path(arguments.out, "outputs")
+    if arguments.resume and not outputs.is_dir():
+        raise NoSuchJob(arguments.resume)
+    service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
     with Signals() as signals:
         if request is not None:
             job, known = service.submit(request, allow_folder=True), 0
@@ -72,9 +80,14 @@ def make_video(arguments: argparse.Namespace) -> int:
 
         def end() -> None:
             service.cancel(job.id)
+            if not service.is_follower:  # otherwise the end comes from the other program
+                service.stop()
+
+        def hurry() -> None:
+            service.hurry()
             service.stop()
 
-        signals.cancel, signals.interrupt, signals.hurry = end, service.stop, service.hurry
+        signals.cancel, signals.interrupt, signals.hurry = end, service.stop, hurry
         last: Event | None = None
         try:
             display.begin(job)
@@ -88,7 +101,8 @@ def make_video(arguments: argparse.Namespace) -> int:
     if isinstance(last, Failed):
         _report(service, job)
     if last is None and signals.number is not None:
-        sys.stderr.write(_INTERRUPTED.format(job=job.id, out=shlex.quote(arguments.out)))
+        text = _LEFT if service.job(job.id).state in BEGUN else _INTERRUPTED
+        sys.stderr.write(text.format(job=job.id, out=shlex.quote(arguments.out)))
     code = _exit_code(last) if last is not None else 128 + (signals.number or 0)
     if arguments.in_process:
         # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
@@ -114,13 +128,25 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
             if item is not None:
                 last = item[1]
                 display.show(last)
-            elif (now := service.job(job.id)).state == "waiting" and now.message != told:
-                # On a full disk the job's log, which is followed here, lacks the final event.
-                told = now.message
-                display.show(Warned(job=job.id, time=0.0, message=f"{now.message} {now.remedy}"))
+            elif (words := _circumstances(service, job.id, told)) != told:
+                told = words
+                if told:
+                    display.tell(told)
     except ServiceStopped:  # by a signal
         return None
     return last if last is not None and last.is_final else None
+
+
+def _circumstances(service: JobService, job_id: str, told: str) -> str:
+    """Return why a job is not being made here at the moment, or that it is again; empty if it always was."""
+    job = service.job(job_id)
+    if job.state in ("waiting", "paused"):  # on a full disk the job's log, which is followed here, lacks it
+        return f"{job.message} {job.remedy}"
+    if service.is_follower:
+        return _FOLLOWS
+    if job.state == "queued" and service.queue.is_held:
+        return _HELD
+    return _LEADS if told in (_FOLLOWS, _LEADS) else ""
 
 
 def _report(service: JobService, job: Job) -> None:
@@ -133,7 +159,12 @@ def _report(service: JobService, job: Job) -> None:
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
 
 
-def _request(arguments: argparse.Namespace) -> GenerationRequest:
+def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+    """Return the request for a new video that the arguments describe.
+
+    Raises:
+        InputError: If something is missing or cannot be used.
+    """
     for name in ("image", "prompt"):
         if getattr(arguments, name) is None:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)

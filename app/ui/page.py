@@ -12,7 +12,7 @@ from app.jobs.service import JobService
 from app.ui.api import add_endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
-from app.ui.form.controls import QUIET, RequestForm, connect_request
+from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.live.subscribe import Result, connect_updates
 from app.ui.scripts import call
@@ -42,9 +42,11 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
             with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
                 request = RequestForm(catalogue)
             with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
+                request.offer.render()
                 result = Result()
+                request.demo_box.render()
+                gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         actions = Actions(service, catalogue)
-        gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
         add_endpoint(page, service, catalogue)
@@ -82,7 +84,7 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
         event(
             submits, list(request.controls.values()), request.notice,
             js=call("form/notice.js", "judge", names), preprocess=False, **QUIET,
-        )  # fmt: skip
+        ).then(**SHOW_STAGE)  # fmt: skip
     request.end.click(actions.end, None, request.notice, **QUIET)
     request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)

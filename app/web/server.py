@@ -38,8 +38,8 @@ AUTH_VARIABLE = "LONGTAKE_AUTH"
 _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
 _HOST_NAME = re.compile(r"\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?", re.IGNORECASE)
 _COMPANY = (
-    "Another Longtake program works in {outputs}: this page shows its jobs too, but ends only its own, and "
-    "both use the device at the same time.\n"
+    "Another Longtake program makes the jobs in {outputs}: this page shows and queues them, and makes them "
+    "itself once the other program has ended.\n"
 )
 
 
@@ -217,7 +217,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         # The engine starts only now, since it would slow down the start of the page.
         service.start(warm=True)
         say(f"Longtake is on {url}\nCtrl-C ends it.\n")
-        if service.has_company():
+        if service.is_follower:
             sys.stderr.write(_COMPANY.format(outputs=outputs))
         signals.wait()
         _end_within(_END_SECONDS)

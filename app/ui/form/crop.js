@@ -24,11 +24,12 @@ function placeOf(image) {
   const scale = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight);
   const width = image.naturalWidth * scale;
   const height = image.naturalHeight * scale;
+  const zoom = block().currentCSSZoom ?? 1; // boxes are measured in the window's pixels
   return {
-    left: box.left - outer.left + (box.width - width) / 2,
-    top: box.top - outer.top + (box.height - height) / 2,
-    width,
-    height,
+    left: (box.left - outer.left + (box.width - width) / 2) / zoom,
+    top: (box.top - outer.top + (box.height - height) / 2) / zoom,
+    width: width / zoom,
+    height: height / zoom,
   };
 }
 
@@ -120,7 +121,7 @@ export function takePicture(value) {
   moveCropOn();
 }
 
-// The button's own text names it; Gradio's label differs from the visible text.
+// The button's own text names it; Gradio's label differs from the visible text, and comes back with each translation.
 function nameUpload() {
   document.querySelector('#set-image .upload-container[aria-label]')?.removeAttribute('aria-label');
 }
@@ -139,7 +140,7 @@ export function watchPicture() {
     const image = shownPicture();
     if (image && !image.complete) image.addEventListener('load', placeCrop, { once: true });
     placeCrop();
-  }).observe(whole, { childList: true, subtree: true, attributeFilter: ['src'] });
+  }).observe(whole, { childList: true, subtree: true, attributeFilter: ['src', 'aria-label'] });
   nameUpload();
   // A picture that browsers cannot show, such as a TIFF, may still be used; the server says which cannot.
   whole.addEventListener('load', () => {

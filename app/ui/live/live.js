@@ -1,6 +1,7 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 import { setText } from '../elements.js';
 import { tellJobs } from '../jobs.js';
+import { bringStage, Line } from './line.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Player } from './player.js';
 import { Preview } from './preview.js';
@@ -13,8 +14,18 @@ const ENDS = {
   finished: { short: 'Done', sentence: 'The video is finished' },
   cancelled: { short: 'Ended', sentence: 'The video was ended' },
   interrupted: { short: 'Interrupted', sentence: 'The video was interrupted' },
+  paused: { short: 'Paused', sentence: 'The video is paused' },
   failed: { short: 'Failed', sentence: 'The video has failed' },
 };
+let isStageWanted = false; // whether a person has started a job that is not shown yet
+
+/** Bring the stage into view after a start, unless it was refused. */
+export function showStage() {
+  if (document.querySelector('#notice .lt-error')) return;
+  isStageWanted = !['queued', 'running', 'waiting'].includes(document.querySelector('.lt-view').dataset.state);
+  bringStage();
+}
+
 const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
 
 /** The view of the running job, or else of the last one. */
@@ -24,6 +35,7 @@ class Live {
   #strip;
   #preview;
   #pulse;
+  #line;
   #seen = null; // the scene before
   #watched = false; // whether this page was open when the job ended
 
@@ -34,6 +46,7 @@ class Live {
     this.#player = new Player(find('.lt-stage'), (at) => this.#strip.mark(at));
     this.#preview = new Preview(find('.lt-stage'));
     this.#pulse = new Pulse(view, subscribe);
+    this.#line = new Line(view);
     prepareNotify(find('.lt-notify'));
     prepareCopy(find('.lt-failure'));
   }
@@ -43,6 +56,11 @@ class Live {
     this.#follow(scene);
     this.show(scene);
     this.#pulse.receive(scene);
+    this.#line.show(scene);
+    if (isStageWanted && isOpen(scene)) {
+      isStageWanted = false;
+      bringStage();
+    }
     document.title = this.#title(scene);
     tellJobs(scene.open ?? [], scene.beat);
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
@@ -61,6 +79,7 @@ class Live {
 
   tick() {
     this.#pulse.tick();
+    if (this.#seen) this.#line.show(this.#seen);
   }
 
   #announce(words) {

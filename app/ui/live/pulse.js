@@ -14,7 +14,7 @@ function timeText(scene, since, isLost) {
   const soFar = `${duration(scene.elapsed + since)} so far`;
   if (scene.left === null || isLost) return soFar;
   const left = scene.left - since;
-  if (left >= 1) return `about ${duration(left)} left · ${soFar}`;
+  if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
   return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `longer than expected · ${soFar}`;
 }
 

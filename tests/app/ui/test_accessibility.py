@@ -82,3 +82,12 @@ def test_nothing_serious_in_a_failure(themed: Any, stand: Stand, photo: Path) ->
     start(themed, photo, prompt=FAILING_PROMPT)
     status(themed, state="failed")
     check(themed, "failed")
+
+
+def test_the_upload_button_is_named_by_its_own_text(browser: Any, stand: Stand) -> None:
+    page = browser.new_page()
+    visit(page, stand)
+    button = page.locator("#set-image button.upload-container")
+    button.evaluate("one => one.setAttribute('aria-label', 'Drop an image file here to upload')")
+    page.wait_for_function("() => !document.querySelector('#set-image button.upload-container').ariaLabel")
+    page.close()

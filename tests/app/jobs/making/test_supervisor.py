@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from app.jobs import supervisor as module
-from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
-from app.jobs.patience import FIRST_SECONDS, Patience, card_in_use
-from app.jobs.supervisor import Supervisor
+from app.jobs.making import supervisor as module
+from app.jobs.making.engine_client import EngineDied, Trial
+from app.jobs.making.patience import FIRST_SECONDS, Patience, card_in_use
+from app.jobs.making.supervisor import Supervisor
 from diffusers_helper.events import (
     Event,
     Finished,

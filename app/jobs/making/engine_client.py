@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
 # -P keeps Python from importing a folder named `app` where the program was started.
 _COMMAND = (sys.executable, "-P", "-m", "app.engine")
-_ROOT = str(Path(__file__).resolve().parents[2])
+_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True, slots=True)

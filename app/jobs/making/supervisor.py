@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
-from app.jobs.patience import Patience, has_kernels
+from app.jobs.making.engine_client import Engine, EngineDied, Trial
+from app.jobs.making.patience import Patience, has_kernels
 from diffusers_helper.events import (
     STAGES,
     Event,

@@ -18,15 +18,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.jobs.engine_client import EngineProcess
-from app.jobs.patience import Patience
+from app.jobs.making.engine_client import EngineProcess
+from app.jobs.making.patience import Patience
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, StageStarted, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.drivers import TEXTS
 from tests.support.jobs import ROOT, write_picture
 
-DRIVER = Path(__file__).parents[2] / "support" / "bad_driver"
+DRIVER = Path(__file__).parents[3] / "support" / "bad_driver"
 
 
 @dataclass(slots=True)
