@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,8 +35,12 @@ def example_program(request: Mapping[str, Any], preselected: str, picture: str) 
     given = {"image": None, "prompt": request.get("prompt") or ""} | {
         name: request[name] for name in SETTINGS if name in request and request[name] != usual[name]
     }
-    lines = [
-        f"    image=handle_file({picture!r})," if name == "image" else f"    {name}={value!r},"
-        for name, value in given.items()
-    ]
-    return _EXAMPLE.format(arguments="\n".join(lines))
+    written = {name: _written(value) for name, value in given.items()}
+    written["image"] = f"handle_file({_written(picture)})"
+    arguments = "\n".join(f"    {name}={value}," for name, value in written.items())
+    return _EXAMPLE.format(arguments=arguments)
+
+
+def _written(value: object) -> str:
+    """Return a value as Python writes it, and a text in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -100,8 +100,8 @@ def test_the_crop_lies_on_the_picture_and_follows_the_model(page: Any, photo: Pa
     page.get_by_text("Use it from a program").click()
     code = page.locator("#lt-program pre code").inner_text()
     assert f'Client("{page.url}")' in code
-    assert "image=handle_file('photo.png')," in code
-    assert "model='framepack-f1'," in code
+    assert 'image=handle_file("photo.png"),' in code
+    assert 'model="framepack-f1",' in code
     assert "steps" not in code  # it is the endpoint's default
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the program").click()
