@@ -14,6 +14,7 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    add_request,
     add_setting,
     add_settings,
     error_line,
@@ -85,7 +86,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=make_video)
-    add_settings(parser)
+    add_request(parser)
     group = parser.add_argument_group("where and how")
     group.add_argument(
         "--resume",
@@ -98,11 +99,6 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         default="outputs",
         metavar="DIR",
         help="folder in which the job's folder is made (default: outputs)",
-    )
-    group.add_argument(
-        "--yes",
-        action="store_true",
-        help="download the model if it is not on this machine",
     )
     group.add_argument("--json", action="store_true", help="print only JSON events, one per line")
     group.add_argument("--verbose", action="store_true", help="log each action to standard error")

@@ -80,6 +80,12 @@ def add_settings(
                 add_setting(group, name, required=name in required)
 
 
+def add_request(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a new job: its settings, and whether its model may be downloaded."""
+    add_settings(parser)
+    parser.add_argument("--yes", action="store_true", help="download the model if it is not on this machine")
+
+
 def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool = False) -> None:
     """Add the argument for one setting. Without it the value is None, except for the model."""
     setting = SETTINGS[name]
