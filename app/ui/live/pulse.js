@@ -15,7 +15,7 @@ function timeText(scene, since, isLost) {
   if (scene.left === null || isLost) return soFar;
   const left = scene.left - since;
   if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
-  return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `longer than expected · ${soFar}`;
+  return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `more to do · ${soFar}`;
 }
 
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */
