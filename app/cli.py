@@ -37,14 +37,7 @@ Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: The arguments after the program's name; the process's own by default.
-
-    Returns:
-        The process's exit code.
-    """
+    """Run one command, by default the one of the process's own arguments, and return the exit code."""
     open_closed_streams()
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     try:

@@ -143,8 +143,6 @@ class Finished(Event):
         seconds: Wall time.
         peak_host_bytes: The most main memory that the engine has held since it was started; 0 if unknown.
         peak_device_bytes: The most that tensors took on the device at one time.
-        cap_bytes: The cap that this stayed under.
-        bytes_streamed: Bytes that were copied by streaming.
         retries: The number of times that a smaller plan was tried.
         vae_tile_px: The side of the VAE's tiles; None where it used none.
     """

@@ -65,11 +65,7 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
 
 
 class MemoryPlans:
-    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved.
-
-    Attributes:
-        device: The device that will compute.
-    """
+    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved."""
 
     def __init__(
         self,
@@ -81,14 +77,9 @@ class MemoryPlans:
         *,
         overflowed: bool = False,
     ) -> None:
-        """Make the first plan, with what earlier jobs have learned.
+        """Make the first plan, with what earlier jobs have learned; the model need not be loaded.
 
         Args:
-            request: The settings of the video.
-            models: The request's model, which need not be loaded.
-            height: The video's height in pixels.
-            width: The video's width in pixels.
-            local: The settings of this machine.
             overflowed: Whether the VAE is known to overflow in this job.
 
         Raises:
@@ -96,7 +87,7 @@ class MemoryPlans:
             InputError: For a value in the environment that cannot be used.
             LongtakeError: If a local model's files cannot be read.
         """
-        self.device = open_device(torch_device=models.device)
+        self.device = open_device(models.device)
         machine = machine_of(self.device, local.environ)
         profile = profile_in_force(machine, local)
         calibration = Calibration.read(local.calibration, machine.card)
@@ -116,7 +107,6 @@ class MemoryPlans:
 
     @property
     def plan(self) -> JobPlan:
-        """Return the plan in force."""
         return self._ladder.plan
 
     @property
@@ -187,7 +177,6 @@ class JobMemory:
     and the job's folder has the record of the stages.
 
     Attributes:
-        store: The owner of everything on the device.
         cleanup_frequency: 0, as the store, not the VAE engine, returns the allocator's memory.
     """
 
@@ -203,16 +192,7 @@ class JobMemory:
         on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        """Prepare the device; nothing is loaded.
-
-        Args:
-            plans: The plans of the job.
-            models: The job's model.
-            folder: The folder for the record of the stages, and for the note that the VAE has overflowed.
-            cancel: The token that ends a stage between two blocks of its network.
-            on_stage: Called with each stage as it begins, and with the section's number.
-            warn: Called with each sentence that a person should know.
-        """
+        """Prepare the device; nothing is loaded."""
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
@@ -228,9 +208,7 @@ class JobMemory:
         self.store.flush(WORKER_START)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
         with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
             self.save()
         self.store.clear()
@@ -245,7 +223,6 @@ class JobMemory:
 
         Args:
             stage: "text", "text_2", "vision" or "sample".
-            work: A function of the network.
             section: The number of the section, None before the first.
 
         Raises:
@@ -271,12 +248,10 @@ class JobMemory:
 
     @property
     def vae(self) -> nn.Module:
-        """Return the model's VAE."""
         return self._models.part("vae")
 
     @property
     def device(self) -> Device:
-        """Return the device that computes."""
         return self.store.device
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:

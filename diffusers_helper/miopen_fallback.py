@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
@@ -56,8 +55,7 @@ def initialize_miopen_fallback(
     Args:
         folder: The folder of learned routes; None forgets them with the process.
         rung: `auto`, or the only rung to use for debugging, or `off`. Any other value means `auto`.
-        on_first_call: See `cache.conv.ConvLadder`.
-        after_first_call: See `cache.conv.ConvLadder`.
+        on_first_call, after_first_call: See `cache.conv.ConvLadder`.
     """
     if rung not in CHOICES:
         _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
@@ -138,9 +136,7 @@ class MIOpenFallbackHandler:
     def __enter__(self) -> MIOpenFallbackHandler:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def statistics(self) -> str:

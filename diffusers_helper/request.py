@@ -272,6 +272,11 @@ class GenerationRequest:
         if not self.image.strip():
             raise no_picture()
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the prompts that are used, one for each run of the model in a step."""
+        return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
+
     def to_json(self) -> str:
         """Return the settings as a JSON object."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)

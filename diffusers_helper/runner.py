@@ -26,7 +26,6 @@ class Runner:
     """A runner that keeps the models of the last job for the next one."""
 
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        """Keep the settings of this machine, and the fallback for its convolutions."""
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
@@ -45,7 +44,6 @@ class Runner:
             request: A request from `submit`, which has decided whether its model may be a folder.
             folder: The folder for the job's files. What an earlier run has left there is not made again.
             on_event: Called in this thread with each event.
-            cancel: The token that ends the job.
         """
         said = _Said(on_event)
         started = time.monotonic()

@@ -59,6 +59,12 @@ def explained() -> Generator[None, None, None]:
         ) from error
 
 
+def opened(pipe: IO[bytes] | None) -> IO[bytes]:
+    """Return the pipe of a child process that was started with one."""
+    assert pipe is not None
+    return pipe
+
+
 def take_stdout() -> IO[bytes]:
     """Return the process's stdout, unbuffered, for the caller alone; all other output goes to stderr.
 

@@ -43,8 +43,6 @@ class Planner:
     """A planner for one machine. Any thread may use it.
 
     Attributes:
-        profile: The profile of the machine that the engine computes on.
-        calibration: Ratios of measured to estimated memory there.
         local: The facts that `doctor` and jobs keep about the machine.
         pictures: Sizes of the pictures that were handed in; a video's shape follows from its picture's.
     """
@@ -83,12 +81,7 @@ class Planner:
         }
 
     def plan(self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None) -> VideoPlan:
-        """Return the plan of a request.
-
-        Args:
-            request: The settings of the video.
-            info: The facts of its model.
-            shape: Height and width of the video; None for an unknown picture.
+        """Return the plan of a request for a video of this height and width, or for an unknown picture.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.

@@ -110,11 +110,7 @@ class UploadRoom:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
-        """Remove the rest of interrupted uploads, then the oldest uploads, until one more upload fits.
-
-        Returns:
-            False if everything that is left is too young to be removed.
-        """
+        """Remove the rest of interrupted uploads, then the oldest ones, and return whether one more fits."""
         with self._lock:
             kept = sorted(self._files())
             total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()

@@ -44,14 +44,7 @@ _COMPANY = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve the page until Ctrl-C or SIGTERM.
-
-    Args:
-        argv: The arguments after the program's name; the process's own by default.
-
-    Returns:
-        The process's exit code.
-    """
+    """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
     open_closed_streams()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     try:
@@ -204,16 +197,10 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
     page = None
     try:
         page, url = open_page(
-            service,
-            outputs,
-            model=arguments.model,
-            server=arguments.server,
-            port=port,
-            share=arguments.share,
-            inbrowser=arguments.inbrowser,
-            auth=auth,
+            service, outputs, model=arguments.model, server=arguments.server, port=port,
+            share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
             allowed_hosts=allowed_hosts,
-        )
+        )  # fmt: skip
         # The engine starts only now, since it would slow down the start of the page.
         service.start(warm=True)
         say(f"Longtake is on {url}\nCtrl-C ends it.\n")

@@ -48,7 +48,6 @@ class FlushReport:
     """The bytes that one flush gave back.
 
     Attributes:
-        stage: The place in the job.
         gc_bytes: Bytes of tensors that were garbage.
         cache_bytes: Bytes that torch's allocator returned to the driver.
         pool_bytes: Bytes that the default pool returned; 0 if it cannot be asked.

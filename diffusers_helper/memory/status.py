@@ -1,6 +1,6 @@
 """Lines on the console that say how full the device is, in the words people know from FramePack on AMD.
 
-Nothing here sets a limit; plans and `Device.limit` do.
+Nothing here sets a limit; plans and `Device.limit` do. Without a named device, torch's current GPU is meant.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ _NEAR = 0.9
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
-    """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one.
-
-    Args:
-        device: None for torch's current GPU.
-    """
+    """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one."""
     found = _find(device)
     return found.allocated_bytes() / GB if found else 0.0
 
@@ -34,7 +30,6 @@ def check_vram_limit(device: Device | torch.device | None = None, limit_gb: floa
     """Return whether less than 90 % of the limit is allocated, and warn if not.
 
     Args:
-        device: None for torch's current GPU.
         limit_gb: None for the device's cap, or `MAX_VRAM_USAGE_GB` if it has none.
     """
     found = _find(device)
@@ -52,10 +47,6 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
     """Empty the allocator's cache where `check_vram_limit` warns, and return whether it did.
 
     It is called between two stages; during a load the allocator is left alone.
-
-    Args:
-        device: None for torch's current GPU.
-        model_name: The model that is about to be loaded.
     """
     found = _find(device)
     if found is None or check_vram_limit(found):
@@ -66,12 +57,7 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
 
 
 def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
-    """Log one line with what is free, allocated and reserved; none without a device.
-
-    Args:
-        device: None for torch's current GPU.
-        prefix: Text before the line, such as "[Before VAE Load] ".
-    """
+    """Log one line, after a prefix such as "[Before VAE Load] ", on what is free; none without a device."""
     found = _find(device)
     if found is None:
         return
@@ -79,13 +65,9 @@ def log_memory_status(device: Device | torch.device | None = None, prefix: str =
     share = 100 * allocated / limit if limit else 100.0
     _log.info(
         "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
-        prefix,
-        _gb(found.free_bytes() / GB),
-        _gb(allocated),
-        share,
-        _gb(limit),
+        prefix, _gb(found.free_bytes() / GB), _gb(allocated), share, _gb(limit),
         _gb(found.reserved_bytes() / GB),
-    )
+    )  # fmt: skip
 
 
 def _find(device: Device | torch.device | None) -> Device | None:

@@ -15,7 +15,6 @@ from diffusers_helper.memory import flush
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status
-from diffusers_helper.memory.streaming import Trace
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
 
@@ -65,8 +64,6 @@ class StageRecord:
         begin, end: Seconds since the store was made.
         predicted_bytes, measured_bytes: The peak, by plan and in fact.
         resident_bytes: Weights that stayed, those of other models included.
-        streamed_bytes: The bytes that were copied in by streaming.
-        is_complete: Whether the use came to its end.
     """
 
     stage: str
@@ -85,25 +82,12 @@ class Store:
     """The networks of a job, each put on a device as far as the plan allows and taken off again.
 
     Not for use by several threads.
-
-    Attributes:
-        device: The device that they are put on.
-        plan: The job's plan in force.
-        log: All moves, in order.
-        records: All stages, in order.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        source: Source,
-        plan: JobPlan,
-        trace: Trace | None = None,
-    ) -> None:
-        """Begin with an empty device."""
+    def __init__(self, device: Device, source: Source, plan: JobPlan) -> None:
         self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
         self._source, self._weights = source, dict[str, Weights]()
-        self._residency = Residency(device.torch_device, trace)
+        self._residency = Residency(device.torch_device)
         self._networks: dict[str, nn.Module] = {}
         self._start = time.monotonic()
         self.follow(plan)
@@ -151,7 +135,6 @@ class Store:
         Args:
             working_bytes: The most that its inputs, activations and outputs will take.
             stage: The use of the network; its name if there is only one.
-            section: For the record.
 
         Raises:
             DoesNotFit: If it cannot be done within the cap; then nothing was moved.

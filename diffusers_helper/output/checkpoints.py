@@ -33,11 +33,9 @@ def origin_of(request: GenerationRequest, picture: Image.Image, **others: str) -
     """Return all that determines a request's latents, by name.
 
     Args:
-        request: The settings of the video.
-        picture: The start picture, upright and opaque.
         others: Further facts that follow from request and model together, such as the frame size.
     """
-    names = (*_PIXELS, "negative") if request.cfg > 1 else _PIXELS
+    names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
     origin = {name: str(getattr(request, name)) for name in names}
     if request.crop != SETTINGS["crop"].default:  # results of versions without this setting stay valid
         origin["crop"] = str(request.crop)
@@ -60,10 +58,7 @@ class Checkpoints:
         A damaged file ends the series: its section and all later ones are made again.
 
         Args:
-            folder: The job's own folder.
-            origin: The result of `origin_of` for the job.
             earlier: The folder of the earlier run, of this or another job; None if there is none.
-            shape: The shape of a section's latents.
 
         Raises:
             LongtakeError: If the sections have another origin than this job.

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError
 from diffusers_helper.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.budget import Demand, Stage
-from diffusers_helper.planning.networks import Network
+from diffusers_helper.planning.networks import NETWORKS, Network
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
 # The sizes of the VAE's tiles in pixels that `auto` tries, largest first.
@@ -50,9 +50,6 @@ class Calibration:
     def read(cls, file: Path | None, device: str) -> Calibration:
         """Return the ratios of a device ("cpu", "gfx1100") that `benchmarks/calibrate_memory.py` wrote.
 
-        Args:
-            file: None are known without a file.
-
         Raises:
             InputError: If the file cannot be used.
         """
@@ -73,9 +70,8 @@ class Calibration:
 
     def write(self, file: Path, device: str) -> None:
         """Write the ratios of a device and keep those of other devices that the file has."""
-        known = (
-            cast(dict[str, object], json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
-        )
+        text = file.read_text(encoding="utf-8") if file.is_file() else "{}"
+        known = cast(dict[str, object], json.loads(text))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({**known, device: dict(self.factors)}, indent=2) + "\n", encoding="utf-8")
 
@@ -147,7 +143,7 @@ def vision_bytes(network: Network) -> int:
     return math.ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
 
 
-def stages(
+def demand_of(
     networks: Mapping[str, Network],
     height: int,
     width: int,
@@ -157,61 +153,32 @@ def stages(
     texts: int = 1,
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
-) -> tuple[Stage, ...]:
-    """Return a job's stages in the order of the memory document, with the needs of each.
+) -> Demand:
+    """Return a job's needs with tiles of one size, its stages in the order of the memory document.
 
     Args:
         text: Tokens of the longest prompt that the transformer reads.
         texts: Number of prompts; 2 with real guidance.
     """
-    vision = vision_tokens(networks["image_encoder"])
-    vae, piece = networks["vae"], (min(tile, height), min(tile, width))
+    llama, clip, vae, siglip, transformer = (networks[name] for name in NETWORKS)
+    vision, piece = vision_tokens(siglip), (min(tile, height), min(tile, width))
+    sampling = transformer_bytes(transformer, height, width, text=text, vision=vision, backend=backend)
     working = {
-        "text": ("text_encoder", llama_bytes(networks["text_encoder"], _HEAD_TOKENS + text)),
-        "text_2": (
-            "text_encoder_2",
-            encoder_bytes(
-                networks["text_encoder_2"], networks["text_encoder_2"].config["max_position_embeddings"]
-            ),
-        ),
-        "vae_encode": ("vae", encode_bytes(vae, 1, *piece, backend=backend)),
-        "vision": ("image_encoder", vision_bytes(networks["image_encoder"])),
-        "sample": (
-            "transformer",
-            transformer_bytes(
-                networks["transformer"], height, width, text=text, vision=vision, backend=backend
-            ),
-        ),
-        "decode": ("vae", decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
+        "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
+        "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
+        "vae_encode": (vae, encode_bytes(vae, 1, *piece, backend=backend)),
+        "vision": (siglip, vision_bytes(siglip)),
+        "sample": (transformer, sampling),
+        "decode": (vae, decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
     }
     # The encoders' results are on the device as long as the sampler works.
-    llama, encoder = networks["text_encoder"], networks["image_encoder"]
-    size = networks["transformer"].dtype_bytes
-    kept = (texts * text * llama.config["hidden_size"] + vision * encoder.config["hidden_size"]) * size
-    return tuple(
-        Stage(
-            name,
-            networks[part].weights,
-            calibration.apply(name, num_bytes) + (kept if name == "sample" else 0),
-        )
-        for name, (part, num_bytes) in working.items()
+    kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]
+    after = {"sample": kept * transformer.dtype_bytes}
+    stages = (
+        Stage(name, network.weights, calibration.apply(name, num_bytes) + after.get(name, 0))
+        for name, (network, num_bytes) in working.items()
     )
-
-
-def demands(
-    networks: Mapping[str, Network],
-    height: int,
-    width: int,
-    tiles: Sequence[int],
-    *,
-    text: int = _MAX_TOKENS,
-    texts: int = 1,
-    backend: Backend = Backend(),
-    calibration: Calibration = Calibration(),
-) -> tuple[Demand, ...]:
-    """Return a job's needs with each size of tiles, in their order; `tile_steps` gives the usual sizes."""
-    given: dict[str, Any] = {"text": text, "texts": texts, "backend": backend, "calibration": calibration}
-    return tuple(Demand(tile, stages(networks, height, width, tile, **given)) for tile in tiles)
+    return Demand(tile, tuple(stages))
 
 
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:

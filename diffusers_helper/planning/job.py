@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from diffusers_helper.framepack.prompts import encoded_tokens
@@ -12,8 +13,7 @@ from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
-from diffusers_helper.planning.estimates import Calibration, largest_bucket, tile_steps
-from diffusers_helper.planning.estimates import demands as demands_of
+from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.profiles import YOU, Profile
 from diffusers_helper.planning.recovery import Ladder, LearnedLevels
@@ -32,7 +32,6 @@ class Cost:
     Attributes:
         runs: The number of times that its model comes onto the device.
         passes: Forward passes in one run.
-        streamed_bytes: The bytes that are copied in for one pass.
         copied_bytes: The bytes that are copied in over the whole video, weights that stay for a run included.
     """
 
@@ -53,7 +52,6 @@ class VideoPlan:
             that the kernel may drop them and read them again.
         seconds_per_step: The time to read them again at the disk's speed where main memory cannot hold them;
             None where it can, or where the disk's speed is not known.
-        notes: Sentences for people.
     """
 
     job: JobPlan
@@ -113,16 +111,12 @@ def demands_for(
         LongtakeError: If a local model's files cannot be read.
         InputError: If the model's tokenizer cannot be used.
     """
-    return demands_of(
-        known_networks(info, profile),
-        height,
-        width,
-        tile_steps(profile.vae_tile.value, request.vae_tile),
-        text=longest_text(request, info),
-        texts=len(_texts(request)),
-        backend=profile.backend,
-        calibration=calibration or Calibration(),
-    )
+    with_tiles = partial(
+        demand_of, known_networks(info, profile), height, width,
+        text=longest_text(request, info), texts=len(request.texts),
+        backend=profile.backend, calibration=calibration or Calibration(),
+    )  # fmt: skip
+    return tuple(map(with_tiles, tile_steps(profile.vae_tile.value, request.vae_tile)))
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
@@ -131,11 +125,7 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
     Raises:
         InputError: If the model's tokenizer cannot be used.
     """
-    return max(encoded_tokens(text, info) for text in _texts(request))
-
-
-def _texts(request: GenerationRequest) -> tuple[str, ...]:
-    return (request.prompt, request.negative) if request.cfg > 1 else (request.prompt,)
+    return max(encoded_tokens(text, info) for text in request.texts)
 
 
 def learned_levels(
@@ -190,14 +180,14 @@ def plan_video(
     ladder = Ladder(profile.budget(request.vram_cap_gb, request.preserved_gb), demands, levels.read())
     job = ladder.plan
     sections = plan_sections(request.seconds, mode=request.mode)
-    passes = request.steps * len(_texts(request))
+    passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = job.stage("sample").streamed_bytes
     card = "machine" if profile.machine.kind == "cpu" else "card"
     notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason, card), None
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
-        seconds = waiting * len(_texts(request)) / speed if speed else None
+        seconds = waiting * len(request.texts) / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes)

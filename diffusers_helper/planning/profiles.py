@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.kernels import seen_kernel
@@ -46,9 +46,7 @@ class Machine:
     """The device that computes.
 
     Attributes:
-        kind: "rocm", "cuda" or "cpu".
         arch: gfx name; "" without an AMD card.
-        name: The name for people.
         total_bytes: The device's memory; 0 where only its driver would know.
     """
 
@@ -69,7 +67,6 @@ class Profile:
     """The settings that suit a machine.
 
     Attributes:
-        family: The profile's name.
         cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The largest tiles that "auto" takes, in pixels.
@@ -311,54 +308,49 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
 
     def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
         text = environ.get(variable)
-        return Setting(read(text), f"{variable} says so", YOU) if text else default
+        try:
+            return Setting(read(text), f"{variable} says so", YOU) if text else default
+        except _Unusable as error:
+            raise InputError(
+                f"{variable} is {str(text)[:60]!r}; expected {error}.", "Correct it, or leave it out."
+            ) from None
 
     return replace(
         profile,
-        cap_bytes=own(CAP_VARIABLE, _gb(CAP_VARIABLE, "vram_cap_gb"), profile.cap_bytes),
-        preserved_bytes=own(
-            PRESERVED_VARIABLE, _gb(PRESERVED_VARIABLE, "preserved_gb"), profile.preserved_bytes
-        ),
-        vae_tile=own(TILE_VARIABLE, _tile, profile.vae_tile),
-        vae_dtype=own(VAE_DTYPE_VARIABLE, _vae_dtype_named, profile.vae_dtype),
-        attention=own(ATTENTION_VARIABLE, _attention_named, profile.attention),
+        cap_bytes=own(CAP_VARIABLE, _number("vram_cap_gb", gb_bytes), profile.cap_bytes),
+        preserved_bytes=own(PRESERVED_VARIABLE, _number("preserved_gb", gb_bytes), profile.preserved_bytes),
+        vae_tile=own(TILE_VARIABLE, _number("vae_tile", int), profile.vae_tile),
+        vae_dtype=own(VAE_DTYPE_VARIABLE, _one_of(get_args(VaeDtype)), profile.vae_dtype),
+        attention=own(ATTENTION_VARIABLE, _one_of(get_args(Attention)), profile.attention),
     )
 
 
-def _gb(variable: str, name: str) -> Callable[[str], int]:
-    setting = SETTINGS[name]
+class _Unusable(ValueError):
+    """A value that cannot be used; its text says what was expected."""
+
+
+def _number(name: str, convert: Callable[[float], int]) -> Callable[[str], int]:
+    """Return a reader of a variable that takes the numbers of a setting."""
 
     def read(text: str) -> int:
         try:
-            return gb_bytes(setting.check(float(text)))
+            return convert(SETTINGS[name].check(float(text)))
         except ValueError:
-            raise _refusal(variable, text, setting.expected) from None
+            raise _Unusable(SETTINGS[name].expected) from None
 
     return read
 
 
-def _tile(text: str) -> int:
-    setting = SETTINGS["vae_tile"]
-    try:
-        return setting.check(int(text))
-    except ValueError:
-        raise _refusal(TILE_VARIABLE, text, setting.expected) from None
+def _one_of(choices: tuple[T, ...]) -> Callable[[str], T]:
+    """Return a reader of a variable that takes one of these words."""
 
+    def read(text: str) -> T:
+        for choice in choices:
+            if choice == text:
+                return choice
+        raise _Unusable(" or ".join(map(str, choices)))
 
-def _vae_dtype_named(text: str) -> VaeDtype:
-    if text == "stored" or text == "fp32" or text == "bf16" or text == "fp16":
-        return text
-    raise _refusal(VAE_DTYPE_VARIABLE, text, "stored, fp32, bf16 or fp16")
-
-
-def _attention_named(text: str) -> Attention:
-    if text == "fused" or text == "math":
-        return text
-    raise _refusal(ATTENTION_VARIABLE, text, "fused or math")
-
-
-def _refusal(variable: str, text: str, expected: str) -> InputError:
-    return InputError(f"{variable} is {text[:60]!r}; expected {expected}.", "Correct it, or leave it out.")
+    return read
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def test_the_threshold_is_nine_tenths_of_the_limit(
 
 
 def test_live_tensors_are_what_is_allocated(caplog: pytest.LogCaptureFixture) -> None:
-    device = AccountingDevice(GB // 4)
+    device = AccountingDevice()
+    device.limit(GB // 4)
     assert get_cuda_allocated_memory_gb(device) == 0
     with device:
         held = torch.zeros(GB // 8, dtype=torch.uint8)
