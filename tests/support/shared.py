@@ -14,7 +14,7 @@ from tests.support.staged_engine import StagedEngine
 
 
 class Sharing:
-    """An outputs folder and its services, which are like processes to each other, as locks are theirs alone."""
+    """An outputs folder and its services, which are like processes, as no two share a lock."""
 
     def __init__(self, folder: Path) -> None:
         self.outputs = folder / "outputs"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from app.jobs.job import NoSuchJob
+from app.jobs.job import Job, NoSuchJob
 from app.jobs.storage import trash
 from app.jobs.storage.state_log import StateLog
 from app.jobs.storage.store import JobStore
@@ -163,7 +164,7 @@ def test_a_change_in_a_long_queue_writes_one_job(sharing: Sharing, monkeypatch: 
     written: list[str] = []
     enter = JobStore.enter
 
-    def counting(store: JobStore, job_id: str, *given: object, **facts: object) -> object:
+    def counting(store: JobStore, job_id: str, *given: Any, **facts: Any) -> Job:
         written.append(job_id)
         return enter(store, job_id, *given, **facts)
 

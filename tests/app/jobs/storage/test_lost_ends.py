@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
     refused: list[str] = []
     enter = JobStore.enter
 
-    def refusing(store: JobStore, job_id: str, state: JobState, **facts: object) -> None:
+    def refusing(store: JobStore, job_id: str, state: JobState, **facts: Any) -> None:
         if len(refused) < 3:
             refused.append(state)
             raise sqlite3.OperationalError("database or disk is full")
