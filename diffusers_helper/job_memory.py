@@ -41,7 +41,8 @@ from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.passes import DTYPES
-from diffusers_helper.vae.plan import OWN_CHUNK, Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.windows import OWN_CHUNK
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

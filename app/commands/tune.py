@@ -110,8 +110,8 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.models.loaders import dtype_for
     from diffusers_helper.vae.families import family_of
-    from diffusers_helper.vae.passes import DTYPES, window_sizes
-    from diffusers_helper.vae.plan import OWN_CHUNK
+    from diffusers_helper.vae.passes import DTYPES
+    from diffusers_helper.vae.windows import OWN_CHUNK, window_sizes
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)

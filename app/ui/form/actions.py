@@ -22,7 +22,7 @@ from diffusers_helper.request import SETTINGS
 _log = logging.getLogger(__name__)
 _EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the video grow
 # The outputs of `choose_model` and `restore` besides settings, in this order.
-AROUND = ("examples", "banner")
+AROUND = ("examples", "demo_box", "offer")
 
 
 def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
@@ -84,7 +84,7 @@ class Actions:
         return view.note_box(done) if self.service.cancel(job_id) else ""
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
-        """Return the values that change with the model, by name: settings, quick list, banner."""
+        """Return the values that change with the model, by name: settings, quick list, box and examples."""
         try:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message can name a model outside the list
@@ -146,7 +146,8 @@ class Actions:
 def _around(info: ModelInfo) -> dict[str, Any]:
     return {
         "examples": gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
-        "banner": view.banner(info),
+        "demo_box": view.demo_box(info),
+        "offer": view.offer(info),
     }
 
 
