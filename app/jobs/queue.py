@@ -23,7 +23,7 @@ from app.jobs.storage.trouble import TROUBLE, unwritable
 from app.jobs.storage.wishes import Wish, leave_wish, withdraw_wish
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled
-from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.files import given_path, sync_folder, write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.picture import load_picture, plain_png
@@ -149,6 +149,7 @@ class Queue:
                 write_atomic(folder.input, picture)
             text = replace(request, image=str(folder.input)).to_json()
             write_atomic(folder.request, text.encode() + b"\n")
+            sync_folder(folder.path)
             edits = StateLog(folder).read()["edits"] + 1
             return self.store.enter(job_id, job.state, reason="A person changed its settings.", edits=edits)
 
@@ -312,6 +313,7 @@ class Queue:
             if not self.is_held:
                 running = [row["id"] for row in self._others("") if row["state"] in BEGUN]
                 write_atomic(self.store.held, json.dumps(running).encode())
+                sync_folder(self.store.held.parent)
         for job_id in json.loads(self.store.held.read_bytes()):
             self.pause(job_id)
 
@@ -324,6 +326,7 @@ class Queue:
                     if self.store.job(job_id).state in ("paused", *BEGUN):
                         self.resume(job_id)
         self.store.held.unlink(missing_ok=True)
+        sync_folder(self.store.held.parent)
 
 
 def _checked(
