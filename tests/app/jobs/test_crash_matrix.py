@@ -1,4 +1,4 @@
-"""Tests that repeated kills of engines, servers and command line over one queue lose no job and change no byte.
+"""Tests that repeated kills of all programs over one queue lose no job and change no byte.
 
 `LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill costs the seconds of another start.
 """
@@ -31,7 +31,8 @@ CRASHES = int(os.environ.get("LONGTAKE_TEST_CRASHES", "4"))
 JOBS = 5 if CRASHES > 10 else 3
 SECTIONS = 3
 KILLS = [
-    ("engine",), ("server",), ("second",), ("command",), ("server", "second"), ("server", "second", "command"),
+    ("engine",), ("server",), ("second",), ("command",), ("server", "second"),
+    ("server", "second", "command"),
 ]  # fmt: skip
 SERVER = """
 import json, sys
@@ -152,12 +153,37 @@ def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
     whole = Folder(tmp_path / "whole", tiny_model, mode)
     folder = Folder(tmp_path / "killed", tiny_model, mode)
     folders.append(folder)
-    chance = random.Random(11)
     folder.start_server(*range(JOBS - 1))
     folder.start_server(name="second")
     folder.start_command(JOBS - 1)
     while len(folder.jobs()) < JOBS:
         time.sleep(0.01)
+    paused = _kill_again_and_again(folder, mode)
+
+    service = JobService(folder.outputs)
+    expected = _undisturbed(whole)
+    for number, job in enumerate(folder.jobs()):
+        events = [item[1] for item in service.follow(job.job) if item is not None]
+        assert service.job(job.job).state == "finished", service.job(job.job)
+        assert job.video.read_bytes() == expected[number].video.read_bytes()
+        sections = [event.section for event in events if isinstance(event, SectionFinished)]
+        assert sections == list(range(1, SECTIONS + 1))
+        for kind in ("sections", "segments", "thumbs"):
+            assert _names(job.path / kind) == _names(expected[number].path / kind)
+    in_order = sorted((service.job(job.job) for job in folder.jobs()[:-1]), key=lambda job: job.place)
+    ended = [job.ended or 0.0 for job in in_order if job.id not in paused]
+    assert ended == sorted(ended)
+    folder.end()
+    service.start()  # as the next start leaves it
+    service.stop()
+    assert not list(folder.outputs.rglob("*.tmp"))
+    assert _names(folder.outputs) == sorted([".longtake", *(job.job for job in folder.jobs())])
+    assert not list(folder.outputs.glob("*/wish-*"))
+
+
+def _kill_again_and_again(folder: Folder, mode: str) -> set[str]:
+    """Kill programs at random moments, start them again, and return the jobs that were paused meanwhile."""
+    chance = random.Random(11)
     person, paused = JobService(folder.outputs), set[str]()
     person.queue.move(folder.jobs()[JOBS - 2].job, before=folder.jobs()[JOBS - 3].job)
     counts: dict[str, int] = {}
@@ -190,26 +216,7 @@ def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
         sys.stderr.write(f"{time.monotonic() - began:.0f} s, {mode}: killed {counts}, finished {finished}\n")
     for job_id in paused:
         person.resume(job_id)
-
-    service = JobService(folder.outputs)
-    expected = _undisturbed(whole)
-    for number, job in enumerate(folder.jobs()):
-        events = [item[1] for item in service.follow(job.job) if item is not None]
-        assert service.job(job.job).state == "finished", service.job(job.job)
-        assert job.video.read_bytes() == expected[number].video.read_bytes()
-        sections = [event.section for event in events if isinstance(event, SectionFinished)]
-        assert sections == list(range(1, SECTIONS + 1))
-        for kind in ("sections", "segments", "thumbs"):
-            assert _names(job.path / kind) == _names(expected[number].path / kind)
-    in_order = sorted((service.job(job.job) for job in folder.jobs()[:-1]), key=lambda job: job.place)
-    ended = [job.ended or 0.0 for job in in_order if job.id not in paused]
-    assert ended == sorted(ended)
-    folder.end()
-    service.start()  # as the next start leaves it
-    service.stop()
-    assert not list(folder.outputs.rglob("*.tmp"))
-    assert _names(folder.outputs) == sorted([".longtake", *(job.job for job in folder.jobs())])
-    assert not list(folder.outputs.glob("*/wish-*"))
+    return paused
 
 
 def _undisturbed(whole: Folder) -> list[JobFolder]:
