@@ -29,6 +29,8 @@ from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import GenerationRequest
 
+# Places are seconds since the epoch, which a float resolves to 2.4e-7.
+_LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 RESUMED = "The job goes on; nothing that was finished is made again."
 _OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
 _HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and nobody makes it
@@ -345,14 +347,14 @@ def _checked(
 def _places(place: float, others: list[float], number: int) -> list[float]:
     """Return the new place of a job that comes before the one with this number among the others.
 
-    Where two neighbours leave no room between them, those behind move too, as few as possible; their new
-    places follow.
+    Where two neighbours leave no room between them, those behind move too, until there is room for many more
+    moves; their new places follow.
     """
     low = others[number - 1] if number else (others[0] if others else place) - 2.0
     for end in range(number, len(others) + 1):
         count = 1 + end - number
-        high = others[end] if end < len(others) else low + 2.0 * (count + 1)
-        places = [low + (high - low) / (count + 1) * (index + 1) for index in range(count)]
-        if low < places[0] and places[-1] < high and len(set(places)) == count:
-            return places
+        high = others[end] if end < len(others) else low + count + 1.0
+        step = (high - low) / (count + 1)
+        if step >= (_LEAST_ROOM if count == 1 else _NEW_ROOM):
+            return [low + step * (index + 1) for index in range(count)]
     raise AssertionError("the end of the queue has room")
