@@ -191,6 +191,8 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         # The engine starts only now, since it would slow down the start of the page.
         service.start(warm=True)
         say(f"Longtake is on {url}\nCtrl-C ends it.\n")
+        if service.is_follower:
+            say("Another program makes the jobs of this folder. This one takes over when it ends.\n")
         signals.wait()
         _end_within(_END_SECONDS)
     finally:

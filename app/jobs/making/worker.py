@@ -18,7 +18,7 @@ from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.patience import Patience
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage
-from app.jobs.storage.retention import Retention, tidy
+from app.jobs.storage.retention import Retention, size_of, tidy
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of, is_of_one_job
@@ -160,10 +160,13 @@ class Worker:
         if not wants:
             self._store.give_up_lead()
         leads = wants and self._store.lead(adopt=self._adopts)
-        if self.is_follower and leads:
-            _log.info("The process that made the jobs has ended; this one makes them now.")
-        if self.is_follower != (wants and not leads):
-            self.is_follower = wants and not leads
+        follows = wants and not leads
+        if follows != self.is_follower:
+            self.is_follower = follows
+            if follows:
+                self._engine.close()  # the other process has one
+            elif leads and self._adopts:
+                _log.warning("The program that made the jobs has ended. This one makes them now.")
             self._on_change()
         return leads
 
@@ -253,12 +256,21 @@ class Worker:
         if self._store.is_removed(job.id):
             return None
         if failed.code == "disk_full":
-            return facts_of(OSError(errno.ENOSPC, ""))
+            return facts_of(OSError(errno.ENOSPC, ""), needed_bytes=self._needed_bytes(job))
         if failed.code == "storage":
             return {"message": failed.message, "remedy": failed.remedy}
         if not job.folder.exists():
             return facts_of(FileNotFoundError(errno.ENOENT, ""))
         return None
+
+    def _needed_bytes(self, job: Job) -> int:
+        """Return about how much the rest of a job needs, from what its sections took; 0 if none exists."""
+        events = (event for _, event in self._store.events(job.id).read())
+        done = [event for event in events if isinstance(event, SectionFinished)]
+        if not done:
+            return 0
+        left = done[-1].sections - done[-1].section
+        return size_of(job.folder) * max(1, left) // done[-1].section
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Let a job wait, at least until its folder can be written."""
