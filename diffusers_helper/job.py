@@ -25,6 +25,7 @@ from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.packing import WINDOW, Section, SectionPlan, plan_sections
 from diffusers_helper.picture import fit_picture, load_picture
+from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
@@ -133,6 +134,8 @@ def open_job(
             report.stage(cast(Stage, stage), sections[number - 1] if number else None)
 
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
+    if note := DeathNote.read((earlier or opened).shortage):
+        memory.heed(note)
     picture = fit_picture(given, height, width)
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,

@@ -14,7 +14,7 @@ from tests.support.staged_engine import StagedEngine
 
 
 class Sharing:
-    """An outputs folder and its services, which are like processes, as no two share a lock."""
+    """An outputs folder and its services, each with its own locks, as processes have them."""
 
     def __init__(self, folder: Path) -> None:
         self.outputs = folder / "outputs"

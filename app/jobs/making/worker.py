@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import threading
 import time
@@ -23,9 +24,12 @@ from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of, is_of_one_job
 from app.jobs.storage.wishes import Wish, wishes_of
+from app.machine import this_profile
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import engine_died_event, failed_event
+from diffusers_helper.memory.shortage import OutOfDeviceMemory, read_shortage
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.planning.death_note import DeathNote
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # the rest of a stop's time that is kept for killing the engine
@@ -211,15 +215,27 @@ class Worker:
                 pause = min(2 * pause, _LONGEST_PAUSE)
         except EngineDied as death:
             if not self._should_end(job):
-                end = engine_died_event(
-                    death.exit_code, job.id, 0.0, *self._salvage(job),
-                    attempts=death.attempts, lessons=death.lessons,
-                )  # fmt: skip
-                self._finish(job, end)
+                self._finish(job, self._explained(job, death))
                 return
             self._break_off(job)
         except _AskedToEnd:
             self._break_off(job)
+
+    def _explained(self, job: Job, death: EngineDied) -> Failed:
+        """Return the end of a job whose engines have died too often."""
+        end = engine_died_event(
+            death.exit_code, job.id, 0.0, *self._salvage(job),
+            attempts=death.attempts, lessons=death.lessons, errors=death.errors,
+        )  # fmt: skip
+        if not death.shortage:
+            return end
+        note = DeathNote.read(JobFolder(job.folder).shortage)
+        error = OutOfDeviceMemory(
+            read_shortage(death.shortage),
+            smaller_plans=1 if note and note.change else 0,
+            is_apu=this_profile(os.environ).machine.is_apu,
+        )
+        return replace(end, message=error.message, remedy=error.remedy, code=error.code)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
         """Run the engine once, and return why the job has to wait; None if it has ended.
