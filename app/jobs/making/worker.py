@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import signal
 import threading
 import time
@@ -15,21 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
+from app.jobs.making.endings import death_event, passing_trouble
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.patience import Patience
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage
-from app.jobs.storage.retention import Retention, size_of, tidy
+from app.jobs.storage.retention import Retention, tidy
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of, is_of_one_job
 from app.jobs.storage.wishes import Wish, wishes_of
-from app.machine import this_profile
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
-from diffusers_helper.failures import engine_died_event, failed_event
-from diffusers_helper.memory.shortage import OutOfDeviceMemory, read_shortage
+from diffusers_helper.failures import failed_event
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.planning.death_note import DeathNote
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # the rest of a stop's time that is kept for killing the engine
@@ -215,27 +211,11 @@ class Worker:
                 pause = min(2 * pause, _LONGEST_PAUSE)
         except EngineDied as death:
             if not self._should_end(job):
-                self._finish(job, self._explained(job, death))
+                self._finish(job, death_event(job, death, *self._salvage(job)))
                 return
             self._break_off(job)
         except _AskedToEnd:
             self._break_off(job)
-
-    def _explained(self, job: Job, death: EngineDied) -> Failed:
-        """Return the end of a job whose engines have died too often."""
-        end = engine_died_event(
-            death.exit_code, job.id, 0.0, *self._salvage(job),
-            attempts=death.attempts, lessons=death.lessons, errors=death.errors,
-        )  # fmt: skip
-        if not death.shortage:
-            return end
-        note = DeathNote.read(JobFolder(job.folder).shortage)
-        error = OutOfDeviceMemory(
-            read_shortage(death.shortage),
-            smaller_plans=1 if note and note.change else 0,
-            is_apu=this_profile(os.environ).machine.is_apu,
-        )
-        return replace(end, message=error.message, remedy=error.remedy, code=error.code)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
         """Run the engine once, and return why the job has to wait; None if it has ended.
@@ -248,7 +228,7 @@ class Worker:
             raise _AskedToEnd
         before = [event for _, event in self._store.events(job.id).read()]
         for event in self._supervisor.make(job, partial(self._should_end, job), before):
-            if isinstance(event, Failed) and (trouble := self._trouble_of(job, event)):
+            if isinstance(event, Failed) and (trouble := passing_trouble(self._store, job, event)):
                 return trouble
             if event.is_final:
                 self._finish(job, event)
@@ -266,27 +246,6 @@ class Worker:
             self.ask(job.id, "cancel")
         elif "pause" in wishes:
             self.ask(job.id, "pause")
-
-    def _trouble_of(self, job: Job, failed: Failed) -> dict[str, str] | None:
-        """Return why a job has to wait if the engine lost its folder; None after any other failure."""
-        if self._store.is_removed(job.id):
-            return None
-        if failed.code == "disk_full":
-            return facts_of(OSError(errno.ENOSPC, ""), needed_bytes=self._needed_bytes(job))
-        if failed.code == "storage":
-            return {"message": failed.message, "remedy": failed.remedy}
-        if not job.folder.exists():
-            return facts_of(FileNotFoundError(errno.ENOENT, ""))
-        return None
-
-    def _needed_bytes(self, job: Job) -> int:
-        """Return about how much the rest of a job needs, from what its sections took; 0 if none exists."""
-        events = (event for _, event in self._store.events(job.id).read())
-        done = [event for event in events if isinstance(event, SectionFinished)]
-        if not done:
-            return 0
-        left = done[-1].sections - done[-1].section
-        return size_of(job.folder) * max(1, left) // done[-1].section
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Let a job wait, at least until its folder can be written."""
