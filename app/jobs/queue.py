@@ -176,10 +176,10 @@ class Queue:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
                 number = ids.index(neighbour) + (before is None)
             places = _places(job.place, [row["place"] for row in others], number)
-            for row, place in zip(
-                [{"id": job_id, "state": job.state}, *others[number:]], places, strict=False
-            ):
-                self.store.enter(row["id"], row["state"], reason="A person changed the order.", place=place)
+            moved: list[tuple[str, JobState]] = [(job_id, job.state)]
+            moved += [(row["id"], row["state"]) for row in others[number:]]
+            for (one, state), place in zip(moved, places, strict=False):
+                self.store.enter(one, state, reason="A person changed the order.", place=place)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
