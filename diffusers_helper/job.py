@@ -39,18 +39,10 @@ class Job:
     """All that the stages of one job work with.
 
     Attributes:
-        request: The settings of the video.
-        models: The model's parts.
         cancel: The token that ends the job between two blocks of a network.
         given: The start picture, upright and opaque.
         picture: The same picture in the size of the video.
-        sections: The sections to make, in order.
-        folder: The folder of the job's files.
         earlier: The folder of an earlier run whose work is reused, if there is one.
-        memory: The owner of the networks on the device.
-        vae: The model's VAE.
-        video: The growing video.
-        report: The source of the job's events.
     """
 
     request: GenerationRequest
@@ -147,7 +139,7 @@ def _open_folder(
     request: GenerationRequest, picture: Image.Image, earlier: JobFolder | None, folder: Path | None
 ) -> JobFolder:
     """Return the job's folder, after writing the picture and the request to it."""
-    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.create(Path("outputs"))
+    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
     if opened.segments.exists() and opened != earlier:
         raise InputError(
             f"{opened.path} holds another video; expected a new folder.", "Choose another folder."

@@ -33,16 +33,17 @@ from diffusers_helper.memory.shortage import (
 from diffusers_helper.memory.store import Store
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.planning.estimates import Calibration
-from diffusers_helper.planning.job import demands_for, learned_levels
+from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.passes import DTYPES
-from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video, tile_loss
 from diffusers_helper.vae.windows import OWN_CHUNK
 
 _log = logging.getLogger(__name__)
@@ -65,11 +66,7 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
 
 
 class MemoryPlans:
-    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved.
-
-    Attributes:
-        device: The device that will compute.
-    """
+    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved."""
 
     def __init__(
         self,
@@ -81,14 +78,9 @@ class MemoryPlans:
         *,
         overflowed: bool = False,
     ) -> None:
-        """Make the first plan, with what earlier jobs have learned.
+        """Make the first plan, with what earlier jobs have learned; the model need not be loaded.
 
         Args:
-            request: The settings of the video.
-            models: The request's model, which need not be loaded.
-            height: The video's height in pixels.
-            width: The video's width in pixels.
-            local: The settings of this machine.
             overflowed: Whether the VAE is known to overflow in this job.
 
         Raises:
@@ -96,9 +88,9 @@ class MemoryPlans:
             InputError: For a value in the environment that cannot be used.
             LongtakeError: If a local model's files cannot be read.
         """
-        self.device = open_device(torch_device=models.device)
+        self.device = open_device(models.device)
         machine = machine_of(self.device, local.environ)
-        profile = profile_in_force(machine, local)
+        profile = profile_of(request, profile_in_force(machine, local))
         calibration = Calibration.read(local.calibration, machine.card)
 
         def needs(profile: Profile) -> tuple[tuple[Demand, ...], LearnedLevels]:
@@ -107,7 +99,9 @@ class MemoryPlans:
                 learned_levels(local.learned, request, models.info, profile, height, width),
             )
 
-        self._profile, self._needs = profile, needs
+        self.request, self._profile, self._needs = request, profile, needs
+        size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
+        self._times_of = partial(_tile_times, local, size, request.vae_chunk)
         self.demands, self._learned = needs(profile)
         budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
         self._ladder = Ladder(budget, self.demands, self._learned.read())
@@ -116,7 +110,6 @@ class MemoryPlans:
 
     @property
     def plan(self) -> JobPlan:
-        """Return the plan in force."""
         return self._ladder.plan
 
     @property
@@ -128,6 +121,11 @@ class MemoryPlans:
     def vae_dtype(self) -> torch.dtype | None:
         """Return the type that the VAE computes in; None for the type of its weights."""
         return DTYPES.get(self._profile.vae_dtype.value)
+
+    @property
+    def tile_times(self) -> TileTimes:
+        """Return what decoding takes with each size of tiles, in the VAE's type that is in force."""
+        return self._times_of(self._profile.vae_dtype.value)
 
     def use_fp32(self) -> None:
         """Plan for a VAE that computes in fp32 from now on.
@@ -168,6 +166,10 @@ class MemoryPlans:
         return change
 
 
+def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
+    return TileTimes(local.tile_times, f"{size}, VAE {dtype}, chunk {chunk}")
+
+
 class _Source:
     """A model's parts, in the types that the plans require on the device."""
 
@@ -185,13 +187,7 @@ class JobMemory:
 
     It is the `vae.engine.Owner` of the model's VAE. Enter it around the job: on leaving, the device is empty,
     and the job's folder has the record of the stages.
-
-    Attributes:
-        store: The owner of everything on the device.
-        cleanup_frequency: 0, as the store, not the VAE engine, returns the allocator's memory.
     """
-
-    cleanup_frequency = 0
 
     def __init__(
         self,
@@ -203,34 +199,23 @@ class JobMemory:
         on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        """Prepare the device; nothing is loaded.
-
-        Args:
-            plans: The plans of the job.
-            models: The job's model.
-            folder: The folder for the record of the stages, and for the note that the VAE has overflowed.
-            cancel: The token that ends a stage between two blocks of its network.
-            on_stage: Called with each stage as it begins, and with the section's number.
-            warn: Called with each sentence that a person should know.
-        """
+        """Prepare the device; nothing is loaded."""
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
-        self.store = Store(plans.device, _Source(models, plans), plans.plan)
+        self.store = Store(plans.device, _Source(models, plans), plans.plan, warn=warn)
 
     def __enter__(self) -> Self:
         tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px
         if tile != wanted:
             self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, as there is not "
-                "enough memory for larger ones; the pixels differ slightly."
+                f"enough memory for larger ones: {tile_loss(tile or wanted or 0)}."
             )
         self.store.flush(WORKER_START)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
         with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
             self.save()
         self.store.clear()
@@ -245,7 +230,6 @@ class JobMemory:
 
         Args:
             stage: "text", "text_2", "vision" or "sample".
-            work: A function of the network.
             section: The number of the section, None before the first.
 
         Raises:
@@ -271,19 +255,23 @@ class JobMemory:
 
     @property
     def vae(self) -> nn.Module:
-        """Return the model's VAE."""
         return self._models.part("vae")
 
     @property
+    def cleanup_frequency(self) -> int:
+        """Return the pieces after which the allocator's memory is returned; 0 leaves that to the store."""
+        return self._plans.request.vae_cleanup
+
+    @property
     def device(self) -> Device:
-        """Return the device that computes."""
         return self.store.device
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         """Return the job's plan for a task of the VAE: in tiles, and in its own windows of time."""
         tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
         working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
-        return VaePlan(task, "windows", OWN_CHUNK, tiles, working_bytes, False, "By the job's plan.")
+        chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
+        return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "By the job's plan.")
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
         """Yield the VAE on the device, in the type of the job's plan."""
@@ -345,6 +333,18 @@ class JobMemory:
     def _empty(self) -> None:
         self.store.clear()
         self.store.flush(EXCEPTION_CLEANUP)
+
+    def advice(self) -> str:
+        """Keep the times of a finished job, and return the advice that all times together give."""
+        plan, decodes = self._plans.plan, [one for one in self.store.records if one.stage == "decode"]
+        # The first decode may include a search for kernels. After a retry, the tiles differ.
+        seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
+        if not seconds or not plan.vae_tile_px or self._plans.retries:
+            return ""
+        peak = max(one.measured_bytes for one in decodes) + plan.budget.reserve_bytes
+        times = self._plans.tile_times
+        times.note(plan.vae_tile_px, seconds, peak)
+        return times.advice(plan.vae_tile_px, plan.budget.cap_bytes)
 
     def usage(self) -> dict[str, int | None]:
         """Return the figures of the Finished event."""

@@ -44,8 +44,6 @@ class Result:
     """A finished video.
 
     Attributes:
-        video: The file.
-        frames: Its number of frames.
         latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), fp32 on the CPU.
     """
 
@@ -69,7 +67,6 @@ def generate(
     On the CPU, the same request with the same model gives the same bytes.
 
     Args:
-        request: The settings of the video.
         models: The request's model, loaded or not.
         on_event: Called in this thread with each event, from JobStarted to Finished or Cancelled.
         cancel: The token that ends the job between two blocks of a network.
@@ -103,7 +100,8 @@ def generate(
                 final, pending = blender.add(frames, section)
                 write(job, section, frames, final, pending)
                 del frames, final, pending  # frees them before the next section is sampled
-        return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
+        figures = {**job.memory.usage(), "advice": job.memory.advice()}
+        return Result(job.report.finished(figures), job.video.frames, history.latents)
     except GenerationCancelled:
         job.report.cancelled()
         raise
@@ -114,8 +112,7 @@ def generate(
 
 def encode(job: Job) -> dict[str, Tensor]:
     """Return the encodings of the prompts and the picture, by name, on the host."""
-    request, part = job.request, job.models.part
-    prompts = [request.prompt, request.negative][: _count_prompts(request)]
+    request, prompts, part = job.request, job.request.texts, job.models.part
     tokenizer, tokenizer_2, extractor = part("tokenizer"), part("tokenizer_2"), part("feature_extractor")
 
     def states(llama: Any) -> dict[str, Tensor]:
@@ -135,7 +132,7 @@ def encode(job: Job) -> dict[str, Tensor]:
 
 def condition_of(request: GenerationRequest, encodings: dict[str, Tensor]) -> Condition:
     """Return the condition of all sections, made of the result of `encode`."""
-    numbers = range(_count_prompts(request))
+    numbers = range(len(request.texts))
     positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in numbers)
     return Condition(
         positive, negative[0] if negative else None, encodings["vision"],
@@ -143,19 +140,8 @@ def condition_of(request: GenerationRequest, encodings: dict[str, Tensor]) -> Co
     )  # fmt: skip
 
 
-def _count_prompts(request: GenerationRequest) -> int:
-    return 2 if request.cfg > 1 else 1
-
-
 def denoise(job: Job, section: Section, condition: Condition, context: Context, preview: Preview) -> Tensor:
     """Sample a section's clean latents from noise, and return them (1, 16, W, h, w) on the host.
-
-    Args:
-        job: The job.
-        section: The section to make.
-        condition: The prompt and the picture.
-        context: The clean latents that the section sees.
-        preview: The preview of each step's prediction.
 
     Raises:
         LongtakeError: If the transformer overflows.

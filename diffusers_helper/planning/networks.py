@@ -29,7 +29,6 @@ class Network:
     """One network as it computes.
 
     Attributes:
-        weights: Their bytes on the device.
         config: The content of its config.json.
         dtype_bytes: The bytes of one value that it computes with.
         file_bytes: The bytes of its files.

@@ -249,6 +249,7 @@ def messages(events: list[Event]) -> list[str]:
     return [event.message for event in events if isinstance(event, Warned)]
 
 
+@pytest.mark.slow
 def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     deep_models: Models,
     small_scene: Path,
@@ -381,6 +382,7 @@ def test_a_note_of_deaths_is_heeded_told_once_and_learned(
         make(tiny_request(small_scene), deep_models, tmp_path / "other", resume_from=folder.path, local=local)
 
 
+@pytest.mark.slow
 def test_after_three_steps_the_person_is_told_what_to_do(
     deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
@@ -390,6 +392,7 @@ def test_after_three_steps_the_person_is_told_what_to_do(
     assert caught.value.shortage.kind == "driver"
 
 
+@pytest.mark.slow
 def test_a_runner_passes_the_advice_on(
     deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:

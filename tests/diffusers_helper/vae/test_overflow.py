@@ -19,6 +19,7 @@ from diffusers_helper.planning.profiles import VAE_DTYPE_VARIABLE
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
+pytestmark = pytest.mark.slow
 NARROW = Local({VAE_DTYPE_VARIABLE: "fp16"})
 
 
@@ -39,7 +40,6 @@ def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
     return models, types
 
 
-@pytest.mark.slow
 def test_what_overflows_is_decoded_again_in_fp32(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -59,7 +59,6 @@ def test_what_overflows_is_decoded_again_in_fp32(
     assert result.frames == 73
 
 
-@pytest.mark.slow
 def test_a_job_that_goes_on_knows_what_overflowed(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
