@@ -97,12 +97,7 @@ def make_video(arguments: argparse.Namespace) -> int:
             if signals.number in (None, signal.SIGINT):
                 end()
             service.stop()
-    if isinstance(last, Failed):
-        _report(service, job)
-    if last is None and signals.number is not None:
-        text = _LEFT if service.job(job.id).state in BEGUN else _INTERRUPTED
-        sys.stderr.write(text.format(job=job.id, out=shlex.quote(arguments.out)))
-    code = _exit_code(last) if last is not None else 128 + (signals.number or 0)
+    code = _conclude(service, job, last, signals.number or 0, arguments.out)
     if arguments.in_process:
         # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
         stdout.flush()
@@ -163,6 +158,18 @@ def _circumstances(service: JobService, job_id: str, told: str) -> str:
     if job.state == "queued" and service.queue.is_held:
         return _HELD
     return _LEADS if told in (_FOLLOWS, _LEADS) else ""
+
+
+def _conclude(service: JobService, job: Job, last: Event | None, number: int, out: str) -> int:
+    """Write what remains to be said after a job's last event, or after a signal, and return the exit code."""
+    if isinstance(last, Failed):
+        _report(service, job)
+    if last is not None:
+        return _exit_code(last)
+    if number:
+        text = _LEFT if service.job(job.id).state in BEGUN else _INTERRUPTED
+        sys.stderr.write(text.format(job=job.id, out=shlex.quote(out)))
+    return 128 + number
 
 
 def _report(service: JobService, job: Job) -> None:

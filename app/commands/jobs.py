@@ -117,9 +117,9 @@ def _show(service: JobService, arguments: argparse.Namespace) -> int:
     if job.state == "queued":
         lines.append(f"Jobs before it: {service.queue_position(job.id)}")
     lines += [
-        f"{SETTINGS[name].label}: {value}"
+        f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}"
         for name, value in record(job)["request"].items()
-        if name in SETTINGS
+        if name in SETTINGS and value is not None
     ]
     lines += [f"{_clock(one.time)} {one.state}. {one.reason}".rstrip() for one in states]
     more = {"states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states]}

@@ -84,9 +84,10 @@ class History:
         if before:
             also("(created, id) < (?, ?)", *_cursor(before))
         query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
-        jobs = self._open_store().jobs(query, *values, limit + 1)
-        page = jobs[:limit]
-        return Found(page, f"{page[-1].created!r} {page[-1].id}" if len(jobs) > limit and page else "")
+        store = self._open_store()
+        rows = store.select(query, *values, limit + 1)
+        more = f"{rows[limit - 1]['created']!r} {rows[limit - 1]['id']}" if len(rows) > limit > 0 else ""
+        return Found(store.readable(rows[:limit]), more)
 
     def count(self) -> int:
         """Return the number of all jobs."""

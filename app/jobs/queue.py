@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,16 @@ from app.jobs.storage.trouble import TROUBLE, unwritable
 from app.jobs.storage.wishes import Wish, leave_wish, withdraw_wish
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled
-from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.files import given_path, sync_folder, write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import GenerationRequest
 
+# Places are seconds since the epoch, which a float resolves to 2.4e-7.
+_LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 RESUMED = "The job goes on; nothing that was finished is made again."
+_OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
 _HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and nobody makes it
 
 
@@ -83,8 +87,7 @@ class Queue:
             limit: The most jobs to return.
             after: The place after which to begin, as the last job of an earlier call says it.
         """
-        open_states = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
-        return self.store.jobs(f"WHERE {open_states} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
+        return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
         self, request: GenerationRequest, *, allow_folder: bool = False, picture: bytes | None = None
@@ -148,6 +151,7 @@ class Queue:
                 write_atomic(folder.input, picture)
             text = replace(request, image=str(folder.input)).to_json()
             write_atomic(folder.request, text.encode() + b"\n")
+            sync_folder(folder.path)
             edits = StateLog(folder).read()["edits"] + 1
             return self.store.enter(job_id, job.state, reason="A person changed its settings.", edits=edits)
 
@@ -164,21 +168,29 @@ class Queue:
             job = self.store.job(job_id)
             if job.state not in _HALTED:
                 raise InputError(f"Job {job_id} is {job.state}; expected one that waits in the queue.")
-            others = [other for other in self.jobs(limit=-1) if other.id != job_id]
+            others = self._others(job_id)
             number = len(others)
             if neighbour := before or after:
-                ids = [other.id for other in others]
+                ids = [row["id"] for row in others]
                 if neighbour not in ids:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
                 number = ids.index(neighbour) + (before is None)
-            for one, place in _places(job, others, number):
-                self.store.enter(one.id, one.state, reason="A person changed the order.", place=place)
+            places = _places(job.place, [row["place"] for row in others], number)
+            moved: list[tuple[str, JobState]] = [(job_id, job.state)]
+            moved += [(row["id"], row["state"]) for row in others[number:]]
+            for (one, state), place in zip(moved, places, strict=False):
+                self.store.enter(one, state, reason="A person changed the order.", place=place)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
         """Let a job be the next one to begin."""
-        waiting = [job.id for job in self.jobs(limit=-1) if job.state in _HALTED and job.id != job_id]
+        waiting = [row["id"] for row in self._others(job_id) if row["state"] in _HALTED]
         return self.move(job_id, before=waiting[0] if waiting else None)
+
+    def _others(self, job_id: str) -> list[sqlite3.Row]:
+        """Return id, place and state of the other jobs that are not over, in their order."""
+        condition = f"WHERE {_OPEN} AND id != ? ORDER BY place, id"
+        return self.store.select(condition, job_id, what="id, place, state")
 
     def cancel(self, job_id: str) -> bool:
         """End a job: at once if nobody makes it, and otherwise within a step, by whichever process makes it.
@@ -301,8 +313,9 @@ class Queue:
         """Pause whatever is being made and begin nothing else, so that the device is free for other work."""
         with self.store.transaction():
             if not self.is_held:
-                running = [job.id for job in self.jobs(limit=-1) if job.state in BEGUN]
+                running = [row["id"] for row in self._others("") if row["state"] in BEGUN]
                 write_atomic(self.store.held, json.dumps(running).encode())
+                sync_folder(self.store.held.parent)
         for job_id in json.loads(self.store.held.read_bytes()):
             self.pause(job_id)
 
@@ -315,6 +328,7 @@ class Queue:
                     if self.store.job(job_id).state in ("paused", *BEGUN):
                         self.resume(job_id)
         self.store.held.unlink(missing_ok=True)
+        sync_folder(self.store.held.parent)
 
 
 def _checked(
@@ -330,18 +344,17 @@ def _checked(
     return replace(request, model=model), picture
 
 
-def _places(job: Job, others: list[Job], number: int) -> list[tuple[Job, float]]:
-    """Return new places that put a job before the one with this number among the others.
+def _places(place: float, others: list[float], number: int) -> list[float]:
+    """Return the new place of a job that comes before the one with this number among the others.
 
-    Where two neighbours leave no room between them, those behind move too, as few as possible.
+    Where two neighbours leave no room between them, those behind move too, until there is room for many more
+    moves; their new places follow.
     """
-    low = others[number - 1].place if number else (others[0] if others else job).place - 2.0
-    for count in range(len(others) - number + 1):
-        moved = [job, *others[number : number + count]]
-        behind = number + count
-        high = others[behind].place if behind < len(others) else low + 2.0 * (len(moved) + 1)
-        step = (high - low) / (len(moved) + 1)
-        places = [low + step * (index + 1) for index in range(len(moved))]
-        if low < places[0] and places[-1] < high and len(set(places)) == len(places):
-            return list(zip(moved, places, strict=True))
+    low = others[number - 1] if number else (others[0] if others else place) - 2.0
+    for end in range(number, len(others) + 1):
+        count = 1 + end - number
+        high = others[end] if end < len(others) else low + count + 1.0
+        step = (high - low) / (count + 1)
+        if step >= (_LEAST_ROOM if count == 1 else _NEW_ROOM):
+            return [low + step * (index + 1) for index in range(count)]
     raise AssertionError("the end of the queue has room")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import signal
 import threading
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
+from app.jobs.making.endings import death_event, passing_trouble
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.patience import Patience
 from app.jobs.making.supervisor import Supervisor
@@ -24,12 +23,9 @@ from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of, is_of_one_job
 from app.jobs.storage.wishes import Wish, wishes_of
-from app.machine import this_profile
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
-from diffusers_helper.failures import engine_died_event, failed_event
-from diffusers_helper.memory.shortage import OutOfDeviceMemory, read_shortage
+from diffusers_helper.failures import failed_event
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.planning.death_note import DeathNote
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # the rest of a stop's time that is kept for killing the engine
@@ -164,10 +160,13 @@ class Worker:
         if not wants:
             self._store.give_up_lead()
         leads = wants and self._store.lead(adopt=self._adopts)
-        if self.is_follower and leads:
-            _log.info("The process that made the jobs has ended; this one makes them now.")
-        if self.is_follower != (wants and not leads):
-            self.is_follower = wants and not leads
+        follows = wants and not leads
+        if follows != self.is_follower:
+            self.is_follower = follows
+            if follows:
+                self._engine.close()  # the other process has one
+            elif leads and self._adopts:
+                _log.warning("The program that made the jobs has ended. This one makes them now.")
             self._on_change()
         return leads
 
@@ -212,27 +211,11 @@ class Worker:
                 pause = min(2 * pause, _LONGEST_PAUSE)
         except EngineDied as death:
             if not self._should_end(job):
-                self._finish(job, self._explained(job, death))
+                self._finish(job, death_event(job, death, *self._salvage(job)))
                 return
             self._break_off(job)
         except _AskedToEnd:
             self._break_off(job)
-
-    def _explained(self, job: Job, death: EngineDied) -> Failed:
-        """Return the end of a job whose engines have died too often."""
-        end = engine_died_event(
-            death.exit_code, job.id, 0.0, *self._salvage(job),
-            attempts=death.attempts, lessons=death.lessons, errors=death.errors,
-        )  # fmt: skip
-        if not death.shortage:
-            return end
-        note = DeathNote.read(JobFolder(job.folder).shortage)
-        error = OutOfDeviceMemory(
-            read_shortage(death.shortage),
-            smaller_plans=1 if note and note.change else 0,
-            is_apu=this_profile(os.environ).machine.is_apu,
-        )
-        return replace(end, message=error.message, remedy=error.remedy, code=error.code)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
         """Run the engine once, and return why the job has to wait; None if it has ended.
@@ -245,7 +228,7 @@ class Worker:
             raise _AskedToEnd
         before = [event for _, event in self._store.events(job.id).read()]
         for event in self._supervisor.make(job, partial(self._should_end, job), before):
-            if isinstance(event, Failed) and (trouble := self._trouble_of(job, event)):
+            if isinstance(event, Failed) and (trouble := passing_trouble(self._store, job, event)):
                 return trouble
             if event.is_final:
                 self._finish(job, event)
@@ -263,18 +246,6 @@ class Worker:
             self.ask(job.id, "cancel")
         elif "pause" in wishes:
             self.ask(job.id, "pause")
-
-    def _trouble_of(self, job: Job, failed: Failed) -> dict[str, str] | None:
-        """Return why a job has to wait if the engine lost its folder; None after any other failure."""
-        if self._store.is_removed(job.id):
-            return None
-        if failed.code == "disk_full":
-            return facts_of(OSError(errno.ENOSPC, ""))
-        if failed.code == "storage":
-            return {"message": failed.message, "remedy": failed.remedy}
-        if not job.folder.exists():
-            return facts_of(FileNotFoundError(errno.ENOENT, ""))
-        return None
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Let a job wait, at least until its folder can be written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -97,13 +98,19 @@ def agree(database: sqlite3.Connection, outputs: Path) -> None:
 
 def job_folders(outputs: Path) -> Iterable[JobFolder]:
     """Yield the folders of all jobs."""
-    for request in outputs.glob("[!.]*/request.json"):
-        yield JobFolder(request.parent)
+    with os.scandir(outputs) as entries:
+        names = [entry.name for entry in entries if not entry.name.startswith(".")]
+    for name in names:
+        if os.path.exists(f"{outputs}/{name}/request.json"):  # quicker than by Path, for thousands of jobs
+            yield JobFolder(outputs / name)
 
 
 def _size(folder: JobFolder) -> int:
     """Return the size of the log of states, which grows with each change; -1 if there is none."""
-    return folder.states.stat().st_size if folder.states.exists() else -1
+    try:
+        return os.stat(folder.states).st_size
+    except FileNotFoundError:
+        return -1
 
 
 def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:

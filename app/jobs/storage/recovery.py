@@ -20,6 +20,7 @@ from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.wishes import forget_wishes, wishes_of
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
+from diffusers_helper.files import replacing, sync_folder
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.job_folder import JobFolder
 
@@ -132,11 +133,10 @@ def salvage(folder: JobFolder) -> tuple[str | None, int]:
         return None, 0
     shown = folder.path / facts["video"]
     if shown != folder.video and shown.exists():
-        temporary = folder.video.with_name(f".{folder.video.name}.tmp")
         with contextlib.suppress(OSError):  # on a full disk it stays where it is
-            shutil.copyfile(shown, temporary)
-            temporary.replace(folder.video)
-        temporary.unlink(missing_ok=True)
+            with replacing(folder.video) as temporary:
+                shutil.copyfile(shown, temporary)
+            sync_folder(folder.path)
     return str(folder.video if folder.video.exists() else shown), facts["frames"]
 
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.jobs.job import OVER, Job
 from app.jobs.storage import trash
@@ -81,19 +82,20 @@ def _beyond(store: JobStore, jobs: list[Job], retention: Retention) -> list[Job]
     if math.isinf(retention.size_bytes):
         return beyond
     rest = [job for job in jobs if job not in beyond]
-    sizes = {job.id: _size(job) for job in rest}
-    kept = sum(map(_size, store.jobs("ORDER BY id"))) - sum(map(_size, beyond))
+    sizes = {job.id: size_of(job.folder) for job in store.jobs("ORDER BY id")}
+    kept = sum(sizes.values()) - sum(sizes.get(job.id, 0) for job in beyond)
     for job in rest:
         if kept <= retention.size_bytes:
             break
-        kept -= sizes[job.id]
+        kept -= sizes.get(job.id, 0)
         beyond.append(job)
     return beyond
 
 
-def _size(job: Job) -> int:
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
     total = 0
-    for path in job.folder.rglob("*"):
+    for path in folder.rglob("*"):
         with contextlib.suppress(OSError):  # it is being replaced
             total += path.lstat().st_size
     return total

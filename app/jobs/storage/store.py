@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,7 @@ from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
-INDEX_FOLDER = ".longtake"
-MAKER = "maker"
-HELD = "held"
+INDEX_FOLDER, MAKER, HELD = ".longtake", "maker", "held"
 _REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
@@ -303,9 +301,13 @@ class JobStore:
         return self._as_known(job_from_row(self.outputs, rows[0]))
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
-        """Return the jobs that a condition in SQL selects; those of another version are left out."""
+        """Return the jobs that a condition in SQL selects."""
+        return self.readable(self.select(condition, *values))
+
+    def readable(self, rows: Iterable[sqlite3.Row]) -> list[Job]:
+        """Return rows of the index as jobs; those of another version are left out."""
         found: list[Job] = []
-        for row in self.select(condition, *values):
+        for row in rows:
             try:
                 found.append(self._as_known(job_from_row(self.outputs, row)))
             except InputError as error:  # the job is of another version, with other settings

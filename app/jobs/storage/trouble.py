@@ -10,14 +10,22 @@ from pathlib import Path
 from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import trouble_of
 from diffusers_helper.machine.storage import storage_words
+from diffusers_helper.units import gb_text
 
 # These errors go away by themselves, or when a person does something about them outside of the program.
 TROUBLE = (OSError, sqlite3.Error)
 
 
-def facts_of(error: BaseException) -> dict[str, str]:
-    """Return message and remedy for a job that waits because of an error."""
+def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
+    """Return message and remedy for a job that waits because of an error.
+
+    Args:
+        error: The error.
+        needed_bytes: The room that the job needs on a full disk; 0 if that is not known.
+    """
     message, remedy = storage_words(error)
+    if needed_bytes:
+        message = f"{message.rstrip('.')}; about {gb_text(needed_bytes, up=True)} GB are needed."
     return {"message": message, "remedy": remedy}
 
 

@@ -244,14 +244,32 @@ def test_a_job_that_failed_or_was_cancelled_goes_on(program: Program, fault: str
     assert (program.outputs / job / "events.jsonl").read_bytes() == before
 
 
-def test_a_job_that_is_not_there_or_runs_elsewhere_cannot_be_resumed(program: Program) -> None:
+def test_a_job_that_is_not_there_cannot_be_resumed(program: Program) -> None:
     code, _, err = program.run("generate", "--resume", "nothing", "--out", str(program.outputs))
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "nothing" in err
-    job = until(program.start("generate", "--json", script="fault=wait"), "job_started")["job"]
-    code, _, err = program.run("generate", "--resume", job, "--out", str(program.outputs))
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "running in another program" in err
+    assert "There is no job 'nothing'" in err
+    assert "--out" in err
+    assert not program.outputs.exists()
+
+
+def test_a_second_command_follows_the_first_and_then_makes_its_own_job(program: Program) -> None:
+    first = program.start("generate", "--json", script="sections=2 steps=1 at=1 fault=wait")
+    job = until(first, "section_finished")["job"]
+    second = program.start("generate", script="steps=1")
+    err = stream(second.stderr)
+    lines = iter(lambda: err.readline().decode(), "")
+    assert any("Another program makes the jobs of this folder" in line for line in lines)
+    # A third one follows the first one's job, and ends it.
+    third = program.start("generate", "--json", "--resume", job, "--out", str(program.outputs))
+    wait_until(lambda: b"follows" in stream(third.stderr).readline())
+    third.send_signal(signal.SIGINT)
+    out, _ = third.communicate(timeout=PATIENCE)
+    assert third.returncode == 130
+    assert json.loads(out.splitlines()[-1])["event"] == "cancelled"
+    assert first.wait(PATIENCE) == 130
+    assert any("This one makes the job now" in line for line in lines)
+    assert second.wait(PATIENCE) == 0
+    assert Path(stream(second.stdout).read().decode().strip()).read_bytes() == b"video of 73 frames"
 
 
 @pytest.mark.slow

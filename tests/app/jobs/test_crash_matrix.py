@@ -1,10 +1,11 @@
-"""Tests that repeated kills of server and command line over one queue lose no job and change no byte.
+"""Tests that repeated kills of all programs over one queue lose no job and change no byte.
 
 `LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill costs the seconds of another start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -29,6 +30,10 @@ CRASHES = int(os.environ.get("LONGTAKE_TEST_CRASHES", "4"))
 # The last one is the command line's own.
 JOBS = 5 if CRASHES > 10 else 3
 SECTIONS = 3
+KILLS = [
+    ("engine",), ("server",), ("second",), ("command",), ("server", "second"),
+    ("server", "second", "command"),
+]  # fmt: skip
 SERVER = """
 import json, sys
 from pathlib import Path
@@ -60,9 +65,9 @@ class Folder:
             "seed": number, "mode": self._mode, "model": str(self._model),
         }  # fmt: skip
 
-    def start_server(self, *numbers: int) -> None:
+    def start_server(self, *numbers: int, name: str = "server") -> None:
         jobs = (json.dumps(self.settings(number)) for number in numbers)
-        server = self._start("server", "-c", SERVER, str(self.outputs), *jobs)
+        server = self._start(name, "-c", SERVER, str(self.outputs), *jobs)
         assert server.stdout is not None
         assert server.stdout.readline() == b"up\n"
 
@@ -92,6 +97,14 @@ class Folder:
         for name in names:
             if program := self._programs.pop(name, None):
                 program.communicate()
+
+    def kill_engines(self) -> None:
+        """Kill the children of the programs."""
+        for program in self._programs.values():
+            for process in processes_in_group(program.pid):
+                if process != program.pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
 
     def end(self) -> None:
         groups = [program.pid for program in self._programs.values()]
@@ -140,30 +153,12 @@ def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
     whole = Folder(tmp_path / "whole", tiny_model, mode)
     folder = Folder(tmp_path / "killed", tiny_model, mode)
     folders.append(folder)
-    chance = random.Random(11)
     folder.start_server(*range(JOBS - 1))
+    folder.start_server(name="second")
     folder.start_command(JOBS - 1)
     while len(folder.jobs()) < JOBS:
         time.sleep(0.01)
-    counts: dict[str, int] = {}
-    began = time.monotonic()
-    for _ in range(CRASHES):
-        if chance.random() < 0.25:  # also while the programs are starting
-            time.sleep(chance.uniform(0, 3))
-        else:
-            folder.wait_for_signs(chance.randrange(1, 15), 30)
-        names = chance.choice([("server",), ("command",), ("server", "command")])
-        counts["+".join(names)] = counts.get("+".join(names), 0) + 1
-        folder.kill(*names)
-        if chance.random() < 0.5:
-            shutil.rmtree(folder.outputs / ".longtake", ignore_errors=True)
-        if not folder.runs("server"):
-            folder.start_server()
-        command = folder.jobs()[-1]
-        if not folder.runs("command") and not folder.is_over(command) and chance.random() < 0.5:
-            folder.resume_command(command.job)
-        finished = sum(map(folder.is_over, folder.jobs()))
-        sys.stderr.write(f"{time.monotonic() - began:.0f} s, {mode}: killed {counts}, finished {finished}\n")
+    paused = _kill_again_and_again(folder, mode)
 
     service = JobService(folder.outputs)
     expected = _undisturbed(whole)
@@ -175,7 +170,8 @@ def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
         assert sections == list(range(1, SECTIONS + 1))
         for kind in ("sections", "segments", "thumbs"):
             assert _names(job.path / kind) == _names(expected[number].path / kind)
-    ended = [service.job(job.job).ended or 0.0 for job in folder.jobs()[:-1]]
+    in_order = sorted((service.job(job.job) for job in folder.jobs()[:-1]), key=lambda job: job.place)
+    ended = [job.ended or 0.0 for job in in_order if job.id not in paused]
     assert ended == sorted(ended)
     folder.end()
     service.start()  # as the next start leaves it
@@ -183,6 +179,44 @@ def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
     assert not list(folder.outputs.rglob("*.tmp"))
     assert _names(folder.outputs) == sorted([".longtake", *(job.job for job in folder.jobs())])
     assert not list(folder.outputs.glob("*/wish-*"))
+
+
+def _kill_again_and_again(folder: Folder, mode: str) -> set[str]:
+    """Kill programs at random moments, start them again, and return the jobs that were paused meanwhile."""
+    chance = random.Random(11)
+    person, paused = JobService(folder.outputs), set[str]()
+    person.queue.move(folder.jobs()[JOBS - 2].job, before=folder.jobs()[JOBS - 3].job)
+    counts: dict[str, int] = {}
+    began = time.monotonic()
+    for _ in range(CRASHES):
+        if chance.random() < 0.25:  # also while the programs are starting
+            time.sleep(chance.uniform(0, 3))
+        else:
+            folder.wait_for_signs(chance.randrange(1, 15), 30)
+        running, _ = person.open_jobs()
+        if running is not None and chance.random() < 0.3:
+            paused.add(running.id)
+            person.queue.pause(running.id)
+        names = chance.choice(KILLS)
+        counts["+".join(names)] = counts.get("+".join(names), 0) + 1
+        if names == ("engine",):
+            folder.kill_engines()
+        folder.kill(*names)
+        if chance.random() < 0.5:
+            shutil.rmtree(folder.outputs / ".longtake", ignore_errors=True)
+        for name in ("server", "second"):
+            if not folder.runs(name):
+                folder.start_server(name=name)
+        for job_id in paused:
+            person.resume(job_id)
+        command = folder.jobs()[-1]
+        if not folder.runs("command") and not folder.is_over(command) and chance.random() < 0.5:
+            folder.resume_command(command.job)
+        finished = sum(map(folder.is_over, folder.jobs()))
+        sys.stderr.write(f"{time.monotonic() - began:.0f} s, {mode}: killed {counts}, finished {finished}\n")
+    for job_id in paused:
+        person.resume(job_id)
+    return paused
 
 
 def _undisturbed(whole: Folder) -> list[JobFolder]:

@@ -84,7 +84,11 @@ def test_an_engine_on_a_full_disk_is_tried_again(studio: Studio) -> None:
     assert isinstance(events[-1], Finished)
     assert sections_of(events) == [1, 2]
     assert states_of(job.folder).count("waiting") == 2
-    assert sum("disk is full" in event.message for event in events if isinstance(event, Warned)) == 2
+    said = [
+        event.message for event in events if isinstance(event, Warned) and "disk is full" in event.message
+    ]
+    assert len(said) == 2
+    assert "about 0.0001 GB are needed" in said[0]
 
 
 def test_an_index_that_another_program_locks_lets_a_job_wait(
@@ -103,6 +107,9 @@ def test_an_index_that_another_program_locks_lets_a_job_wait(
     other.close()
     assert isinstance(studio.events(job)[-1], Finished)
     assert JobService(studio.outputs).job(job.id).state == "finished"
+    states = JobService(studio.outputs).history.transitions(job.id)
+    assert [one.state for one in states] == ["queued", "running", "waiting", "running", "finished"]
+    assert "index locked" in states[2].reason
 
 
 def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(studio: Studio) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
     refused: list[str] = []
     enter = JobStore.enter
 
-    def refusing(store: JobStore, job_id: str, state: JobState, **facts: object) -> None:
+    def refusing(store: JobStore, job_id: str, state: JobState, **facts: Any) -> None:
         if len(refused) < 3:
             refused.append(state)
             raise sqlite3.OperationalError("database or disk is full")

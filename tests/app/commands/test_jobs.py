@@ -1,0 +1,185 @@
+"""Tests of `python -m app jobs`: what it prints, what it changes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from app.jobs.job import Job
+from diffusers_helper.events import Finished, SectionFinished
+from tests.support.shared import Sharing, events, until, until_state
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Sharing]:
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()
+
+
+class Command:
+    """The command over one folder; calling it returns its exit code."""
+
+    def __init__(self, sharing: Sharing, output: pytest.CaptureFixture[str]) -> None:
+        self._outputs, self._output = sharing.outputs, output
+
+    def __call__(self, verb: str, *arguments: str) -> int:
+        return main(["jobs", verb, *arguments, "--out", str(self._outputs)])
+
+    @property
+    def text(self) -> str:
+        return self._output.readouterr().out
+
+    @property
+    def complaint(self) -> str:
+        return self._output.readouterr().err
+
+    def records(self, verb: str, *arguments: str) -> list[dict[str, Any]]:
+        self._output.readouterr()
+        assert self(verb, *arguments, "--json") == 0
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+@pytest.fixture
+def command(sharing: Sharing, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(sharing, capsys)
+
+
+def queued(sharing: Sharing, *prompts: str) -> list[Job]:
+    service = sharing.open(start=False)
+    return [sharing.add(service, prompt) for prompt in prompts]
+
+
+def test_jobs_are_listed_and_found(sharing: Sharing, command: Command) -> None:
+    a, b = queued(sharing, "a red ball", "ein Boot\nauf dem See")
+    assert command("list") == 0
+    assert [line.split()[0] for line in command.text.splitlines()] == [b.id, a.id]
+    assert [one["id"] for one in command.records("list", "--queue")] == [a.id, b.id]
+    (found,) = command.records("list", "BOOT see")
+    assert (found["id"], found["state"], found["request"]["prompt"]) == (
+        b.id,
+        "queued",
+        "ein Boot\nauf dem See",
+    )
+    assert command.records("list", "--state", "finished") == []
+
+
+def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, command: Command) -> None:
+    (job,) = queued(sharing, "a ball")
+    sharing.open(start=False).cancel(job.id)
+    (shown,) = command.records("show", job.id)
+    assert [state["state"] for state in shown["states"]] == ["queued", "cancelled"]
+    assert shown["states"][1]["reason"] == "A person cancelled it."
+    assert command("show", job.id) == 0
+    text = command.text
+    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A person handed it in."):
+        assert words in text
+
+
+def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: Command) -> None:
+    settings = ("--image", str(sharing.picture), "--prompt", "a ball", "--seconds", "1")
+    assert command("add", *settings) == 0
+    assert "No program makes jobs here now" in command.text
+    server = sharing.open()
+    (added,) = command.records("add", *settings, "--seed", "7")
+    assert (added["has_maker"], added["request"]["seed"]) == (True, 7)
+    sharing.go(server)
+    assert isinstance(events(server, server.job(added["id"]))[-1], Finished)
+
+
+def test_the_running_job_of_a_server_is_paused_resumed_and_cancelled(
+    sharing: Sharing, command: Command
+) -> None:
+    server = sharing.open()
+    job = sharing.add(server, seconds=3.6)
+    sharing.go(server, 7)
+    until(server, job, SectionFinished)
+    (asked,) = command.records("pause", job.id)
+    assert asked["asked"]
+    sharing.go(server, 1)
+    until_state(server, job, "paused")
+    (resumed,) = command.records("resume", job.id)
+    assert resumed["state"] == "queued"
+    until_state(server, job, "running")
+    assert command("cancel", job.id, "--after-section") == 0
+    sharing.go(server)
+    until_state(server, job, "cancelled")
+    assert command("cancel", job.id) == 1
+    assert command("retry", job.id) == 0
+    assert isinstance(events(server, job)[-1], Finished)
+    assert command("retry", job.id) == 1
+
+
+def test_the_queue_is_held_reordered_and_goes_on(sharing: Sharing, command: Command) -> None:
+    a, b, c = queued(sharing, "a", "b", "c")
+    assert command("pause", "--all") == 0
+    for arguments, order in (
+        (("--first",), [c, a, b]), (("--after", a.id), [a, c, b]), (("--last",), [a, b, c]),
+        (("--before", b.id), [a, c, b]),
+    ):  # fmt: skip
+        assert command("reorder", c.id, *arguments) == 0
+        assert [job.id for job in sharing.open(start=False).queue.jobs()] == [job.id for job in order]
+    assert sharing.open(start=False).queue.is_held
+    assert command("resume", "--all") == 0
+    assert not sharing.open(start=False).queue.is_held
+
+
+def test_a_job_is_removed_brought_back_and_exported(
+    sharing: Sharing, command: Command, tmp_path: Path
+) -> None:
+    server = sharing.open()
+    sharing.go(server)
+    job = sharing.add(server)
+    events(server, job)
+    assert command("remove", job.id) == 0
+    assert "jobs restore" in command.text
+    assert command("show", job.id) == 2
+    assert "There is no job" in command.complaint
+    assert command("restore", job.id) == 0
+    (exported,) = command.records("export", job.id, "--to", str(tmp_path))
+    assert Path(exported["exported"]).read_bytes() == (job.folder / "video.mp4").read_bytes()
+    assert command.records("rebuild") == [{"jobs": 1}]
+
+
+def test_what_is_not_there_is_refused_in_one_line_and_nothing_is_made(
+    sharing: Sharing, command: Command, tmp_path: Path
+) -> None:
+    assert command("list") == 2
+    assert "no outputs folder" in command.complaint
+    assert main(["generate", "--resume", "nojob", "--out", str(sharing.outputs)]) == 2
+    assert not sharing.outputs.exists()
+    queued(sharing, "a")
+    assert command.complaint.startswith("There is no job 'nojob'")
+    for verb in ("show", "cancel", "pause", "resume", "remove", "restore"):
+        assert command(verb, "nojob") == 2
+        complaint = command.complaint
+        assert "There is no job 'nojob'" in complaint
+        assert len(complaint.splitlines()) == 1
+
+
+def test_a_finished_job_answers_at_once(sharing: Sharing, command: Command) -> None:
+    server = sharing.open()
+    sharing.go(server)
+    job = sharing.add(server)
+    events(server, job)
+    before = (job.folder / "events.jsonl").read_bytes()
+    assert main(["generate", "--resume", job.id, "--out", str(sharing.outputs)]) == 0
+    assert (job.folder / "events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", ["", "add", "list", "reorder"])
+def test_every_verb_has_help(verb: str, command: Command) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["jobs", *([verb] if verb else []), "--help"])
+    assert end.value.code == 0
+    text = " ".join(command.text.split())
+    assert (
+        ("exit codes: 0 done" in text)
+        if verb
+        else all(name in text for name in ("retry", "restore", "export"))
+    )
