@@ -23,7 +23,7 @@ from app.commands.generate import make_video
 from app.commands.jobs import add_jobs
 from app.commands.plan import print_plan
 from app.commands.tune import add_tune
-from app.jobs.stdio import open_closed_streams
+from app.jobs.stdio import open_closed_streams, start_log
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
@@ -41,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     try:
         arguments = _parser().parse_args(argv)
-        level = logging.INFO if arguments.verbose else logging.WARNING
-        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=level)
+        start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)
     except LongtakeError as error:
         sys.stderr.write(error_line(error))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import logging
 import os
 import signal
 import sys
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.jobs.stdio import take_stdin, take_stdout
+from app.jobs.stdio import start_log, take_stdin, take_stdout
 from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
@@ -127,7 +126,7 @@ def main() -> None:
     events = EventPipe(take_stdout())
     orders = Orders(events.send)
     threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=sys.argv[1])
+    start_log(sys.argv[1])
     try:
         from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner

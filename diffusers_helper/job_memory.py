@@ -33,16 +33,17 @@ from diffusers_helper.memory.shortage import (
 from diffusers_helper.memory.store import Store
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.planning.estimates import Calibration
-from diffusers_helper.planning.job import demands_for, learned_levels
+from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.passes import DTYPES
-from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video, tile_loss
 from diffusers_helper.vae.windows import OWN_CHUNK
 
 _log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class MemoryPlans:
         """
         self.device = open_device(models.device)
         machine = machine_of(self.device, local.environ)
-        profile = profile_in_force(machine, local)
+        profile = profile_of(request, profile_in_force(machine, local))
         calibration = Calibration.read(local.calibration, machine.card)
 
         def needs(profile: Profile) -> tuple[tuple[Demand, ...], LearnedLevels]:
@@ -98,7 +99,9 @@ class MemoryPlans:
                 learned_levels(local.learned, request, models.info, profile, height, width),
             )
 
-        self._profile, self._needs = profile, needs
+        self.request, self._profile, self._needs = request, profile, needs
+        size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
+        self._times_of = partial(_tile_times, local, size, request.vae_chunk)
         self.demands, self._learned = needs(profile)
         budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
         self._ladder = Ladder(budget, self.demands, self._learned.read())
@@ -118,6 +121,11 @@ class MemoryPlans:
     def vae_dtype(self) -> torch.dtype | None:
         """Return the type that the VAE computes in; None for the type of its weights."""
         return DTYPES.get(self._profile.vae_dtype.value)
+
+    @property
+    def tile_times(self) -> TileTimes:
+        """Return what decoding takes with each size of tiles, in the VAE's type that is in force."""
+        return self._times_of(self._profile.vae_dtype.value)
 
     def use_fp32(self) -> None:
         """Plan for a VAE that computes in fp32 from now on.
@@ -158,6 +166,10 @@ class MemoryPlans:
         return change
 
 
+def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
+    return TileTimes(local.tile_times, f"{size}, VAE {dtype}, chunk {chunk}")
+
+
 class _Source:
     """A model's parts, in the types that the plans require on the device."""
 
@@ -175,12 +187,7 @@ class JobMemory:
 
     It is the `vae.engine.Owner` of the model's VAE. Enter it around the job: on leaving, the device is empty,
     and the job's folder has the record of the stages.
-
-    Attributes:
-        cleanup_frequency: 0, as the store, not the VAE engine, returns the allocator's memory.
     """
-
-    cleanup_frequency = 0
 
     def __init__(
         self,
@@ -196,14 +203,14 @@ class JobMemory:
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
-        self.store = Store(plans.device, _Source(models, plans), plans.plan)
+        self.store = Store(plans.device, _Source(models, plans), plans.plan, warn=warn)
 
     def __enter__(self) -> Self:
         tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px
         if tile != wanted:
             self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, as there is not "
-                "enough memory for larger ones; the pixels differ slightly."
+                f"enough memory for larger ones: {tile_loss(tile or wanted or 0)}."
             )
         self.store.flush(WORKER_START)
         return self
@@ -251,6 +258,11 @@ class JobMemory:
         return self._models.part("vae")
 
     @property
+    def cleanup_frequency(self) -> int:
+        """Return the pieces after which the allocator's memory is returned; 0 leaves that to the store."""
+        return self._plans.request.vae_cleanup
+
+    @property
     def device(self) -> Device:
         return self.store.device
 
@@ -258,7 +270,8 @@ class JobMemory:
         """Return the job's plan for a task of the VAE: in tiles, and in its own windows of time."""
         tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
         working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
-        return VaePlan(task, "windows", OWN_CHUNK, tiles, working_bytes, False, "By the job's plan.")
+        chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
+        return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "By the job's plan.")
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
         """Yield the VAE on the device, in the type of the job's plan."""
@@ -320,6 +333,18 @@ class JobMemory:
     def _empty(self) -> None:
         self.store.clear()
         self.store.flush(EXCEPTION_CLEANUP)
+
+    def advice(self) -> str:
+        """Keep the times of a finished job, and return the advice that all times together give."""
+        plan, decodes = self._plans.plan, [one for one in self.store.records if one.stage == "decode"]
+        # The first decode may include a search for kernels. After a retry, the tiles differ.
+        seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
+        if not seconds or not plan.vae_tile_px or self._plans.retries:
+            return ""
+        peak = max(one.measured_bytes for one in decodes) + plan.budget.reserve_bytes
+        times = self._plans.tile_times
+        times.note(plan.vae_tile_px, seconds, peak)
+        return times.advice(plan.vae_tile_px, plan.budget.cap_bytes)
 
     def usage(self) -> dict[str, int | None]:
         """Return the figures of the Finished event."""

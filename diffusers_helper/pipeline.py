@@ -100,7 +100,8 @@ def generate(
                 final, pending = blender.add(frames, section)
                 write(job, section, frames, final, pending)
                 del frames, final, pending  # frees them before the next section is sampled
-        return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
+        figures = {**job.memory.usage(), "advice": job.memory.advice()}
+        return Result(job.report.finished(figures), job.video.frames, history.latents)
     except GenerationCancelled:
         job.report.cancelled()
         raise

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
-from diffusers_helper.events import Cancelled, Event, SectionFinished
+from diffusers_helper.events import Cancelled, Event, Failed, PieceDone, SectionFinished, StepDone, to_dict
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.loaders import Models, load_models
 from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.job_log import job_log
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
 
@@ -45,7 +47,12 @@ class Runner:
             folder: The folder for the job's files. What an earlier run has left there is not made again.
             on_event: Called in this thread with each event.
         """
-        said = _Said(on_event)
+        with job_log(JobFolder(folder).log):
+            self._convolutions.log_start()
+            self._run(request, folder, _Said(on_event), cancel)
+            self._convolutions.print_stats()
+
+    def _run(self, request: GenerationRequest, folder: Path, said: _Said, cancel: CancelToken) -> None:
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
@@ -62,11 +69,11 @@ class Runner:
                 error, folder.name, time.monotonic() - started, said.video, said.frames, folder
             )
             expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full", "download")
-            _log.error("job %s: %s", folder.name, end.message, exc_info=not expected)
+            level = logging.INFO if isinstance(error, InputError) else logging.ERROR
+            _log.log(level, "job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
             said(end)
-        self._convolutions.print_stats()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
         if self._models is None or info != self._info:
@@ -90,7 +97,17 @@ class _Said:
         self.frames = 0
 
     def __call__(self, event: Event) -> None:
+        if not isinstance(event, StepDone | PieceDone | Failed):  # too many, and told with its cause
+            _log.info("%s", _words(event))
         if isinstance(event, SectionFinished):
             self.video, self.frames = event.video, event.frames
         self.the_end = event.is_final
         self._on_event(event)
+
+
+def _words(event: Event) -> str:
+    """Return an event as one line, such as `stage_started: stage sample, section 1`."""
+    facts = {name: value for name, value in to_dict(event).items() if value not in (None, 0, "")}
+    kind = facts.pop("event")
+    told = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("job", "time"))
+    return f"{kind}: {told}"

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType, TracebackType
 
 from app.commands.arguments import (
@@ -20,6 +21,7 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
+from app.commands.plan import check_memory
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import BEGUN, Job, NoSuchJob
@@ -65,10 +67,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    outputs = given_path(arguments.out, "outputs")
-    if arguments.resume and not outputs.is_dir():
-        raise NoSuchJob(arguments.resume)
-    service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
+    service = _service(arguments, request)
     with Signals() as signals:
         if request is not None:
             job, known = service.submit(request, allow_folder=True), 0
@@ -110,6 +109,23 @@ def make_video(arguments: argparse.Namespace) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _service(arguments: argparse.Namespace, request: GenerationRequest | None) -> JobService:
+    """Return the service for a request, or for a job to resume, unless it fits into no plan.
+
+    Raises:
+        InputError: If it does not fit, if there is no such job, or if the picture cannot be used.
+    """
+    outputs = given_path(arguments.out, "outputs")
+    if arguments.resume and not outputs.is_dir():
+        raise NoSuchJob(arguments.resume)
+    service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
+    if request is not None:
+        check_memory(request)
+    elif (old := service.job(arguments.resume)).is_resumable:
+        check_memory(replace(old.request, image=str(JobFolder(old.folder).input)))
+    return service
 
 
 def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:

@@ -10,20 +10,30 @@ import logging
 import torch
 
 from diffusers_helper.memory.device import CudaDevice, Device
-from diffusers_helper.units import GB
+from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB
+from diffusers_helper.units import GB, gb_text
 
 _log = logging.getLogger(__name__)
 
-MAX_VRAM_USAGE_GB: float = 20.0
-"""The cap for cards of 20 to 24 GB, which leaves the driver room; in force where a device has none."""
-
 _NEAR = 0.9
+# The memory document asks for 4 to 6 GB before the VAE decodes; under a small cap, for a half of it.
+_FREE_FOR_VAE = 4 * GB
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
     """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one."""
     found = _find(device)
     return found.allocated_bytes() / GB if found else 0.0
+
+
+def get_cuda_free_memory_gb(device: Device | torch.device | None = None) -> float:
+    """Return the GB (1024^3 bytes) that can still be allocated on a device; 0 without one.
+
+    Args:
+        device: None for torch's current GPU.
+    """
+    found = _find(device)
+    return found.free_bytes() / GB if found else 0.0
 
 
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
@@ -54,6 +64,24 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
     _log.warning("[VRAM Limit] Forcing cache clear before loading %s", model_name)
     found.empty_cache()
     return True
+
+
+def lack_for_vae(device: Device, need_bytes: int) -> str:
+    """Return a sentence if too little of a GPU is free for the VAE to decode, with what helps; "" otherwise.
+
+    Args:
+        device: The device, when all other networks have left it.
+        need_bytes: The memory that the VAE takes by plan, its weights included.
+    """
+    cap = device.total_bytes if device.cap_bytes is None else device.cap_bytes
+    free, least = device.free_bytes(), max(need_bytes, min(_FREE_FOR_VAE, cap // 2))
+    if not device.has_gpu or free >= least:
+        return ""
+    return (
+        f"Only {gb_text(free)} GB of the card's memory are free before the VAE decodes; {gb_text(least)} GB "
+        "should be. If it fails, close other programs that use the card, restart Longtake, or choose smaller "
+        "VAE tiles."
+    )
 
 
 def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:

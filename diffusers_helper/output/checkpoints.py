@@ -26,6 +26,8 @@ from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 _KEY = "latents"
+# Version 0.1 did not note these; its files are of any value.
+_VAE = ("vae_precision", "vae_tile", "vae_chunk")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
 
 
@@ -35,7 +37,7 @@ def origin_of(request: GenerationRequest, picture: Image.Image, **others: str) -
     Args:
         others: Further facts that follow from request and model together, such as the frame size.
     """
-    names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
+    names = (*_PIXELS, "negative", *_VAE) if len(request.texts) > 1 else (*_PIXELS, *_VAE)
     origin = {name: str(getattr(request, name)) for name in names}
     pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
     return origin | {"picture": pixels} | others
@@ -100,7 +102,7 @@ class Checkpoints:
             return
         try:
             tensors, metadata = _read(earlier.encodings)
-            is_ours = json.loads(metadata["origin"]) == self._origin
+            is_ours = self._whole(json.loads(metadata["origin"])) == self._origin
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             _log.warning("%s: %s; it is made again", earlier.encodings, error)
             return
@@ -134,7 +136,12 @@ class Checkpoints:
             names = ", ".join(sorted(others))
             self.doubts.append(f"The first sections were made with {names}; the rest may differ slightly.")
 
+    def _whole(self, found: dict[str, str]) -> dict[str, str]:
+        """Return an origin with what an earlier version did not note as it is here."""
+        return {name: self._origin[name] for name in _VAE if name in self._origin} | found
+
     def _check_origin(self, file: Path, found: dict[str, str]) -> None:
+        found = self._whole(found)
         for name in sorted({*found, *self._origin}):
             if found.get(name) != self._origin.get(name):
                 raise LongtakeError(

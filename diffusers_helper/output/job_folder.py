@@ -34,6 +34,7 @@ class JobFolder:
     events = _Inside("events.jsonl")
     states = _Inside("states.jsonl")  # the job's states, one line for each change; the last one holds
     memory = _Inside("memory.json")  # what each stage took on the device, planned and measured
+    log = _Inside("job.log")  # the text log of what the engine did for the job; see `output.job_log`
     encodings = _Inside("encodings.safetensors")  # of prompt and picture
     overflow = _Inside("vae_fp32")  # notes that the VAE has overflowed: in this job it computes in fp32
     shortage = _Inside("shortage.json")  # notes that lack of memory ended engines: `planning.death_note`

@@ -14,6 +14,10 @@ from functools import lru_cache
 from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB, gb_text
 
+MAX_VRAM_USAGE_GB: float = 20.0
+"""The cap in GB of 1024^3 bytes for Radeons of up to 24 GB, as far as the card leaves 3.5 GB free; the memory
+document sets it so. It is the limit in the lines about memory where a device has no cap."""
+
 RING_BLOCKS = 2
 # The least that a default of preserved memory leaves for weights, as 18 of 20 GB do.
 LEFT_FOR_WEIGHTS = 2 * GB

@@ -9,9 +9,9 @@ hardware: `Backend` names it, and a local calibration file replaces all estimate
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import cast
 
@@ -27,8 +27,8 @@ from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
 # The tokens of the template before a prompt (`prompts`), and the most tokens that may follow.
 _HEAD_TOKENS, _MAX_TOKENS = 95, 256
-# Latent frames in one of the VAE's windows of time: they give 17 frames.
-_WINDOW_LATENTS = 5
+# Latent frames in one of the VAE's own windows of time: they give 17 frames.
+OWN_WINDOW = 5
 _SHRINK, _CHANNELS = 8, 16
 # A margin for the scatter of the fits, for buffers and other small tensors.
 _MARGIN, _SMALL = 1.02, 8 * 1024
@@ -44,7 +44,7 @@ class Calibration:
 
     def apply(self, stage: str, num_bytes: int) -> int:
         """Return an estimate corrected by the ratio of its stage."""
-        return math.ceil(num_bytes * self.factors.get(stage, 1.0))
+        return ceil(num_bytes * self.factors.get(stage, 1.0))
 
     @classmethod
     def read(cls, file: Path | None, device: str) -> Calibration:
@@ -113,7 +113,7 @@ def transformer_bytes(
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
     scores = 8 * heads * tokens**2 if backend.attention == "math" else 0
-    return math.ceil(_MARGIN * streams + state + scores)
+    return ceil(_MARGIN * streams + state + scores)
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
@@ -123,7 +123,7 @@ def llama_bytes(network: Network, tokens: int) -> int:
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     layers = network.config["num_hidden_layers"]
-    return math.ceil(_MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
+    return ceil(_MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
@@ -132,7 +132,7 @@ def encoder_bytes(network: Network, tokens: int) -> int:
     Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
-    return math.ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
+    return ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def vision_bytes(network: Network) -> int:
@@ -140,7 +140,7 @@ def vision_bytes(network: Network) -> int:
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     pixels = 3 * network.config["image_size"] ** 2
     values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
-    return math.ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
+    return ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
 
 
 def demand_of(
@@ -151,6 +151,8 @@ def demand_of(
     *,
     text: int = _MAX_TOKENS,
     texts: int = 1,
+    vae_window: int = OWN_WINDOW,
+    vae_share: float = 1.0,
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> Demand:
@@ -159,6 +161,8 @@ def demand_of(
     Args:
         text: Tokens of the longest prompt that the transformer reads.
         texts: Number of prompts; 2 with real guidance.
+        vae_window: Latent frames in one of the VAE's windows of time.
+        vae_share: The share of the memory beside the weights that the VAE may take.
     """
     llama, clip, vae, siglip, transformer = (networks[name] for name in NETWORKS)
     vision, piece = vision_tokens(siglip), (min(tile, height), min(tile, width))
@@ -166,10 +170,10 @@ def demand_of(
     working = {
         "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
         "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
-        "vae_encode": (vae, encode_bytes(vae, 1, *piece, backend=backend)),
+        "vae_encode": (vae, ceil(encode_bytes(vae, 1, *piece, backend=backend) / vae_share)),
         "vision": (siglip, vision_bytes(siglip)),
         "sample": (transformer, sampling),
-        "decode": (vae, decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
+        "decode": (vae, ceil(decode_bytes(vae, vae_window, *piece, backend=backend) / vae_share)),
     }
     # The encoders' results are on the device as long as the sampler works.
     kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]

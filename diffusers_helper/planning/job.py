@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from diffusers_helper.framepack.prompts import encoded_tokens
 from diffusers_helper.machine.facts import Facts
@@ -15,10 +16,11 @@ from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
-from diffusers_helper.planning.profiles import YOU, Profile
+from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.recovery import Ladder, LearnedLevels
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
+from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
 
 _PER_SECTION = ("sample", "decode")
 # The command that forgets the smaller plans of earlier shortages.
@@ -97,6 +99,14 @@ def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float
     return ask(file) if file else None
 
 
+def profile_of(request: GenerationRequest, profile: Profile) -> Profile:
+    """Return the profile with the request's own number format of the VAE."""
+    if request.vae_precision == "auto":
+        return profile
+    dtype = cast(VaeDtype, request.vae_precision)
+    return replace(profile, vae_dtype=Setting(dtype, "the job says so", YOU))
+
+
 def demands_for(
     request: GenerationRequest,
     info: ModelInfo,
@@ -114,6 +124,7 @@ def demands_for(
     with_tiles = partial(
         demand_of, known_networks(info, profile), height, width,
         text=longest_text(request, info), texts=len(request.texts),
+        vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration or Calibration(),
     )  # fmt: skip
     return tuple(map(with_tiles, tile_steps(profile.vae_tile.value, request.vae_tile)))
@@ -142,8 +153,15 @@ def learned_levels(
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
     # A level counts among the tiles that such a job may use.
-    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_own_vae(request)}"
     return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
+
+
+def _own_vae(request: GenerationRequest) -> str:
+    """Return the settings that only the VAE's plan depends on, as far as they are a person's own."""
+    names = ("vae_chunk", "vae_threshold")
+    values = {name: getattr(request, name) for name in names}
+    return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
 
 
 def plan_video(
@@ -174,6 +192,7 @@ def plan_video(
         LongtakeError: If a local model's files cannot be read.
     """
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
+    profile = profile_of(request, profile)
     if demands is None:
         demands = demands_for(request, info, profile, height, width, calibration)
     levels = learned_levels(learned, request, info, profile, height, width)
@@ -184,7 +203,10 @@ def plan_video(
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = job.stage("sample").streamed_bytes
     card = "machine" if profile.machine.kind == "cpu" else "card"
-    notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason, card), None
+    wanted, side = demands[0].vae_tile_px or 0, max(height, width)
+    notes, seconds = [*_notes(job, ladder.reason, card), *_vae_notes(job, wanted, side, request)], None
+    if advice := profile.preserved_advice(profile.budget(request.vram_cap_gb, request.preserved_gb)):
+        notes.append(advice)
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
         seconds = waiting * len(request.texts) / speed if speed else None
@@ -203,20 +225,27 @@ def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:
     return Cost(name, runs, per_run, plan.streamed_bytes, copied)
 
 
-def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str, card: str) -> list[str]:
+def _notes(job: JobPlan, learned: str, card: str) -> list[str]:
     notes: list[str] = []
     if job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
-    if job.vae_tile_px != wanted_tile_px:
-        notes.append(
-            f"The VAE works in tiles of {job.vae_tile_px} pixels instead of {wanted_tile_px}; "
-            "the pixels differ slightly."
-        )
     if learned:
         notes.append(
             f"Memory ran out on this {card} before, so the plan is smaller than it could be: {learned}. "
             f"`{FORGET}` forgets that."
         )
+    return notes
+
+
+def _vae_notes(job: JobPlan, wanted_px: int, side: int, request: GenerationRequest) -> list[str]:
+    """Return what the pieces of the VAE cost in pixels, where the video is larger than they are."""
+    notes, tile = list[str](), job.vae_tile_px
+    if tile and tile < side:
+        instead = f" instead of {wanted_px}" if tile != wanted_px else ""
+        notes.append(f"The VAE works in tiles of {tile} pixels{instead}: {tile_loss(tile)}.")
+    if request.vae_chunk != OWN_CHUNK:
+        mine, own = window_loss(request.vae_chunk), window_loss(OWN_CHUNK)
+        notes.append(f"The VAE chunk is {request.vae_chunk}: {mine}; with its own of {OWN_CHUNK}, {own}.")
     return notes
 
 

@@ -7,6 +7,7 @@ belongs to another program, and plans with the free memory (`vae.guest.Guest`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from diffusers_helper.vae.passes import (
 from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.tiles import join_windows
 from diffusers_helper.vae.windows import window_sizes
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ class VaeEngine(Generic[_Owner]):
             pieces = Pieces(progress, cancel, owner.device.empty_cache, owner.cleanup_frequency)
             with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancellable(vae, cancel):
                 family = family_of(vae)
+                _log_start(task, source, owner.device.torch_device, family.dtype)
                 if task == "encode":
                     return _encode(family, source, plan, pieces)
                 return self._decode(family, source, plan, pieces, part)
@@ -226,6 +230,13 @@ class VaeEngine(Generic[_Owner]):
                 for number in range(len(latents))
             ]
         )
+
+
+def _log_start(task: Task, source: Tensor, device: torch.device, dtype: torch.dtype) -> None:
+    """Log the lines with which the memory document follows a decode."""
+    name, kind = task.capitalize(), "latents" if task == "decode" else "frames"
+    _log.info("[VAE %s] Starting - %s shape: %s, device: %s", name, kind, tuple(source.shape), source.device)
+    _log.info("[VAE %s] VAE device: %s, VAE dtype: %s", name, device, dtype)
 
 
 def _encode(family: Family, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
