@@ -47,6 +47,8 @@ class Models:
 
 
 class MIOpenFallbackHandler:
+    def log_start(self) -> None: ...
+
     def print_stats(self) -> None:
         """Print nothing, since there are no convolutions."""
 
