@@ -39,12 +39,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
 
 from diffusers_helper.errors import LongtakeError  # noqa: E402
-from diffusers_helper.job_memory import machine_of  # noqa: E402
 from diffusers_helper.machine.sysfs import host_memory  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import Device, open_device  # noqa: E402
 from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
 from diffusers_helper.models.loaders import load_models  # noqa: E402
+from diffusers_helper.models.plans import machine_of  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.planning.profiles import Profile, profile_for  # noqa: E402
 from diffusers_helper.units import gb_bytes, gb_text  # noqa: E402

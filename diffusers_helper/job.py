@@ -75,7 +75,7 @@ class Job:
         """
         if not self.models.is_loaded:
             self.report.stage("load")
-            self.models.load(self.cancel)
+            self.models.load(self.cancel, self.report.downloading)
         size = f"{self.picture.width}x{self.picture.height}"
         origin = origin_of(
             self.request, self.given,
@@ -128,7 +128,7 @@ def open_job(
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
     if note := DeathNote.read((earlier or opened).shortage):
         memory.heed(note)
-    picture = fit_picture(given, height, width)
+    picture = fit_picture(given, height, width, request.crop)
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,

@@ -10,10 +10,20 @@ from pathlib import Path
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
-from diffusers_helper.events import Cancelled, Event, Failed, PieceDone, SectionFinished, StepDone, to_dict
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    PieceDone,
+    SectionFinished,
+    StepDone,
+    Warned,
+    to_dict,
+)
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.local import Local
-from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.loaders import Models, load_models
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.output.job_folder import JobFolder
@@ -47,9 +57,14 @@ class Runner:
             folder: The folder for the job's files. What an earlier run has left there is not made again.
             on_event: Called in this thread with each event.
         """
+        changed = self._convolutions.changed
+
+        def on_end() -> str:
+            return DEVIATION if self._convolutions.changed > changed else ""
+
         with job_log(JobFolder(folder).log):
             self._convolutions.log_start()
-            self._run(request, folder, _Said(on_event), cancel)
+            self._run(request, folder, _Said(on_event, on_end), cancel)
             self._convolutions.print_stats()
 
     def _run(self, request: GenerationRequest, folder: Path, said: _Said, cancel: CancelToken) -> None:
@@ -88,10 +103,15 @@ class Runner:
 
 
 class _Said:
-    """A forwarder of events that remembers what the final one has to repeat."""
+    """A forwarder of events that remembers what the final one has to repeat.
 
-    def __init__(self, on_event: Callable[[Event], None]) -> None:
-        self._on_event = on_event
+    Args:
+        on_event: Receives the events.
+        on_end: Returns what is to be said of a video in which convolutions changed their way; "" if none did.
+    """
+
+    def __init__(self, on_event: Callable[[Event], None], on_end: Callable[[], str]) -> None:
+        self._on_event, self._on_end = on_event, on_end
         self.the_end = False
         self.video: str | None = None
         self.frames = 0
@@ -101,6 +121,9 @@ class _Said:
             _log.info("%s", _words(event))
         if isinstance(event, SectionFinished):
             self.video, self.frames = event.video, event.frames
+        if isinstance(event, Finished) and (words := self._on_end()):
+            message = f"Convolutions failed while this video was made, and other ways computed them. {words}"
+            self._on_event(Warned(job=event.job, time=event.time, message=message))
         self.the_end = event.is_final
         self._on_event(event)
 

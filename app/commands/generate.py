@@ -32,7 +32,7 @@ from app.report_text import report_text
 from diffusers_helper.errors import INPUT_CODES, InputError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.models.hub_cache import network_folder
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -193,8 +193,11 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
     given = given_settings(arguments)
     model = find_model(arguments.model, allow_folder=True)
-    if network_folder(model.parts["transformer"]) is None:  # it will be downloaded
+    absence = absence_of(model)
+    if absence is not None:
         check_proxies(os.environ)
+        if not (arguments.yes and absence.has_room):
+            raise NotHere(absence)
     given.setdefault("mode", model.modes[0])
     return GenerationRequest.from_dict(given)
 

@@ -64,7 +64,6 @@ def open_page(
 
     Args:
         outputs: The service's folder; the page serves the media of its jobs.
-        auth: The user and the password.
         allowed_hosts: Names, besides this machine's own, by which the page may be requested.
 
     Returns:
@@ -81,9 +80,7 @@ def open_page(
 
     profile, local = profile or this_profile(os.environ), this_local(os.environ)
     planner = Planner(profile, Calibration.read(local.calibration, profile.machine.card), local)
-    page = build_page(service, Catalogue.starting_with(model, planner))
-    page._queue.sleep_when_free = _CALL_SECONDS
-    page._queue.progress_update_sleep_when_free = _PROGRESS_SECONDS  # the page does not use this progress
+    page = _let_rest(build_page(service, Catalogue.starting_with(model, planner)))
     outputs = given_path(outputs, "outputs").absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     _, url, public_url = page.launch(
@@ -110,6 +107,12 @@ def open_page(
         hosts.trusted.add(urlsplit(public_url).hostname or "")
         page.share = False  # otherwise gradio's page would load a script of another site
     return page, public_url or url
+
+
+def _let_rest(page: gr.Blocks) -> gr.Blocks:
+    page._queue.sleep_when_free = _CALL_SECONDS
+    page._queue.progress_update_sleep_when_free = _PROGRESS_SECONDS  # the page does not use this progress
+    return page
 
 
 def _take_environment() -> None:

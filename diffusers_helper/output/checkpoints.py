@@ -22,7 +22,7 @@ from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 
 _log = logging.getLogger(__name__)
 _KEY = "latents"
@@ -39,6 +39,8 @@ def origin_of(request: GenerationRequest, picture: Image.Image, **others: str) -
     """
     names = (*_PIXELS, "negative", *_VAE) if len(request.texts) > 1 else (*_PIXELS, *_VAE)
     origin = {name: str(getattr(request, name)) for name in names}
+    if request.crop != SETTINGS["crop"].default:  # results of versions without this setting stay valid
+        origin["crop"] = str(request.crop)
     pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
     return origin | {"picture": pixels} | others
 

@@ -22,6 +22,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
 from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
 
+_FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
 # The command that forgets the smaller plans of earlier shortages.
 FORGET = "python -m app doctor --forget-smaller-plans"
@@ -67,16 +68,17 @@ class VideoPlan:
     notes: tuple[str, ...]
 
 
-def known_networks(info: ModelInfo, profile: Profile) -> dict[str, Network]:
-    """Return the networks of a model as this machine computes with them.
+def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict[str, Network]:
+    """Return the networks of a model as this machine computes with them, one of them perhaps in fp32.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
+    vae = {} if profile.vae_bytes is None else {"vae": profile.vae_bytes}
     return networks(
         info,
         on_cpu=profile.machine.kind == "cpu",
-        vae_bytes=profile.vae_bytes,
+        widths={**vae, in_fp32: _FP32_BYTES},
         folders=dict(zip(NETWORKS, network_folders(info), strict=True)),
     )
 
@@ -114,15 +116,25 @@ def demands_for(
     height: int,
     width: int,
     calibration: Calibration | None = None,
+    in_fp32: str = "",
 ) -> tuple[Demand, ...]:
     """Return the needs of a job, with the tiles that it may use.
+
+    Args:
+        request: The settings of the video.
+        info: The model.
+        profile: The settings of the machine.
+        height: The video's height in pixels.
+        width: The video's width in pixels.
+        calibration: Ratios of measured to estimated memory.
+        in_fp32: The network that computes in fp32, whatever its stored type.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
         InputError: If the model's tokenizer cannot be used.
     """
     with_tiles = partial(
-        demand_of, known_networks(info, profile), height, width,
+        demand_of, known_networks(info, profile, in_fp32), height, width,
         text=longest_text(request, info), texts=len(request.texts),
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration or Calibration(),

@@ -106,7 +106,8 @@ _Window = tuple[int, int, int, Tiles, torch.dtype]
 class VaeEngine(Generic[_Owner]):
     """An encoder and decoder with one VAE.
 
-    After a shortage of memory it tries the owner's next smaller plan; after an overflow, fp32.
+    After a shortage of memory it tries the owner's next smaller plan; after an overflow, fp32, and after the
+    first one in fp32, the same once more.
 
     Attributes:
         owner: The owner of the VAE.
@@ -115,6 +116,7 @@ class VaeEngine(Generic[_Owner]):
     def __init__(self, owner: _Owner) -> None:
         self.owner = owner
         self._windows: dict[_Window, Tensor] = {}
+        self._has_failed = False  # whether the task at hand has overflowed in fp32
 
     def decode(
         self,
@@ -182,6 +184,7 @@ class VaeEngine(Generic[_Owner]):
         cancel: CancelToken,
     ) -> Tensor:
         owner = self.owner
+        self._has_failed = False
 
         def attempt() -> Tensor:
             plan = owner.plan_vae(task, video)
@@ -200,6 +203,9 @@ class VaeEngine(Generic[_Owner]):
             return partial(self.owner.step_down, read_shortage(str(error)))
         if isinstance(error, NotFinite) and error.dtype != torch.float32:
             return self.owner.use_fp32
+        if isinstance(error, NotFinite) and not self._has_failed:
+            self._has_failed = True
+            return self.owner.device.empty_cache  # a fault of the device may pass
         return None
 
     def _decode(

@@ -103,7 +103,7 @@ def test_sizes_of_the_published_model() -> None:
     on_cpu = networks(find_model("framepack-i2v"), on_cpu=True)
     assert on_cpu["vae"].weights.total_bytes == 2 * FULL["vae"].weights.total_bytes
     assert on_cpu["text_encoder"].weights == FULL["text_encoder"].weights
-    wide = networks(find_model("framepack-i2v"), on_cpu=False, vae_bytes=4)["vae"]
+    wide = networks(find_model("framepack-i2v"), on_cpu=False, widths={"vae": 4})["vae"]
     assert (wide.dtype_bytes, wide.weights) == (4, on_cpu["vae"].weights)
 
 
