@@ -100,12 +100,12 @@ class PictureProcess:
             if self._process.poll() is None:
                 return self._process
             _close(self._process)
-        command, surroundings = module_command("app.ui.picture_worker", os.environ)
+        command, variables = module_command("app.ui.picture_worker", os.environ)
         # The threads of numpy's library, which nothing here uses, would reserve address space.
-        surroundings["OPENBLAS_NUM_THREADS"] = "1"
+        variables["OPENBLAS_NUM_THREADS"] = "1"
         return subprocess.Popen(
             (*(self._command or command), str(self.limits.memory)),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=surroundings,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables,
         )  # fmt: skip
 
     def _ask(self, process: subprocess.Popen[bytes], path: Path) -> tuple[dict[str, Any], bytes]:

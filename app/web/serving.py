@@ -94,15 +94,10 @@ def open_page(
         blocked_paths=[str(outputs / ".longtake")],
         max_file_size=UPLOAD_BYTES,
         max_threads=_SLOTS,
-        quiet=True,
-        ssr_mode=False,
-        run_history=False,
-        footer_links=["api"],
         app_kwargs={"lifespan": _guarded(hosts, outputs, has_login=auth is not None)},
-        theme=theme(),
-        css_paths=CSS_FILES,
-        favicon_path=ICON_FILE,
-    )
+        quiet=True, ssr_mode=False, run_history=False, footer_links=["api"],
+        theme=theme(), css_paths=CSS_FILES, favicon_path=ICON_FILE,
+    )  # fmt: skip
     if public_url:
         hosts.trusted.add(urlsplit(public_url).hostname or "")
         page.share = False  # otherwise gradio's page would load a script of another site
