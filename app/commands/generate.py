@@ -84,7 +84,8 @@ def make_video(arguments: argparse.Namespace) -> int:
 
         def hurry() -> None:
             service.hurry()
-            service.stop()
+            if service.is_follower:
+                service.stop()
 
         signals.cancel, signals.interrupt, signals.hurry = end, service.stop, hurry
         last: Event | None = None
