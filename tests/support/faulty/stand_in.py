@@ -52,8 +52,6 @@ DEVIATION = ""
 class MIOpenFallbackHandler:
     changed = 0
 
-    changed = 0
-
     def log_start(self) -> None: ...
 
     def print_stats(self) -> None:
