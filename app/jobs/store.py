@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,13 @@ class JobStore:
                 self._owner.release()
                 self._owner = None
 
-    def add(self, request: GenerationRequest, picture: bytes) -> Job:
+    def add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
         """Put a new job at the end of this process's queue. Its folder appears whole or not at all.
 
         Args:
             request: The settings of the video.
             picture: The start picture, as PNG.
+            fill: Puts further files into the new folder.
 
         Raises:
             OSError, sqlite3.Error: If it cannot be written; then there is no job.
@@ -108,6 +109,7 @@ class JobStore:
             on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
             new.path.mkdir()
             write_atomic(new.input, picture)
+            fill(new)
             request = replace(request, image=str(folder.input))
             write_atomic(new.request, request.to_json().encode() + b"\n")
             StateLog(new).start(created=time.time(), place=self._last_place(database), owner=self._mine())
@@ -317,9 +319,8 @@ class JobStore:
         if held is None:
             return job
         facts = {name: value for name, value in held.items() if name in Job.__dataclass_fields__}
-        if facts.get("video") is not None:
-            facts["video"] = job.folder / facts["video"]
-        return replace(job, **facts)
+        video = {"video": job.folder / facts["video"]} if facts.get("video") is not None else {}
+        return replace(job, **(facts | video))
 
     def jobs_before(self, job_id: str) -> int:
         """Return how many jobs its process must end before it begins this one; 0 if it is not queued."""
