@@ -268,6 +268,15 @@ class JobMemory:
         working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
         return VaePlan(task, "windows", OWN_CHUNK, tiles, working_bytes, False, "By the job's plan.")
 
+    def vae_use(self, task: Task, height: int, width: int) -> tuple[int, str, int]:
+        """Return the tile, the precision and the chunk with which the VAE works now; see `recipe.VaeUse`."""
+        plan = self.plan_vae(task, Video(1, height, width))
+        # All sides from here on give one tile, and so the same pixels.
+        side = -(-max(height, width) // 32) * 32
+        dtype = self._plans.vae_dtype or self._models.compute_dtype("vae") or self.vae.dtype
+        precision = next(name for name, one in DTYPES.items() if one == dtype)
+        return min(plan.tiles.side or side, max(side, 64)), precision, plan.chunk
+
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
         """Yield the VAE on the device, in the type of the job's plan."""
         return self._on_device(_VAE_STAGES[task], part.number if part else None)

@@ -49,6 +49,16 @@ class JobFolder:
         return self.path / "memory.json"
 
     @property
+    def vae(self) -> Path:
+        """Return the record of how the VAE has worked; see `output.vae_record`."""
+        return self.path / "vae.json"
+
+    @property
+    def lineage(self) -> Path:
+        """Return the origin of a branch's first sections; see `output.lineage`."""
+        return self.path / "lineage.json"
+
+    @property
     def encodings(self) -> Path:
         """Return the encodings of prompt and picture, which a resumed job need not compute again."""
         return self.path / "encodings.safetensors"
@@ -71,6 +81,11 @@ class JobFolder:
     @property
     def segments(self) -> Path:
         return self.path / "segments"
+
+    @property
+    def sums(self) -> Path:
+        """Return the checksums of the segments and of the last versions of the video."""
+        return self.segments / "sums.json"
 
     @property
     def preview(self) -> Path:
