@@ -15,11 +15,10 @@ from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
     EXIT_FAILED,
-    check_proxies,
-    given_settings,
     take_engine_environment,
     take_find_mode,
 )
+from app.commands.origin import chosen_origin
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import Job
@@ -27,13 +26,10 @@ from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import take_stdout
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
-from diffusers_helper.errors import INPUT_CODES, InputError
+from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, Warned
 from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.models.hub_cache import network_folder
-from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job} --out {out}
@@ -51,7 +47,7 @@ def make_video(arguments: argparse.Namespace) -> int:
         BrokenPipeError: If nobody reads the output any more; the job is cancelled.
         LongtakeError: If the output cannot be written, as on a full disk; the job is cancelled.
     """
-    request = None if arguments.resume else _request(arguments)
+    origin = chosen_origin(arguments)
     # Both refuse at once what the engine could not use.
     this_profile(os.environ)
     cache_folder()
@@ -62,11 +58,8 @@ def make_video(arguments: argparse.Namespace) -> int:
         given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
     )
     with Signals() as signals:
-        if request is not None:
-            job, known = service.submit(request, allow_folder=True), 0
-        else:
-            job = service.resume(arguments.resume)
-            known = 0 if job.is_over else len(service.events(job.id))
+        job = origin(service)
+        known = 0 if job.is_over or not arguments.resume else len(service.events(job.id))
         stdout = take_stdout()
         display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
 
@@ -131,18 +124,6 @@ def _report(service: JobService, job: Job) -> None:
     except OSError:  # as on a full disk, which the failure itself has reported
         return
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
-
-
-def _request(arguments: argparse.Namespace) -> GenerationRequest:
-    for name in ("image", "prompt"):
-        if getattr(arguments, name) is None:
-            raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
-    given = given_settings(arguments)
-    model = find_model(arguments.model, allow_folder=True)
-    if network_folder(model.parts["transformer"]) is None:  # it will be downloaded
-        check_proxies(os.environ)
-    given.setdefault("mode", model.modes[0])
-    return GenerationRequest.from_dict(given)
 
 
 def _exit_code(last: Event | None) -> int:

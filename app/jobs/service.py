@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from app.jobs.engine_client import Engine, EngineProcess
 from app.jobs.index import final_event
@@ -21,6 +22,9 @@ from diffusers_helper.events import Event
 from diffusers_helper.files import given_path
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.output.branch import Branch, branch, extension
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import GenerationRequest
 
@@ -95,7 +99,13 @@ class JobService:
         self._engine.kill()
 
     def submit(
-        self, request: GenerationRequest, *, allow_folder: bool = False, picture: bytes | None = None
+        self,
+        request: GenerationRequest,
+        *,
+        allow_folder: bool = False,
+        picture: bytes | None = None,
+        lineage: Lineage | None = None,
+        fill: Callable[[JobFolder], None] | None = None,
     ) -> Job:
         """Check everything that can be checked without a model, and queue the job.
 
@@ -103,22 +113,60 @@ class JobService:
             request: The settings of the video; their picture is copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
             picture: The start picture as a plain PNG file, if a separate process has decoded it.
+            lineage: The origin of the first sections, as a recipe has it.
+            fill: Puts the files that a branch keeps, and its lineage, into the job's folder.
 
         Raises:
             InputError: For anything that cannot be used; then no job was made.
         """
         info = find_model(request.model, allow_folder=allow_folder)
         info.check_mode(request.mode)
-        check_prompt(request, info)
+        lineage = lineage or Lineage()
+        lineage.sections(request)
+        for one in lineage.requests(request):
+            check_prompt(one, info)
         if picture is None:
             picture = plain_png(load_picture(given_path(request.image, "image")))
         model = request.model if request.model in model_names() else str(info.folder)
         try:
-            job = self._store.add(replace(request, model=model), picture)
+            fill = fill or (lambda folder: lineage.write(folder.lineage))
+            job = self._store.add(replace(request, model=model), picture, fill)
         except TROUBLE as error:
             raise unwritable(self._outputs, error) from error
         self._wake()
         return job
+
+    def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
+        """Queue a job that keeps the first sections of another one, which stays as it is.
+
+        Args:
+            job_id: The other job, in any state.
+            keep: The number of sections to keep, in the order of making.
+            changes: The settings of the sections after them; `branch.MAY_DIFFER` names those that may change.
+
+        Raises:
+            InputError: For anything that cannot be used; then no job was made.
+        """
+        parent = self._store.job(job_id)
+        return self._submit(branch(JobFolder(parent.folder), parent.request, keep, changes))
+
+    def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
+        """Queue a job that makes a finished video longer, as `branch.extension` says.
+
+        Raises:
+            InputError: For anything that cannot be used; then no job was made.
+        """
+        parent = self._store.job(job_id)
+        return self._submit(extension(JobFolder(parent.folder), parent.request, seconds, changes))
+
+    def _submit(self, made: Branch) -> Job:
+        try:
+            picture = made.picture
+        except OSError as error:
+            raise unwritable(self._outputs, error) from error
+        return self.submit(
+            made.request, allow_folder=True, picture=picture, lineage=made.lineage, fill=made.fill
+        )
 
     def resume(self, job_id: str) -> Job:
         """Put a job that was interrupted, has failed or was cancelled back into the queue.
