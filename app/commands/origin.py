@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.commands.arguments import check_proxies, given_settings
+from app.commands.arguments import check_proxies, command_words, given_settings
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.errors import InputError, in_words
+from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model
@@ -95,7 +95,7 @@ def _restored(arguments: argparse.Namespace) -> Origin:
     file = given_path(arguments.recipe, "recipe")
     recipe, given = read_recipe(file), given_settings(arguments)
     for notice in recipe.notices:
-        sys.stderr.write(in_words(notice) + "\n")
+        sys.stderr.write(command_words(notice) + "\n")
     image = given.pop("image", None)
     request = recipe.request(image or str(file), **given)
     _model({"model": request.model})

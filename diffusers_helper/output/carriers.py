@@ -45,7 +45,7 @@ def append_picture(video: Path, picture: bytes) -> None:
         file.write(picture)
 
 
-def with_recipe(png: bytes, text: str, picture: bytes) -> bytes:
+def with_recipe(png: bytes, text: str, picture: bytes | None) -> bytes:
     """Return a PNG file with a recipe and a start picture; its own picture stays as it is.
 
     Raises:
@@ -56,7 +56,8 @@ def with_recipe(png: bytes, text: str, picture: bytes) -> bytes:
         raise ValueError("the file is not a PNG")
     # Not compressed, in no language, with no translated keyword
     written = _KEYWORD + b"\0\0\0\0\0" + text.encode()
-    return png[:end] + _chunk(b"iTXt", written) + _chunk(_PICTURE_CHUNK, picture) + png[end:]
+    start = _chunk(_PICTURE_CHUNK, picture) if picture else b""
+    return png[:end] + _chunk(b"iTXt", written) + start + png[end:]
 
 
 def read_carried(file: BinaryIO) -> Carried | None:

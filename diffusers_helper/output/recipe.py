@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.output.carriers import MAX_TEXT, Carried, read_carried
+from diffusers_helper.output.carriers import MAX_TEXT, Carried, read_carried, with_recipe
 from diffusers_helper.output.lineage import Lineage, Span, joined
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
@@ -111,6 +111,14 @@ class Recipe:
             "made_with": dict(self.made_with or {}),
         }
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+    def into_png(self, png: bytes) -> bytes:
+        """Return an exported PNG file with this recipe; its own picture stays as it is.
+
+        Raises:
+            ValueError: If `png` is not a PNG file.
+        """
+        return with_recipe(png, self.to_json(), self.picture)
 
     def request(self, image: str, **changes: Any) -> GenerationRequest:
         """Return the request that makes the video again.

@@ -75,7 +75,7 @@ def test_every_setting_comes_back(video: Path, kind: str) -> None:
     exported = plain_png(Image.new("RGB", (40, 30), "red"))
     source: Path | bytes = {
         "mp4": video,
-        "png": with_recipe(exported, made.to_json(), PICTURE),
+        "png": made.into_png(exported),
         "json": made.to_json().encode(),
     }[kind]
     found = read_recipe(source)
