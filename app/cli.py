@@ -20,7 +20,7 @@ from app.commands.arguments import (
 )  # fmt: skip
 from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
-from app.commands.origin import add_origins
+from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
 from app.commands.tune import add_tune
 from app.jobs.stdio import open_closed_streams
@@ -87,6 +87,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.set_defaults(run=make_video, model=None)  # a recipe and a branch have their own
     group = parser.add_argument_group("where and how")
     add_origins(group)
+    add_several(group)
     group.add_argument(
         "--out",
         default="outputs",

@@ -1,4 +1,4 @@
-"""The command `generate`, which submits or resumes one job and follows it to its end."""
+"""The command `generate`, which submits or resumes jobs and follows them to their end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
-from app.commands.origin import chosen_origin
+from app.commands.origin import Origin, chosen_origin, save_given
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.service import JobService, ServiceStopped
-from app.jobs.stdio import take_stdout
+from app.jobs.stdio import say, take_stdout
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
 from diffusers_helper.errors import INPUT_CODES
@@ -37,20 +37,24 @@ _INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job}
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Make one video and show its progress.
+    """Make one or several videos and show their progress.
 
     Returns:
-        The exit code, as the program's help says.
+        The exit code, as the program's help says; that of the first video that is not made.
 
     Raises:
         InputError: For anything in the arguments that cannot be used.
         BrokenPipeError: If nobody reads the output any more; the job is cancelled.
         LongtakeError: If the output cannot be written, as on a full disk; the job is cancelled.
     """
+    if arguments.save_preset:
+        return save_given(arguments)
     origin = chosen_origin(arguments)
     # Both refuse at once what the engine could not use.
     this_profile(os.environ)
     cache_folder()
+    if arguments.dry_run:
+        return _print_requests(origin, as_json=arguments.json)
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
@@ -58,37 +62,48 @@ def make_video(arguments: argparse.Namespace) -> int:
         given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
     )
     with Signals() as signals:
-        job = origin(service)
-        known = 0 if job.is_over or not arguments.resume else len(service.events(job.id))
+        jobs = origin.queue(service)
+        known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
         stdout = take_stdout()
-        display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
 
         def end() -> None:
-            service.cancel(job.id)
+            for job in jobs:
+                service.cancel(job.id)
             service.stop()
 
         signals.cancel, signals.interrupt, signals.hurry = end, service.stop, service.hurry
-        last: Event | None = None
+        codes = list[int]()
         try:
-            display.begin(job)
-            if not job.is_over:
-                service.start(adopt=False)
-            last = _show(service, job, known, display)
+            for job in jobs:
+                display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
+                display.begin(job)
+                if job is jobs[0] and not job.is_over:
+                    service.start(adopt=False)
+                last = _show(service, job, known, display)
+                if isinstance(last, Failed):
+                    _report(service, job)
+                if last is None and signals.number is not None:
+                    sys.stderr.write(_INTERRUPTED.format(job=job.id, out=shlex.quote(arguments.out)))
+                codes.append(_exit_code(last) if last is not None else 128 + (signals.number or 0))
         finally:
             if signals.number in (None, signal.SIGINT):
                 end()
             service.stop()
-    if isinstance(last, Failed):
-        _report(service, job)
-    if last is None and signals.number is not None:
-        sys.stderr.write(_INTERRUPTED.format(job=job.id, out=shlex.quote(arguments.out)))
-    code = _exit_code(last) if last is not None else 128 + (signals.number or 0)
+    code = next((code for code in codes if code), 0)
     if arguments.in_process:
         # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
         stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _print_requests(origin: Origin, *, as_json: bool) -> int:
+    """Print the settings of the videos that would be made, a line each, and return the exit code."""
+    for number, request in enumerate(origin.requests, 1):
+        words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
+        say((request.to_json() if as_json else words) + "\n")
+    return 0
 
 
 def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:

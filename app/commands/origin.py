@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import check_proxies, command_words, given_settings
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.errors import InputError
+from app.jobs.stdio import say
+from app.several.batch import read_batch, variants
+from app.several.presets import load_preset, presets_folder, save_preset
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model
@@ -23,7 +28,20 @@ from diffusers_helper.output.recipe import Recipe, read_recipe
 from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import GenerationRequest
 
-Origin = Callable[[JobService], Job]
+Queue = Callable[[JobService], list[Job]]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The jobs that a command asks for.
+
+    Attributes:
+        queue: Queues them, or puts one back into the queue.
+        requests: Their settings, as far as they are known before.
+    """
+
+    queue: Queue
+    requests: tuple[GenerationRequest, ...] = ()
 
 
 def add_origins(group: argparse._ActionsContainer) -> None:
@@ -58,49 +76,133 @@ def add_origins(group: argparse._ActionsContainer) -> None:
     )
 
 
+def add_several(group: argparse._ActionsContainer) -> None:
+    """Add the arguments for several videos at once, and for presets."""
+    group.add_argument(
+        "--variants",
+        type=int,
+        metavar="N",
+        help="make N videos, with the seed and those that follow it",
+    )
+    group.add_argument(
+        "--batch",
+        metavar="FILE",
+        help="make all videos of FILE: one JSON object of settings a line, or CSV with their names in the "
+        "first line; settings that are given here are those of all videos that have no own",
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="check everything and print what would be made, and end"
+    )
+    group.add_argument("--preset", metavar="NAME", help="begin with the settings that were saved under NAME")
+    group.add_argument(
+        "--save-preset", metavar="NAME", help="save the settings that are given here under NAME, and end"
+    )
+
+
 def chosen_origin(arguments: argparse.Namespace) -> Origin:
-    """Return a function that queues the job which the arguments describe, or that puts it back.
+    """Return the origin that the arguments describe.
 
     Raises:
         InputError: If the arguments contradict each other, or cannot be used.
     """
-    given = [name for name in ("resume", "recipe", "branch") if getattr(arguments, name)]
+    given = [name for name in ("resume", "recipe", "branch", "batch") if getattr(arguments, name)]
     if len(given) > 1:
         raise InputError(
             f"--{given[0]} and --{given[1]} are both given; expected one of them.", "Leave one out."
         )
     if not arguments.branch and (arguments.keep is not None or arguments.longer is not None):
         raise InputError("--keep and --longer belong to --branch, which is missing.", "Give it. See --help.")
+    if (arguments.resume or arguments.branch) and (arguments.variants or arguments.dry_run):
+        raise InputError(
+            f"--variants and --dry-run cannot be used with --{given[0]}; expected a new video.",
+            "Leave them out.",
+        )
     if arguments.resume:
-        return lambda service: service.resume(arguments.resume)
+        return Origin(lambda service: [service.resume(arguments.resume)])
     if arguments.branch:
         return _branched(arguments)
-    if arguments.recipe:
-        return _restored(arguments)
-    return _new(arguments)
+    if arguments.batch:
+        return _batch(arguments)
+    return _restored(arguments) if arguments.recipe else _new(arguments)
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the preset and of the arguments, which prevail."""
+    settings = dict[str, Any]()
+    if arguments.preset:
+        preset = load_preset(presets_folder(), arguments.preset)
+        _tell(preset)
+        settings = dict(preset.settings)
+    return settings | given_settings(arguments)
+
+
+def save_given(arguments: argparse.Namespace) -> int:
+    """Save the settings of the arguments as a preset, and return the exit code."""
+    file = save_preset(presets_folder(), arguments.save_preset, _given(arguments))
+    say(f"{file}\n")
+    return 0
+
+
+def _tell(recipe: Recipe) -> None:
+    for notice in recipe.notices:
+        sys.stderr.write(command_words(notice) + "\n")
 
 
 def _new(arguments: argparse.Namespace) -> Origin:
+    given = _given(arguments)
     for name in ("image", "prompt"):
-        if getattr(arguments, name) is None:
+        if name not in given:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
-    given = given_settings(arguments)
     model = _model(given)
     given.setdefault("mode", model.modes[0])
-    request = GenerationRequest.from_dict(given)
-    return lambda service: service.submit(request, allow_folder=True)
+    return _several(arguments, GenerationRequest.from_dict(given))
+
+
+def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
+    requests = variants(request, 1 if arguments.variants is None else arguments.variants)
+
+    return Origin(partial(_queue_all, requests, others), requests)
+
+
+def _batch(arguments: argparse.Namespace) -> Origin:
+    file = given_path(arguments.batch, "batch")
+    batch = read_batch(file, _given(arguments), allow_folder=True)
+    for problem in batch.problems:
+        sys.stderr.write(f"{file.name}, line {problem.line}: {command_words(problem.text)}\n")
+    if batch.problems:
+        raise InputError(
+            f"{len(batch.problems)} lines of {file.name} cannot be used; nothing was started.",
+            "Correct them.",
+        )
+    count = 1 if arguments.variants is None else arguments.variants
+    requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
+    return Origin(partial(_queue_all, requests, {}), requests)
+
+
+def _queue_all(
+    requests: Sequence[GenerationRequest], others: Mapping[str, Any], service: JobService
+) -> list[Job]:
+    """Queue a job for each request, or none if one of them is refused."""
+    jobs = list[Job]()
+    try:
+        for request in requests:
+            jobs.append(service.submit(request, allow_folder=True, **others))
+    except LongtakeError:
+        for job in jobs:
+            service.cancel(job.id)
+        raise
+    return jobs
 
 
 def _restored(arguments: argparse.Namespace) -> Origin:
     file = given_path(arguments.recipe, "recipe")
-    recipe, given = read_recipe(file), given_settings(arguments)
-    for notice in recipe.notices:
-        sys.stderr.write(command_words(notice) + "\n")
+    recipe, given = read_recipe(file), _given(arguments)
+    _tell(recipe)
     image = given.pop("image", None)
     request = recipe.request(image or str(file), **given)
     _model({"model": request.model})
     picture = None if image else _picture_of(recipe, file)
-    return lambda service: service.submit(request, allow_folder=True, picture=picture, lineage=recipe.lineage)
+    return _several(arguments, request, picture=picture, lineage=recipe.lineage)
 
 
 def _picture_of(recipe: Recipe, file: Path) -> bytes:
@@ -115,22 +217,22 @@ def _picture_of(recipe: Recipe, file: Path) -> bytes:
 
 
 def _branched(arguments: argparse.Namespace) -> Origin:
-    given = given_settings(arguments)
+    given = _given(arguments)
     keep: int | None = arguments.keep
     longer: float | None = arguments.longer
     if (keep is None) == (longer is None):
         raise InputError("--branch needs either --keep or --longer.", "Give one of them. See --help.")
 
-    def queue(service: JobService) -> Job:
+    def queue(service: JobService) -> list[Job]:
         if keep is not None:
             job = service.branch(arguments.branch, keep, **given)
         else:
             job = service.extend(arguments.branch, longer or 0.0, **given)
         kept = Lineage.read(JobFolder(job.folder).lineage).kept
         sys.stderr.write(kept_words(job.request, kept) + "\n")
-        return job
+        return [job]
 
-    return queue
+    return Origin(queue)
 
 
 def _model(given: dict[str, Any]) -> ModelInfo:
