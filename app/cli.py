@@ -20,6 +20,7 @@ from app.commands.arguments import (
 )  # fmt: skip
 from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
+from app.commands.jobs import add_jobs
 from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
 from app.commands.tune import add_tune
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
     _add_generate(commands)
+    add_jobs(commands)
     add_tune(commands)
     _add_plan(commands)
     _add_doctor(commands)

@@ -1,4 +1,4 @@
-"""The engine, a process of its own: `python -m app.engine LOG_LEVEL`, started by `app.jobs.engine_client`.
+"""The engine, a process of its own: `python -m app.engine LOG_LEVEL`, started by an `EngineProcess`.
 
 Commands come as JSON lines on stdin, and events go as JSON lines to stdout. It ends when stdin does, so it
 never outlives the process that started it.

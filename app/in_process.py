@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
+from app.jobs.making.engine_client import EngineDied, Trial
 from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.jobs.patience import MIOPEN_FOLDERS
+from app.jobs.making.patience import MIOPEN_FOLDERS
 from app.machine import cache_folder
 from diffusers_helper.units import gb_text
 

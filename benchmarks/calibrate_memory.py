@@ -57,7 +57,8 @@ from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
 from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
-from diffusers_helper.vae.plan import OWN_CHUNK, Tiles  # noqa: E402
+from diffusers_helper.vae.plan import Tiles  # noqa: E402
+from diffusers_helper.vae.windows import OWN_CHUNK  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}

@@ -1,8 +1,8 @@
-"""The ladder of 3D convolutions: one decision per case which rung computes it, made once and remembered.
+"""The ladder of convolutions: one decision per case which rung computes it, made once and remembered.
 
-The first rung is the plain call. A rung is left after a recognised error, because it has ended a process, or
-because a measurement says that another one is faster; it is never left after an unknown error. The caller
-supplies the function that recognises errors.
+The first rung is the plain call. A rung is left after a recognised error, because it has ended a process here
+or in convolutions like this one, or because a measurement says that another one is faster; it is never left
+after an unknown error. The caller supplies the function that recognises errors.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from cache.conv_routes import ConvCase, RouteStore, Triple, shorten
-from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, Rung
+from cache.conv_calls import Sizes, understood
+from cache.conv_routes import ConvCase, RouteStore, shorten
+from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ def case_of(x: Tensor, conv: Convolution) -> ConvCase:
     shapes = tuple(x.shape), tuple(conv.weight.shape)
     return ConvCase(
         card.arch, card.rocm, card.torch, dtype, *shapes,
-        conv.stride, conv.padding, conv.dilation, conv.groups,
+        conv.stride, conv.padding, conv.dilation, conv.groups, isinstance(conv, FlatConvolution),
     )  # fmt: skip
 
 
@@ -73,6 +75,7 @@ class ConvLadder:
         attempts: Number of calls, by rung.
         successes: Number of calls that gave a result, by rung.
         left: Recognised errors of this process, by case and rung.
+        avoided: Rungs that were not tried for a case, as they are suspected of ending the process.
 
     Args:
         routes: The known routes, and the place for new ones.
@@ -101,20 +104,41 @@ class ConvLadder:
         self.attempts: Counter[str] = Counter()
         self.successes: Counter[str] = Counter()
         self.left: dict[tuple[ConvCase, str], str] = {}
+        self.avoided: set[tuple[ConvCase, str]] = set()
 
     def conv3d(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None,
-        stride: Triple, padding: Triple, dilation: Triple, groups: int,
+        self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
         """Compute what `torch.nn.functional.conv3d` computes.
 
         Raises:
             RuntimeError: The rung's own error, if it is unknown or no rung is left to try.
         """
-        conv = Convolution(weight, bias, stride, padding, dilation, groups)
-        if x.dim() != 5 or weight.dim() != 5:  # without a batch, or a mistake that torch explains
-            return conv(x)
-        key = (x.device, x.dtype, x.shape, weight.shape, stride, padding, dilation, groups)
+        known = understood(input, weight, bias, stride, padding, dilation, groups)
+        if known is None:
+            return functional.conv3d(input, weight, bias, stride, padding, dilation, groups)  # pyright: ignore
+        return self._compute(*known)
+
+    def conv2d(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """Compute what `torch.nn.functional.conv2d` computes.
+
+        Raises:
+            RuntimeError: The rung's own error, if it is unknown or no rung is left to try.
+        """
+        known = understood(input, weight, bias, stride, padding, dilation, groups)
+        if known is None:
+            return functional.conv2d(input, weight, bias, stride, padding, dilation, groups)  # pyright: ignore
+        return self._compute(*known).squeeze(2)
+
+    def _compute(self, x: Tensor, conv: Convolution) -> Tensor:
+        key = (
+            x.device, x.dtype, x.shape, type(conv), conv.weight.shape,
+            conv.stride, conv.padding, conv.dilation, conv.groups,
+        )  # fmt: skip
         rung = self._settled.get(key)
         if rung is None:
             return self._climb(key, x, conv)
@@ -212,8 +236,20 @@ class ConvLadder:
         alive = [rung for rung in able if rung.name not in route.deadly]
         # If every rung has failed once, they are tried again rather than given up.
         working = [rung for rung in alive if rung.name not in route.failed]
-        chosen = [rung for rung in working if rung.name == route.rung]
-        return chosen + [rung for rung in working if rung not in chosen] or alive or able
+        trusted = self._trusted(case, working)
+        chosen = [rung for rung in trusted if rung.name == route.rung]
+        return chosen + [rung for rung in trusted if rung not in chosen] or working or alive or able
+
+    def _trusted(self, case: ConvCase, rungs: list[Rung]) -> list[Rung]:
+        """Return the rungs that are not suspected of ending the process at a case where they never worked."""
+        suspects = self._routes.suspects(case)
+        doubtful = [
+            rung for rung in rungs if rung.name in suspects and not self._is_known_to_work(case, rung)
+        ]
+        for rung in doubtful:
+            _log.info("rung %s is not tried for %s (%s)", rung.name, case, suspects[rung.name])
+            self.avoided.add((case, rung.name))
+        return [rung for rung in rungs if rung not in doubtful]
 
     def _kind(self, error: RuntimeError, device: torch.device) -> ErrorKind | None:
         """Return the kind of an error that another rung may avoid, or None for all others."""

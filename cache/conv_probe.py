@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cache.conv import ErrorKind
 from cache.conv_routes import ConvCase, Route, RouteStore
-from cache.conv_rungs import RUNGS, Convolution, Rung, output_shape, window_of
+from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, output_shape, window_of
 
 MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 9, 0.08
 # A rung that takes this many times as long as the fastest is not timed again after its second run.
@@ -63,20 +63,29 @@ def measure(
     device: torch.device,
     routes: RouteStore,
     classify: Callable[[BaseException], ErrorKind | None],
+    *,
+    leave_out: Collection[str] | None = None,
 ) -> Measurement:
     """Time the rungs for a case and store the fastest one whose result is right.
 
     While a rung is tried for the first time, the store keeps a note of it, so that a rung that ends the
     process can be identified: call `condemn_interrupted` first.
 
+    Args:
+        case: The convolution.
+        device: The device to measure.
+        routes: The store of the result.
+        classify: See `cache.conv.ConvLadder`.
+        leave_out: The rungs that are not tried; None for those that may end the process.
+
     Raises:
         RuntimeError: A rung's own error, if it is unknown.
     """
     inputs, found = _Inputs(case, device), Measurement()
-    deadly = routes.get(case).deadly
+    leave_out = risky_rungs(case, routes) if leave_out is None else leave_out
     seconds: dict[str, list[float]] = {}
     for rung in _candidates(case):
-        if rung.name in deadly or (rung.name == "cpu" and seconds):
+        if rung.name in leave_out or (rung.name == "cpu" and seconds):
             continue  # the CPU is the last resort, and slow to try
         with routes.trying(case, rung.name):
             failure = _failure(partial(inputs.run_checked, rung), device, classify)
@@ -96,6 +105,12 @@ def measure(
     found.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
     routes.add_measured(case, found.milliseconds, found.failed, found.rung, found.reason)
     return found
+
+
+def risky_rungs(case: ConvCase, routes: RouteStore) -> set[str]:
+    """Return the rungs that ended a process at a case, or are suspected there and were never measured."""
+    route = routes.get(case)
+    return {*route.deadly, *(set(routes.suspects(case)) - set(route.measured))}
 
 
 def multiplications(case: ConvCase) -> int:
@@ -166,7 +181,8 @@ class _Inputs:
         self.x = random(*case.shape)
         weight = random(*case.weight) / math.sqrt(math.prod(case.weight[1:]))
         bias = random(case.weight[0])
-        self.conv = Convolution(weight, bias, case.stride, case.padding, case.dilation, case.groups)
+        kind = FlatConvolution if case.is_flat else Convolution
+        self.conv = kind(weight, bias, case.stride, case.padding, case.dilation, case.groups)
         self.shape = output_shape(case.shape, case.weight, case)
         self.expected = [(box, self._on_cpu(box)) for box in self._boxes()]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 VERSION = 1
 MAX_ROUTES = 2000  # per file
+# The number of deaths after which rungs are suspected at convolutions like those, and at all of a card.
+_SOME_DEATHS, _MANY_DEATHS = 2, 3
 MAX_REASON = 300  # characters
 
 Triple = tuple[int, int, int]
@@ -44,6 +47,7 @@ class ConvCase:
         dtype: torch's name for it, `bfloat16`.
         shape: (B, C, T, H, W) of the input.
         weight: (O, C / groups, kT, kH, kW).
+        is_flat: Whether it is a 2D convolution, whose sizes are those of one frame.
     """
 
     arch: str
@@ -56,6 +60,7 @@ class ConvCase:
     padding: Triple
     dilation: Triple
     groups: int
+    is_flat: bool = False
 
     def __str__(self) -> str:
         """Return one line that `from_text` can read; it is the key in the file."""
@@ -64,7 +69,23 @@ class ConvCase:
         shapes = " ".join(
             f"{name}={'x'.join(map(str, size))}" for name, size in zip(names, sizes, strict=True)
         )
-        return f"{self.arch} rocm={self.rocm} torch={self.torch} {self.dtype} {shapes} groups={self.groups}"
+        start = f"{self.arch} rocm={self.rocm} torch={self.torch} {self.dtype}"
+        return f"{start} {shapes} groups={self.groups}{_FLAT if self.is_flat else ''}"
+
+    @property
+    def software(self) -> tuple[str, str]:
+        """Return the versions that a fault depends on besides the card."""
+        return self.rocm, self.torch
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what siblings have in common: the kernel's size, its stride and the dtype."""
+        return self.is_flat, self.weight[2:], self.stride, self.dtype
+
+    @property
+    def positions(self) -> int:
+        """Return the number of places in time and picture, which is the size that siblings differ in."""
+        return math.prod(self.shape[2:])
 
     @classmethod
     def from_text(cls, text: str) -> ConvCase:
@@ -76,16 +97,18 @@ class ConvCase:
         match = _CASE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:200]!r} names no convolution; expected a text like {_EXAMPLE!r}.")
-        arch, rocm, torch, dtype, *sizes, groups = match.groups()
+        arch, rocm, torch, dtype, *sizes, groups, flat = match.groups()
         shape, weight, *rest = (tuple(map(int, size.split("x"))) for size in sizes)
         stride, padding, dilation = cast(list[Triple], rest)
-        return cls(arch, rocm, torch, dtype, shape, weight, stride, padding, dilation, int(groups))
+        is_flat = flat is not None
+        return cls(arch, rocm, torch, dtype, shape, weight, stride, padding, dilation, int(groups), is_flat)
 
 
+_FLAT = " conv2d"
 _SIZES_5, _SIZES_3 = r"(\d+(?:x\d+){4})", r"(\d+(?:x\d+){2})"
 _CASE = re.compile(
     rf"([\w.-]+) rocm=(\S+) torch=(\S+) (\w+) x={_SIZES_5} w={_SIZES_5} "
-    rf"stride={_SIZES_3} pad={_SIZES_3} dilation={_SIZES_3} groups=(\d+)"
+    rf"stride={_SIZES_3} pad={_SIZES_3} dilation={_SIZES_3} groups=(\d+)({_FLAT})?"
 )
 _EXAMPLE = (
     "gfx1100 rocm=7.2 torch=2.13.0 float16 x=1x16x5x64x64 w=16x16x3x3x3 "
@@ -102,7 +125,7 @@ class Route:
         reason: Why that one was chosen.
         when: The time of the last change, UTC.
         failed: Rungs that raised a recognised error, with its text.
-        deadly: Rungs that ended the process, with what is known about it; they are never tried again.
+        deadly: Rungs that ended the process, with the cause; only `tune --again` tries them again.
         measured: Milliseconds of the rungs that were timed.
     """
 
@@ -143,6 +166,28 @@ class RouteStore:
         """Return all routes of an architecture, by the text of their case."""
         with self._lock:
             return dict(self._table(arch))
+
+    def suspects(self, case: ConvCase) -> dict[str, str]:
+        """Return the rungs that may end the process at a case, as they did at others, each with the reason.
+
+        After two deaths at siblings, which have the same kernel, stride and dtype, their rungs are suspected
+        at siblings that are as large as the smaller of the two. After three deaths on this card, with this
+        software, all rungs that caused one are suspected everywhere.
+        """
+        deaths = [
+            (other, rung)
+            for text, route in self.routes(case.arch).items()
+            for rung in route.deadly
+            if (other := ConvCase.from_text(text)).software == case.software
+        ]
+        where = "on this card"
+        if len(deaths) < _MANY_DEATHS:
+            where = "in convolutions like this one"
+            deaths = [death for death in deaths if death[0].kind == case.kind]
+            least = min((other.positions for other, _ in deaths), default=0)
+            if len(deaths) < _SOME_DEATHS or case.positions < least:
+                return {}
+        return {rung: f"processes ended {len(deaths)} times {where}" for _, rung in deaths}
 
     def choose(self, case: ConvCase, rung: str, reason: str) -> None:
         """Make a rung that has worked the first one to use."""
@@ -195,7 +240,7 @@ class RouteStore:
     def add_measured(
         self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str
     ) -> None:
-        """Record the times of the rungs, in place of earlier times and failures."""
+        """Record the times of the rungs, in place of earlier times, failures and deaths."""
         self._change(
             case,
             lambda route: replace(
@@ -204,6 +249,7 @@ class RouteStore:
                 reason=shorten(reason),
                 measured={name: round(value, 4) for name, value in milliseconds.items()},
                 failed={name: shorten(text) for name, text in failed.items()},
+                deadly={name: text for name, text in route.deadly.items() if name not in milliseconds},
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Five ways to compute the same 3D convolution.
+"""Five ways to compute the same 3D convolution, four of which can compute a 2D one too.
 
 They differ in which kernels they ask for and in how much memory they need, not in the sum: the results are
 equal up to the rounding of the dtype. None of them decides when it is used; `conv.ConvLadder` does.
@@ -49,6 +49,19 @@ class Convolution:
     def empty_result(self, x: Tensor) -> Tensor:
         """Return memory for the result, on the device of `x`."""
         return x.new_empty(output_shape(x.shape, self.weight.shape, self))
+
+
+class FlatConvolution(Convolution):
+    """A 2D convolution of a single frame, with sizes in the form of a 3D one's."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the result of the plain 2D call."""
+        return functional.conv2d(
+            x.squeeze(2), self.weight.squeeze(2), self.bias,
+            self.stride[1:], self.padding[1:], self.dilation[1:], self.groups,
+        ).unsqueeze(2)  # fmt: skip
 
 
 def miopen(x: Tensor, conv: Convolution) -> Tensor:
@@ -194,7 +207,9 @@ def _can_do_all(case: ConvCase) -> str | None:
     return None
 
 
-def _needs_floats(case: ConvCase) -> str | None:
+def _needs_frames(case: ConvCase) -> str | None:
+    if case.is_flat:
+        return "a 2D convolution has no taps in time"
     return None if "float" in case.dtype else f"{case.dtype} numbers have no 2D convolution on a GPU"
 
 
@@ -220,7 +235,7 @@ RUNGS: dict[str, Rung] = {
     rung.name: rung
     for rung in (
         Rung("miopen", miopen),
-        Rung("taps", taps, _needs_floats),
+        Rung("taps", taps, _needs_frames),
         Rung("native", native),
         Rung("tiles", tiles, _needs_two_pixels),
         Rung("cpu", cpu),

@@ -12,6 +12,7 @@ from diffusers_helper.foreign_errors import Trouble, trouble_of
 from diffusers_helper.machine.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
+MAX_ERRORS = 4000  # characters of a dead engine's standard error
 _NO_MEMORY: tuple[FailureCode, str, str] = (
     "out_of_memory",
     "There was not enough memory to go on.",
@@ -78,6 +79,7 @@ def engine_died_event(
     *,
     attempts: int = 1,
     lessons: str = "",
+    errors: str = "",
 ) -> Failed:
     """Return the explanation of an engine process that cannot be kept alive.
 
@@ -86,6 +88,7 @@ def engine_died_event(
         job, time, video, frames: The fields of the event.
         attempts: The number of engines that have died at the job.
         lessons: The lessons from their deaths, a line each.
+        errors: The last lines that the last one wrote to standard error.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
@@ -94,7 +97,7 @@ def engine_died_event(
     return Failed(
         job=job, time=time, remedy=remedy,
         message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
-        detail="\n".join(filter(None, (lessons, f"engine exit code {exit_code}"))),
+        detail="\n".join(filter(None, (lessons, f"engine exit code {exit_code}", errors[-MAX_ERRORS:]))),
         code="engine_died", video=video, frames=frames,
     )  # fmt: skip
 

@@ -75,6 +75,9 @@ _TABLE = (
     _Signs("installation", frozenset({"ImportError"})),
 )  # fmt: skip
 
+# A line of this program's log, as `app.engine` formats it.
+_LOG_LINE = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: ")
+
 # PyTorch's figures of its memory when an allocation fails; they are the same for CUDA and HIP.
 _SIZE = r"([\d.]+) ?([KMG]i?B|bytes)"
 _SIZES = {
@@ -100,6 +103,18 @@ def trouble_of(error: BaseException) -> Trouble | None:
             return signs.trouble
         if isinstance(error, signs.kind) and any(sign in text for sign in signs.texts):
             return signs.trouble
+    return None
+
+
+def last_trouble(text: str) -> tuple[Trouble, str] | None:
+    """Return the trouble that the last telling line of a dead process's output means, and that line.
+
+    Lines of this program's own log do not count, as they may tell of an error that was survived.
+    """
+    for line in reversed(text.splitlines()):
+        trouble = None if _LOG_LINE.match(line) else trouble_of(RuntimeError(line))
+        if trouble is not None:
+            return trouble, line.strip()
     return None
 
 

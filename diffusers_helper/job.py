@@ -30,6 +30,7 @@ from diffusers_helper.output.vae_record import note_use, read_uses, write_uses
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.packing import WINDOW, Section, SectionPlan
 from diffusers_helper.picture import fit_picture, load_picture, plain_png
+from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
@@ -153,7 +154,7 @@ def open_job(
     opened = _open_folder(request, given, earlier, folder)
     if not opened.lineage.exists():
         lineage.write(opened.lineage)
-    if earlier and not opened.vae.exists():  # the picture's encoding is taken over
+    if earlier and earlier != opened:  # the picture's encoding is taken over
         write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
     if overflowed:
         write_atomic(opened.overflow, b"")
@@ -170,6 +171,8 @@ def open_job(
             report.stage(cast(Stage, stage), sections[number - 1] if number else None)
 
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
+    if note := DeathNote.read((earlier or opened).shortage):
+        memory.heed(note)
     picture = fit_picture(given, height, width)
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,

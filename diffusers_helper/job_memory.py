@@ -34,6 +34,7 @@ from diffusers_helper.memory.store import Store
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import demands_for, learned_levels
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
@@ -41,7 +42,8 @@ from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.passes import DTYPES
-from diffusers_helper.vae.plan import OWN_CHUNK, Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.windows import OWN_CHUNK
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -145,7 +147,22 @@ class MemoryPlans:
         Returns:
             The change in words for a person, or None if no smaller plan is left.
         """
-        change = self._ladder.step_down(stage)
+        return self._remember(self._ladder.step_down(stage))
+
+    def step_to_end(self, stage: str) -> str | None:
+        """Make the smallest plan after a stage has ended processes, and remember it for later jobs.
+
+        Returns:
+            The change in words for a person, or None if there is no smaller plan.
+        """
+        return self._remember(self._ladder.step_to_end(stage))
+
+    @property
+    def is_apu(self) -> bool:
+        """Return whether the device shares the main memory."""
+        return self._profile.machine.is_apu
+
+    def _remember(self, change: str | None) -> str | None:
         if change is not None:
             self._learned.write(self._ladder.level)
         return change
@@ -306,12 +323,33 @@ class JobMemory:
         _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
         change = self._plans.step_down(self._stage)
         if change is None:
-            raise OutOfDeviceMemory(shortage)
+            raise self._hopeless(shortage)
         self.store.follow(self._plans.plan)
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
             f"Trying again ({self._plans.retries} of at most {MAX_STEPS})."
         )
+
+    def heed(self, note: DeathNote) -> None:
+        """Use the smallest plan from the beginning, since lack of memory has ended engines in this job.
+
+        Raises:
+            OutOfDeviceMemory: If there is no smaller plan to try.
+        """
+        if note.change:
+            return  # an earlier engine has done it, and plans remember it
+        change = self._plans.step_to_end(note.stage)
+        if change is None:
+            raise self._hopeless(read_shortage(note.text))
+        self.store.follow(self._plans.plan)
+        replace(note, change=change).write(self._folder.shortage)
+        self._warn(
+            f"The device's memory ran out while {STAGES[note.stage].running}, and the driver ended the "
+            f"engine; {change}."
+        )
+
+    def _hopeless(self, shortage: Shortage) -> OutOfDeviceMemory:
+        return OutOfDeviceMemory(shortage, smaller_plans=self._plans.retries, is_apu=self._plans.is_apu)
 
     def _empty(self) -> None:
         self.store.clear()

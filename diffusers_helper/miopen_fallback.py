@@ -1,15 +1,20 @@
-"""The installer of the ladder of `cache.conv` under a model's Conv3d modules, and the errors it recognises.
+"""The installer of the ladder of `cache.conv` under a model's convolutions, and the errors it recognises.
 
-Symptom: on Radeon cards MIOpen at times finds no algorithm for a 3D convolution, runs out of workspace, or
-fails inside, and the job dies in the VAE. Remedy: the same sum, computed in another way. Modules are changed
-one by one and can be changed back; torch itself is left alone. Off ROCm the plain call is made first, and the
-ladder is used after an error only. See MIOPEN_FALLBACK_README.md.
+Symptom: on Radeon cards MIOpen at times finds no algorithm for a convolution, runs out of workspace, or fails
+inside, and the job dies in the VAE. Remedy: the same sum, computed in another way. Modules are changed one
+by one and can be changed back. Off ROCm the plain call is made first, and the ladder is used after an error
+only.
+See MIOPEN_FALLBACK_README.md.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
+import threading
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cache.conv import ConvLadder, ErrorKind, Hook
-from cache.conv_routes import RouteStore, Triple
+from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.foreign_errors import Trouble, trouble_of
 
@@ -82,7 +87,7 @@ class MIOpenFallbackHandler:
 
     def __init__(self, ladder: ConvLadder | None) -> None:
         self.ladder = ladder
-        self._installed: weakref.WeakSet[nn.Conv3d] = weakref.WeakSet()
+        self._installed: weakref.WeakSet[_Conv] = weakref.WeakSet()
 
     @property
     def cpu_attempts(self) -> int:
@@ -95,24 +100,28 @@ class MIOpenFallbackHandler:
         return 0 if self.ladder is None else self.ladder.successes["cpu"]
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
-        """Give the ladder to every Conv3d in `modules` that does not have it yet.
+        """Give the ladder to every Conv2d and Conv3d in `modules` that does not have it yet.
 
-        A subclass that computes its convolution in a way of its own is left alone.
+        A module with code of its own keeps it. While that runs, the convolutions that it asks torch for are
+        computed by the ladder; if it asks for none, a warning names the module.
         """
         if self.ladder is not None:
             for module in modules:
-                for conv in module.modules():
-                    if isinstance(conv, nn.Conv3d) and type(conv)._conv_forward is nn.Conv3d._conv_forward:
-                        self._install_one(conv, self.ladder)
+                for name, conv in module.named_modules():
+                    if isinstance(conv, nn.Conv2d | nn.Conv3d):
+                        self._install_one(conv, name or type(conv).__name__, self.ladder)
         return self
 
-    def _install_one(self, conv: nn.Conv3d, ladder: ConvLadder) -> None:
-        before = vars(conv).get("_conv_forward")
-        if isinstance(before, _LadderForward):
-            if before.ladder is ladder:
-                return
-            before = before.before
-        conv._conv_forward = _LadderForward(conv, ladder, before)
+    def _install_one(self, conv: _Conv, name: str, ladder: ConvLadder) -> None:
+        if any(
+            isinstance(served := vars(conv).get(slot), _Served) and served.ladder is ladder for slot in _SLOTS
+        ):
+            return
+        _uninstall(conv)
+        if _is_plain(conv):
+            conv._conv_forward = _LadderForward(conv, ladder)
+        else:
+            conv.forward = _OwnForward(conv, name, ladder)
         self._installed.add(conv)
 
     def mark_deadly(self, case: str, rung: str, reason: str) -> None:
@@ -123,12 +132,7 @@ class MIOpenFallbackHandler:
     def remove(self) -> None:
         """Restore every module as it was before."""
         for conv in list(self._installed):
-            forward = vars(conv).get("_conv_forward")
-            if isinstance(forward, _LadderForward) and forward.ladder is self.ladder:
-                if forward.before is None:
-                    del conv._conv_forward
-                else:
-                    conv._conv_forward = forward.before
+            _uninstall(conv, self.ladder)
         self._installed.clear()
 
     def __enter__(self) -> MIOpenFallbackHandler:
@@ -142,7 +146,7 @@ class MIOpenFallbackHandler:
     def statistics(self) -> str:
         """Return in lines what happened since the process started; "" if the first rung did everything."""
         ladder = self.ladder
-        if ladder is None or not (ladder.left or self.cpu_attempts):
+        if ladder is None or not (ladder.left or ladder.avoided or self.cpu_attempts):
             return ""
         lines = [
             "=== MIOpen Fallback Statistics ===",
@@ -152,6 +156,8 @@ class MIOpenFallbackHandler:
             errors = [reason for (_, rung), reason in ladder.left.items() if rung == name]
             if errors:
                 lines.append(f"{name} left for {len(errors)} shapes, last because of: {errors[-1]}")
+            if avoided := sum(rung == name for _, rung in ladder.avoided):
+                lines.append(f"{name} avoided for {avoided} shapes, as it ended processes at others")
             if name not in ("miopen", "cpu") and ladder.attempts[name]:
                 lines.append(f"{name} attempts: {ladder.attempts[name]}, successes: {ladder.successes[name]}")
         return "\n".join([*lines, "=" * 35])
@@ -162,41 +168,126 @@ class MIOpenFallbackHandler:
             _log.warning("%s", text)
 
 
-class _LadderForward:
-    """The replacement of one module's `_conv_forward`.
+class _Served:
+    """A replacement of a part of one module.
+
+    Attributes:
+        ladder: The ladder that computes.
+        before: What the module itself had in this place; None where its class provides it.
+    """
+
+    def __init__(self, ladder: ConvLadder, before: Any = None) -> None:
+        self.ladder, self.before = ladder, before
+
+
+class _LadderForward(_Served):
+    """The replacement of `_conv_forward` in a module that computes as torch's own.
 
     It holds neither a tensor nor the module, so a copy of the module may share it.
     """
 
-    def __init__(self, conv: nn.Conv3d, ladder: ConvLadder, before: Any) -> None:
-        self.ladder, self.before = ladder, before
-        self._stride, self._dilation, self._groups = _triple(conv.stride), _triple(conv.dilation), conv.groups
-        self._pad_mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        self._pad, self._padding = _paddings(conv)
+    def __init__(self, conv: _Conv, ladder: ConvLadder) -> None:
+        super().__init__(ladder)
+        self._compute = ladder.conv3d if isinstance(conv, nn.Conv3d) else ladder.conv2d
+        self._pad = None if conv.padding_mode == "zeros" else list(conv._reversed_padding_repeated_twice)
+        self._pad_mode, padding = conv.padding_mode, conv.padding if self._pad is None else 0
+        self._settings = conv.stride, padding, conv.dilation, conv.groups
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self._pad is not None:
             input = functional.pad(input, self._pad, mode=self._pad_mode)
-        return self.ladder.conv3d(
-            input, weight, bias, self._stride, self._padding, self._dilation, self._groups
-        )
+        return self._compute(input, weight, bias, *self._settings)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _LadderForward:
         return self
 
 
-def _triple(values: tuple[int, ...]) -> Triple:
-    return values[0], values[1], values[2]
+class _OwnForward(_Served):
+    """The replacement of `forward` in a module with code of its own."""
+
+    def __init__(self, conv: _Conv, name: str, ladder: ConvLadder) -> None:
+        super().__init__(ladder, vars(conv).get("forward"))
+        self._conv, self._name, self._is_named = weakref.ref(conv), name, False
+
+    def __call__(self, *call: Any, **named: Any) -> Any:
+        conv: Any = self._conv()
+        with _convolutions_by(self.ladder) as asked:
+            result = (
+                type(conv).forward(conv, *call, **named)
+                if self.before is None
+                else self.before(*call, **named)
+            )
+        if not asked and not self._is_named:
+            self._is_named = True
+            _log.warning(
+                "[MIOpen Fallback] %s (%s) cannot be served: its code asks torch for no 2D or 3D convolution",
+                self._name,
+                type(conv).__name__,
+            )
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OwnForward:
+        copied = copy.copy(self)  # a copy of the module enters itself into `memo` before its content
+        copied._conv = weakref.ref(memo.get(id(self._conv()), self._conv()))
+        copied.before = copy.deepcopy(self.before, memo)
+        return copied
 
 
-def _paddings(conv: nn.Conv3d) -> tuple[list[int] | None, Triple]:
-    """Return what is padded before the convolution, and the zeros that it adds itself on both sides."""
-    both_ends = list(conv._reversed_padding_repeated_twice)
-    if conv.padding_mode != "zeros":
-        return both_ends, (0, 0, 0)
-    if not isinstance(conv.padding, str):
-        return None, _triple(conv.padding)
-    # "same" may need one more at the end than at the beginning; "valid" needs none.
-    befores, afters = both_ends[0::2], both_ends[1::2]
-    extra = [n for before, after in zip(befores, afters, strict=True) for n in (0, after - before)]
-    return (extra if any(extra) else None), (befores[2], befores[1], befores[0])
+_Conv = nn.Conv2d | nn.Conv3d
+_SLOTS = ("_conv_forward", "forward")
+_swapping = threading.RLock()
+
+
+def _is_plain(conv: _Conv) -> bool:
+    """Return whether a module computes its convolution as torch's own modules do."""
+    torchs = nn.Conv3d if isinstance(conv, nn.Conv3d) else nn.Conv2d
+    return not any(slot in vars(conv) for slot in _SLOTS) and all(
+        getattr(type(conv), slot) is getattr(torchs, slot) for slot in _SLOTS
+    )
+
+
+def _uninstall(conv: _Conv, ladder: ConvLadder | None = None) -> None:
+    """Restore a module as it was before a ladder, or any, was installed."""
+    for slot in _SLOTS:
+        served = vars(conv).get(slot)
+        if isinstance(served, _Served) and ladder in (None, served.ladder):
+            if served.before is None:
+                delattr(conv, slot)
+            else:
+                setattr(conv, slot, served.before)
+
+
+@contextmanager
+def _convolutions_by(ladder: ConvLadder) -> Iterator[list[str]]:
+    """Let this thread's calls of torch's convolutions go to the ladder.
+
+    Yields:
+        The names of the calls that came.
+    """
+    asked: list[str] = []
+    thread, is_computing = threading.get_ident(), False
+
+    def through(plain: Callable[..., Tensor], compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def convolve(*call: Any, **named: Any) -> Tensor:
+            nonlocal is_computing
+            if is_computing or threading.get_ident() != thread:
+                return plain(*call, **named)
+            asked.append(compute.__name__)
+            is_computing = True
+            try:
+                return compute(*call, **named)
+            finally:
+                is_computing = False
+
+        return convolve
+
+    with _swapping:
+        plain = functional.conv2d, functional.conv3d
+        functional.conv2d, functional.conv3d = (
+            through(plain[0], ladder.conv2d),
+            through(plain[1], ladder.conv3d),
+        )
+        try:
+            yield asked
+        finally:
+            functional.conv2d, functional.conv3d = plain

@@ -1,4 +1,4 @@
-"""Draws the examples: pictures that go with prompts, and the short animations that the documents show."""
+"""Makes the examples: pictures that go with prompts, and short animations for the page and the documents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from training.sheet import to_image
 
 PIXELS, SMALL = 256, 192
 CANVAS_SEED = 8_000_003
-# An animation shows every third frame, ten a second: as fast as the video.
+# An animation shows every third frame, ten a second: as fast as the video; the page has every second.
 EVERY, MILLISECONDS = 3, 100
+PAGE_EVERY, PAGE_MILLISECONDS, PAGE_QUALITY = 2, 67, 60
 
 
 def thing(shape: str, colour: str, x: float, y: float, radius: float) -> Thing:
@@ -90,6 +91,20 @@ def save_animation(path: Path, video: torch.Tensor, pixels: int) -> None:
     made[0].save(path, save_all=True, append_images=made[1:], duration=MILLISECONDS, loop=0, optimize=True)
 
 
+def film(folder: Path, model: Path) -> None:
+    """Make the videos of the page's examples with a model folder, and write them as WebP animations."""
+    renderer, engine = Renderer(make_canvases(CANVAS_SEED, 1)), ProductEngine(model, None)
+    folder.mkdir(parents=True, exist_ok=True)
+    for example in ON_PAGE:
+        picture = example.picture(renderer, PIXELS)
+        video = engine.make(picture, example.prompt, example.mode, example.sections, example.seed)
+        first, *others = [to_image(frame) for frame in video[:, ::PAGE_EVERY].transpose(0, 1)]
+        first.save(
+            folder / f"{example.file_name}.webp", save_all=True, append_images=others, loop=0, method=6,
+            duration=PAGE_MILLISECONDS, quality=PAGE_QUALITY,
+        )  # fmt: skip
+
+
 def animate(folder: Path, model: Path) -> None:
     """Make the documents' videos with a model folder and write them as GIFs; the first is the README's."""
     renderer, engine = Renderer(make_canvases(CANVAS_SEED, 1)), ProductEngine(model, None)
@@ -104,12 +119,15 @@ def animate(folder: Path, model: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--folder", type=Path, default=Path("assets/examples"), help="where to write pictures"
+        "--folder", type=Path, default=Path("assets/examples"), help="where to write the page's examples"
     )
+    parser.add_argument("--film", action="store_true", help="also make the videos of the page's examples")
     parser.add_argument("--animations", type=Path, help="also make the videos, and write them here as GIFs")
     parser.add_argument("--model", type=Path, default=Path("assets/demo_model"), help="model folder")
     arguments = parser.parse_args()
     draw(arguments.folder)
+    if arguments.film:
+        film(arguments.folder, arguments.model)
     if arguments.animations:
         animate(arguments.animations, arguments.model)
 

@@ -21,19 +21,26 @@ from app.commands.arguments import (
 from app.commands.origin import Origin, chosen_origin, save_given
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
-from app.jobs.job import Job
+from app.jobs.job import BEGUN, Job, NoSuchJob
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import say, take_stdout
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
 from diffusers_helper.errors import INPUT_CODES
-from diffusers_helper.events import Cancelled, Event, Failed, Finished, Warned
+from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job} --out {out}
 """
+_LEFT = """The other program makes the job. Follow it with: python -m app generate --resume {job} --out {out}
+"""
+_FOLLOWS = (
+    "Another program makes the jobs of this folder. It makes this one in its turn, and this program follows."
+)
+_LEADS = "The other program has ended. This one makes the job now."
+_HELD = "The queue of this folder is paused. It goes on with: python -m app jobs resume --all"
 
 
 def make_video(arguments: argparse.Namespace) -> int:
@@ -58,9 +65,11 @@ def make_video(arguments: argparse.Namespace) -> int:
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    service = JobService(
-        given_path(arguments.out, "outputs"), InProcessEngine() if arguments.in_process else None
-    )
+    outputs = given_path(arguments.out, "outputs")
+    if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
+        raise NoSuchJob(wanted)
+    service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
+    codes = list[int]()
     with Signals() as signals:
         jobs = origin.queue(service)
         known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
@@ -69,10 +78,14 @@ def make_video(arguments: argparse.Namespace) -> int:
         def end() -> None:
             for job in jobs:
                 service.cancel(job.id)
+            if not service.is_follower:  # otherwise the end comes from the other program
+                service.stop()
+
+        def hurry() -> None:
+            service.hurry()
             service.stop()
 
-        signals.cancel, signals.interrupt, signals.hurry = end, service.stop, service.hurry
-        codes = list[int]()
+        signals.cancel, signals.interrupt, signals.hurry = end, service.stop, hurry
         try:
             for job in jobs:
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
@@ -80,15 +93,13 @@ def make_video(arguments: argparse.Namespace) -> int:
                 if job is jobs[0] and not job.is_over:
                     service.start(adopt=False)
                 last = _show(service, job, known, display)
-                if isinstance(last, Failed):
-                    _report(service, job)
-                if last is None and signals.number is not None:
-                    sys.stderr.write(_INTERRUPTED.format(job=job.id, out=shlex.quote(arguments.out)))
                 codes.append(_exit_code(last) if last is not None else 128 + (signals.number or 0))
         finally:
             if signals.number in (None, signal.SIGINT):
                 end()
             service.stop()
+    for job, code in zip(jobs, codes, strict=True):
+        _say_how_it_ended(service, job.id, code, shlex.quote(arguments.out))
     code = next((code for code in codes if code), 0)
     if arguments.in_process:
         # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
@@ -96,14 +107,6 @@ def make_video(arguments: argparse.Namespace) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
-
-
-def _print_requests(origin: Origin, *, as_json: bool) -> int:
-    """Print the settings of the videos that would be made, a line each, and return the exit code."""
-    for number, request in enumerate(origin.requests, 1):
-        words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
-        say((request.to_json() if as_json else words) + "\n")
-    return 0
 
 
 def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:
@@ -122,13 +125,43 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
             if item is not None:
                 last = item[1]
                 display.show(last)
-            elif (now := service.job(job.id)).state == "waiting" and now.message != told:
-                # On a full disk the job's log, which is followed here, lacks the final event.
-                told = now.message
-                display.show(Warned(job=job.id, time=0.0, message=f"{now.message} {now.remedy}"))
+            elif (words := _circumstances(service, job.id, told)) != told:
+                told = words
+                if told:
+                    display.tell(told)
     except ServiceStopped:  # by a signal
         return None
     return last if last is not None and last.is_final else None
+
+
+def _circumstances(service: JobService, job_id: str, told: str) -> str:
+    """Return why a job is not being made here at the moment, or that it is again; empty if it always was."""
+    job = service.job(job_id)
+    if job.state in ("waiting", "paused"):  # on a full disk the job's log, which is followed here, lacks it
+        return f"{job.message} {job.remedy}"
+    if service.is_follower:
+        return _FOLLOWS
+    if job.state == "queued" and service.queue.is_held:
+        return _HELD
+    return _LEADS if told in (_FOLLOWS, _LEADS) else ""
+
+
+def _say_how_it_ended(service: JobService, job_id: str, code: int, out: str) -> None:
+    """Tell where the report of a failed job is, or how one that this program left goes on."""
+    job = service.job(job_id)
+    if job.state == "failed":
+        _report(service, job)
+    elif code > 128 and not job.is_over:
+        text = _LEFT if job.state in BEGUN else _INTERRUPTED
+        sys.stderr.write(text.format(job=job.id, out=out))
+
+
+def _print_requests(origin: Origin, *, as_json: bool) -> int:
+    """Print the settings of the videos that would be made, a line each, and return the exit code."""
+    for number, request in enumerate(origin.requests, 1):
+        words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
+        say((request.to_json() if as_json else words) + "\n")
+    return 0
 
 
 def _report(service: JobService, job: Job) -> None:

@@ -123,13 +123,13 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
         return _branched(arguments)
     if arguments.batch:
         return _batch(arguments)
-    return _restored(arguments) if arguments.recipe else _new(arguments)
+    return _restored(arguments) if arguments.recipe else _several(arguments, request_of(arguments))
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the preset and of the arguments, which prevail."""
     settings = dict[str, Any]()
-    if arguments.preset:
+    if getattr(arguments, "preset", None):
         preset = load_preset(presets_folder(), arguments.preset)
         _tell(preset)
         settings = dict(preset.settings)
@@ -148,14 +148,19 @@ def _tell(recipe: Recipe) -> None:
         sys.stderr.write(command_words(notice) + "\n")
 
 
-def _new(arguments: argparse.Namespace) -> Origin:
+def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+    """Return the request for a new video that the arguments describe.
+
+    Raises:
+        InputError: If something is missing or cannot be used.
+    """
     given = _given(arguments)
     for name in ("image", "prompt"):
         if name not in given:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
     model = _model(given)
     given.setdefault("mode", model.modes[0])
-    return _several(arguments, GenerationRequest.from_dict(given))
+    return GenerationRequest.from_dict(given)
 
 
 def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
@@ -225,9 +230,9 @@ def _branched(arguments: argparse.Namespace) -> Origin:
 
     def queue(service: JobService) -> list[Job]:
         if keep is not None:
-            job = service.branch(arguments.branch, keep, **given)
+            job = service.queue.branch(arguments.branch, keep, **given)
         else:
-            job = service.extend(arguments.branch, longer or 0.0, **given)
+            job = service.queue.extend(arguments.branch, longer or 0.0, **given)
         kept = Lineage.read(JobFolder(job.folder).lineage).kept
         sys.stderr.write(kept_words(job.request, kept) + "\n")
         return [job]

@@ -37,6 +37,10 @@ class JsonLines:
     def begin(self, job: Job) -> None:
         """Write nothing, since the events contain everything."""
 
+    def tell(self, text: str) -> None:
+        """Write a sentence about the job to standard error."""
+        self._stderr.write(f"{text}\n")
+
     def show(self, event: Event) -> None:
         """Write the event."""
         _write_line(self._stdout, json.dumps(to_dict(event), allow_nan=False))
@@ -55,6 +59,10 @@ class ProgressBar:
     def begin(self, job: Job) -> None:
         """Write where the job is."""
         self._say(f"Job {job.id} in {job.folder}: starting")
+
+    def tell(self, text: str) -> None:
+        """Write a sentence about the job."""
+        self._say(text)
 
     def show(self, event: Event) -> None:
         """Write what the event means."""

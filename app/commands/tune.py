@@ -25,6 +25,7 @@ from app.commands.arguments import (
     take_find_mode,
 )
 from app.commands.generate import Signals
+from app.commands.risky_ways import measure_risky
 from app.machine import this_profile
 from app.miopen import routes_folder
 from diffusers_helper.buckets import nearest_bucket
@@ -63,7 +64,11 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     add_setting(parser, "model")
     add_setting(parser, "resolution")
     parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
-    parser.add_argument("--again", action="store_true", help="measure again what has been measured before")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="measure again what has been measured before, and ways that ended a process",
+    )
     parser.add_argument("--json", action="store_true", help="print only one JSON object")
     add_find_mode(parser)
 
@@ -110,8 +115,8 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.models.loaders import dtype_for
     from diffusers_helper.vae.families import family_of
-    from diffusers_helper.vae.passes import DTYPES, window_sizes
-    from diffusers_helper.vae.plan import OWN_CHUNK
+    from diffusers_helper.vae.passes import DTYPES
+    from diffusers_helper.vae.windows import OWN_CHUNK, window_sizes
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)
@@ -149,7 +154,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
     routes = RouteStore(routes_folder())
     if death := condemn_interrupted(routes, cases[0].arch):
-        _say(f"The last run died while it tried {death[1]} for {death[0]}. That is never used again.")
+        _say(f"The last run died while it tried {death[1]} for {death[0]}. Only --again tries that again.")
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
@@ -178,6 +183,8 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
             bar.update(seconds[case])
             if bar.disable:
                 _say(f"shape {number} of {len(waiting)}: {routes.get(case).reason}")
+    measure_risky(cases, device, routes_folder(), _say, again=again)
+    routes = RouteStore(routes_folder())  # reads what another process has written
     return [_result(routes, case) for case in cases]
 
 

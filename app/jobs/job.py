@@ -6,25 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
 
-JobState = Literal["queued", "running", "waiting", "interrupted", "finished", "failed", "cancelled"]
+JobState = Literal[
+    "queued", "running", "waiting", "paused", "interrupted", "finished", "failed", "cancelled"
+]  # fmt: skip
 
 # The states that may follow each state. A waiting job has met passing trouble, such as a full disk; an
-# interrupted one has lost the program that was making it. Both continue by themselves; failed and cancelled
-# jobs continue when a person asks for it.
+# interrupted one has lost the program that was making it. Both continue by themselves; a paused job, and one
+# that has failed or was cancelled, continues when a person asks for it.
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
-    "queued": ("running", "cancelled", "failed"),
-    "running": ("waiting", "interrupted", "finished", "failed", "cancelled"),
-    "waiting": ("running", "interrupted", "finished", "failed", "cancelled"),
-    "interrupted": ("queued", "failed", "cancelled"),
+    "queued": ("running", "paused", "cancelled", "failed"),
+    "running": ("waiting", "paused", "interrupted", "finished", "failed", "cancelled"),
+    "waiting": ("running", "paused", "interrupted", "finished", "failed", "cancelled"),
+    "paused": ("queued", "failed", "cancelled"),
+    "interrupted": ("queued", "paused", "failed", "cancelled"),
     "finished": (),
     "failed": ("queued",),
     "cancelled": ("queued",),
 }
 OVER: tuple[JobState, ...] = ("finished", "failed", "cancelled")
 BEGUN: tuple[JobState, ...] = ("running", "waiting")
-RESUMABLE: tuple[JobState, ...] = ("interrupted", "failed", "cancelled")
+RESUMABLE: tuple[JobState, ...] = ("paused", "interrupted", "failed", "cancelled")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +38,11 @@ class Job:
     Attributes:
         folder: The job's own folder in the outputs folder; its name is the id.
         place: The job's place in the queue, at first its time of submission; the smallest comes first.
-        owner: The name of the process that makes the job, or will make it.
         created, started, ended: Seconds since the epoch; None for those that have not happened yet.
         video: The file that can be watched: the whole video, or the part that is finished.
         frames: The number of frames of `video`.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
+        favourite: Whether a person marked it to be kept.
     """
 
     id: str
@@ -47,13 +51,13 @@ class Job:
     folder: Path
     created: float
     place: float = 0.0
-    owner: str = ""
     started: float | None = None
     ended: float | None = None
     video: Path | None = None
     frames: int = 0
     message: str = ""
     remedy: str = ""
+    favourite: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -64,3 +68,18 @@ class Job:
     def is_resumable(self) -> bool:
         """Return whether the job can be put back into the queue."""
         return self.state in RESUMABLE
+
+    @property
+    def is_editable(self) -> bool:
+        """Return whether the job has never begun, so that its request can still be replaced."""
+        return self.started is None and self.state in ("queued", "paused")
+
+
+class NoSuchJob(InputError):
+    """A job that is not in the folder, because it never was or because somebody removed it."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"There is no job {job_id[:60]!r} in this outputs folder.",
+            "Look for it in the list of jobs, or name another folder as `outputs`.",
+        )

@@ -1,21 +1,25 @@
-"""The estimate of a request's time on this machine, from the jobs that it has finished.
+"""The pace of this machine, from the jobs that it has finished, and the time that a request takes at it.
 
-A job's wall time is split, by its own events, into start-up (until the first section is sampled), denoising
-and the rest (decoding, writing). Denoising is taken as proportional to sections, steps and pixels, and
-doubled by classifier-free guidance; the rest as proportional to sections and pixels. The estimate uses the
-medians of several jobs, so that one job beside a game or a backup does not spoil it.
+A job's wall time is split, by its own events, into the start-up (until the first section is denoised), the
+lead of each section (what its first step takes more than the others, as while weights move), the steps, and
+the tails (decoding, writing). Steps count in proportion to pixels and to the passes of guidance, tails in
+proportion to pixels and to the latent frames that are decoded. The estimate uses the medians of several jobs,
+so that one job beside a game or a backup does not spoil it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import astuple, dataclass
+from statistics import fmean, median
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
+from diffusers_helper.packing import SectionPlan, plan_sections
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.windows import decode_work
 
 LAST_JOBS = 6
 _RECENT = 60  # number of finished jobs that are searched for those of one model
@@ -30,37 +34,45 @@ class Work:
         passes: Runs of the model per step: 2 with classifier-free guidance, otherwise 1.
     """
 
-    sections: int
+    plan: SectionPlan
     steps: int
     pixels: int
     passes: int = 1
 
     @property
-    def decoding(self) -> float:
-        """Return sections x megapixels."""
-        return self.sections * self.pixels / 1e6
+    def megapixels(self) -> float:
+        return self.pixels / 1e6
 
     @property
-    def denoising(self) -> float:
-        """Return sections x megapixels x steps x passes."""
-        return self.decoding * self.steps * self.passes
+    def step(self) -> float:
+        """Return the work of one step: megapixels x passes."""
+        return self.megapixels * self.passes
+
+    @property
+    def tails(self) -> tuple[float, ...]:
+        """Return the work of each section's decode: megapixels x latent frames."""
+        return tuple(self.megapixels * latents for latents in decode_work(self.plan))
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed of one job: `start_up` in seconds, the rates in seconds per unit of `Work`."""
+    """The speed of jobs: `start_up` and `lead` in seconds, `step` and `tail` in seconds per unit of `Work`.
+
+    Attributes:
+        lead: The time that the first step of a section takes more than the others.
+        jobs: The number of finished jobs behind it.
+    """
 
     start_up: float
-    denoising: float
-    decoding: float
+    lead: float
+    step: float
+    tail: float
+    jobs: int = 1
 
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """An estimated time; `jobs` is the number of finished jobs behind it."""
-
-    seconds: float
-    jobs: int
+    def seconds(self, work: Work) -> float:
+        """Return the time for some work."""
+        sampling = self.lead + self.step * work.step * work.steps
+        return self.start_up + sampling * len(work.plan) + self.tail * sum(work.tails)
 
 
 def passes(cfg: float) -> int:
@@ -68,40 +80,42 @@ def passes(cfg: float) -> int:
     return 2 if cfg > 1 else 1
 
 
-def pace_of(events: Iterable[Event], cfg: float) -> Pace | None:
+def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Return the pace of one job from all its events; None if it did not finish or its log is incomplete."""
-    pixels = sections = steps = 0
-    start_up = denoising = 0.0
-    last = 0.0  # the beginning of the present section's denoising, or the end of its last step
+    plan = plan_sections(request.seconds, mode=request.mode)
+    pixels, is_new = 0, True  # whether a run of the job has begun that has not denoised yet
+    start_up: float | None = None
+    last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising
+    firsts: list[float] = []
+    others: list[float] = []
+    tails: dict[int, float] = {}
     for event in events:
         if isinstance(event, JobStarted):
-            pixels, sections = event.width * event.height, event.sections
-        elif isinstance(event, StageStarted) and event.stage == "sample":
-            start_up = start_up or event.time
-            last = event.time
+            pixels, is_new = event.width * event.height, True
+        elif isinstance(event, StageStarted) and event.stage == "sample" and is_new:
+            start_up = event.time if start_up is None else start_up
+            last, is_new = event.time, False
         elif isinstance(event, StepDone):
-            steps = event.steps
-            denoising += max(0.0, event.time - last)
+            (firsts if event.step == 1 else others).append(max(0.0, event.time - last))
             last = event.time
         elif isinstance(event, SectionFinished):
+            tails[event.section] = max(0.0, event.time - last)
             last = event.time
-        elif isinstance(event, Finished) and pixels and sections and steps:
-            work = Work(sections, steps, pixels, passes(cfg))
-            rest = max(0.0, event.time - start_up - denoising)
-            return Pace(start_up, denoising / work.denoising, rest / work.decoding)
+        elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
+            work = Work(plan, request.steps, pixels, passes(request.cfg))
+            step = fmean(others or firsts)
+            decoding = sum(work.tails[number - 1] for number in tails)
+            lead = max(0.0, fmean(firsts) - step)
+            return Pace(start_up, lead, step / work.step, sum(tails.values()) / decoding)
     return None
 
 
-def estimate(paces: list[Pace], work: Work) -> Estimate | None:
-    """Return the time for some work at the median of the paces; None if there are none."""
+def usual(paces: list[Pace]) -> Pace | None:
+    """Return the median of the paces; None if there are none."""
     if not paces:
         return None
-    seconds = (
-        median(pace.start_up for pace in paces)
-        + median(pace.denoising for pace in paces) * work.denoising
-        + median(pace.decoding for pace in paces) * work.decoding
-    )
-    return Estimate(seconds, len(paces))
+    *speeds, _ = (median(values) for values in zip(*map(astuple, paces), strict=True))
+    return Pace(*speeds, jobs=len(paces))
 
 
 class PaceBook:
@@ -112,8 +126,8 @@ class PaceBook:
         self._lock = threading.Lock()
         self._known: dict[str, Pace | None] = {}
 
-    def estimate(self, model: str, work: Work) -> Estimate | None:
-        """Estimate from the last jobs of the same model, as `GenerationRequest.model` names it."""
+    def pace(self, model: str) -> Pace | None:
+        """Return the usual pace of the last jobs of a model, as `GenerationRequest.model` names it."""
         jobs = self._service.finished_jobs(_RECENT)
         with self._lock:
             self._known = {job.id: self._known[job.id] for job in jobs if job.id in self._known}
@@ -123,10 +137,10 @@ class PaceBook:
                 paces += [] if pace is None else [pace]
                 if len(paces) == LAST_JOBS:
                     break
-        return estimate(paces, work)
+        return usual(paces)
 
     def _pace(self, job: Job) -> Pace | None:
         if job.id not in self._known:
             events = (item[1] for item in self._service.follow(job.id) if item is not None)
-            self._known[job.id] = pace_of(events, job.request.cfg)
+            self._known[job.id] = pace_of(events, job.request)
         return self._known[job.id]

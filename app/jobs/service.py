@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from app.jobs.engine_client import Engine, EngineProcess
-from app.jobs.index import final_event
-from app.jobs.job import BEGUN, Job
-from app.jobs.patience import Patience, card_in_use
-from app.jobs.store import INDEX_FOLDER, JobStore
-from app.jobs.trouble import TROUBLE, unwritable
-from app.jobs.worker import Worker
+from app.jobs.history import History
+from app.jobs.job import BEGUN, Job, NoSuchJob
+from app.jobs.making.engine_client import Engine, EngineProcess
+from app.jobs.making.patience import Patience, card_in_use
+from app.jobs.making.worker import Worker
+from app.jobs.queue import Queue
+from app.jobs.storage.index import final_event
+from app.jobs.storage.retention import Retention
+from app.jobs.storage.store import INDEX_FOLDER, JobStore
+from app.jobs.storage.trouble import TROUBLE, unwritable
+from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.events import Event
-from diffusers_helper.files import given_path
-from diffusers_helper.framepack.prompts import check_prompt
-from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.output.branch import Branch, branch, extension
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.events import Cancelled, Event
 from diffusers_helper.output.lineage import Lineage
-from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import GenerationRequest
 
 _SILENCE_SECONDS = 1.0
@@ -36,7 +31,7 @@ class ServiceStopped(LongtakeError):
 
 
 class JobService:
-    """The jobs of one outputs folder and the worker that makes this process's share of them.
+    """The jobs of one outputs folder, and the worker that makes them if no other process does.
 
     Creating the object touches nothing. All methods may be called from any thread.
 
@@ -44,6 +39,10 @@ class JobService:
         outputs: The folder that holds one folder per job.
         engine: The maker of the videos; a child process by default.
         patience: The limits of its silence; by default those learned from this folder's jobs.
+
+    Attributes:
+        queue: The jobs that are not over, for a person who changes them.
+        history: All jobs, for a person who looks through them.
     """
 
     def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
@@ -56,29 +55,39 @@ class JobService:
         self._opened: JobStore | None = None
         self._worker: Worker | None = None
         self._stopped = False
+        self.queue = Queue(lambda: self._store, self._ask, self._wake)
+        self.history = History(lambda: self._store, self._notify)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
-        """Begin to make jobs.
+        """Begin to make jobs, as soon as no other process makes those of this folder.
 
         Args:
-            warm: Whether to start the engine now, so that its libraries load while a person still chooses.
-            adopt: Whether to make also the jobs that ended processes leave, now and later.
+            warm: Whether to start the engine before the first job, so that its libraries load while a person
+                still chooses.
+            adopt: Whether to make all jobs of the folder, and not only those of this process.
 
         Raises:
             InputError: If the outputs folder cannot be written, or for a value in the environment that
                 cannot be used.
         """
         self._stopped = False
-        try:
-            self._store.sweep()
-            self._store.recover(adopt=adopt)
-        except TROUBLE as error:
-            raise unwritable(self._outputs, error) from error
         patience = self._patience or Patience(
             self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
         )
-        self._worker = Worker(self._store, self._engine, patience, self._notify, adopts=adopt)
-        self._worker.start(warm=warm)
+        retention = Retention.from_environment(os.environ)
+        self._worker = Worker(
+            self._store, self._engine, patience, self._notify, retention=retention, adopts=adopt
+        )
+        try:
+            self._worker.start(warm=warm)
+        except TROUBLE as error:
+            self._worker = None
+            raise unwritable(self._outputs, error) from error
+
+    @property
+    def is_follower(self) -> bool:
+        """Return whether another process makes the jobs of this folder, and this one waits to take over."""
+        return self._worker is not None and self._worker.is_follower
 
     def stop(self, timeout: float = 4.0) -> None:
         """Interrupt the running job, which the next program continues, and leave no process behind.
@@ -105,108 +114,34 @@ class JobService:
         allow_folder: bool = False,
         picture: bytes | None = None,
         lineage: Lineage | None = None,
-        fill: Callable[[JobFolder], None] | None = None,
     ) -> Job:
-        """Check everything that can be checked without a model, and queue the job.
-
-        Args:
-            request: The settings of the video; their picture is copied into the job's folder.
-            allow_folder: Whether `request.model` may be a local folder.
-            picture: The start picture as a plain PNG file, if a separate process has decoded it.
-            lineage: The origin of the first sections, as a recipe has it.
-            fill: Puts the files that a branch keeps, and its lineage, into the job's folder.
-
-        Raises:
-            InputError: For anything that cannot be used; then no job was made.
-        """
-        info = find_model(request.model, allow_folder=allow_folder)
-        info.check_mode(request.mode)
-        lineage = lineage or Lineage()
-        lineage.sections(request)
-        for one in lineage.requests(request):
-            check_prompt(one, info)
-        if picture is None:
-            picture = plain_png(load_picture(given_path(request.image, "image")))
-        model = request.model if request.model in model_names() else str(info.folder)
-        try:
-            fill = fill or (lambda folder: lineage.write(folder.lineage))
-            job = self._store.add(replace(request, model=model), picture, fill)
-        except TROUBLE as error:
-            raise unwritable(self._outputs, error) from error
-        self._wake()
-        return job
-
-    def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
-        """Queue a job that keeps the first sections of another one, which stays as it is.
-
-        Args:
-            job_id: The other job, in any state.
-            keep: The number of sections to keep, in the order of making.
-            changes: The settings of the sections after them; `branch.MAY_DIFFER` names those that may change.
-
-        Raises:
-            InputError: For anything that cannot be used; then no job was made.
-        """
-        parent = self._store.job(job_id)
-        return self._submit(branch(JobFolder(parent.folder), parent.request, keep, changes))
-
-    def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
-        """Queue a job that makes a finished video longer, as `branch.extension` says.
-
-        Raises:
-            InputError: For anything that cannot be used; then no job was made.
-        """
-        parent = self._store.job(job_id)
-        return self._submit(extension(JobFolder(parent.folder), parent.request, seconds, changes))
-
-    def _submit(self, made: Branch) -> Job:
-        try:
-            picture = made.picture
-        except OSError as error:
-            raise unwritable(self._outputs, error) from error
-        return self.submit(
-            made.request, allow_folder=True, picture=picture, lineage=made.lineage, fill=made.fill
-        )
+        """Queue a job, as `queue.add` does."""
+        return self.queue.add(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
 
     def resume(self, job_id: str) -> Job:
-        """Put a job that was interrupted, has failed or was cancelled back into the queue.
+        """Let a job go on, as `queue.resume` does."""
+        return self.queue.resume(job_id)
 
-        It continues from the work that is already done. A finished job stays as it is.
-
-        Raises:
-            InputError: If there is no such job, if another program makes it, or if it cannot be written.
-        """
-        try:
-            job = self._store.resume(job_id)
-        except TROUBLE as error:
-            raise unwritable(self._outputs, error) from error
-        self._wake()
-        return job
+    def cancel(self, job_id: str) -> bool:
+        """End a job, as `queue.cancel` does."""
+        return self.queue.cancel(job_id)
 
     def _wake(self) -> None:
         if self._worker is not None:
             self._worker.wake()
         self._notify()
 
-    def cancel(self, job_id: str) -> bool:
-        """Take a job out of the queue, or ask it to end within a step.
+    def _ask(self, job_id: str, wish: Wish) -> bool:
+        return self._worker is not None and self._worker.ask(job_id, wish)
 
-        Returns:
-            False if it is over, or runs in another process.
-        """
-        asked = False
-        with contextlib.suppress(*TROUBLE):  # a queued job then stays queued
-            asked = self._store.cancel_queued(job_id)
-        if not asked and self._worker is not None and self._worker.cancel(job_id):
-            self._store.mark_ending(job_id)
-            asked = True
-        self._notify()
-        return asked
+    def wishes(self, job_id: str) -> set[Wish]:
+        """Return what a person wants of a job that is being made, by any process, and has not got yet."""
+        return wishes_of(self._store.folder(job_id))
 
     def is_ending(self, job_id: str) -> bool:
-        """Return whether a job that runs in this process has been asked to end and has not done so yet."""
-        worker = self._worker
-        return worker is not None and worker.is_ending(job_id)
+        """Return whether a job that is being made has been asked to end and has not done so yet."""
+        asked = self._worker is not None and self._worker.is_ending(job_id)
+        return asked or "cancel" in self.wishes(job_id)
 
     def job(self, job_id: str) -> Job:
         """Return a job.
@@ -217,22 +152,27 @@ class JobService:
         return self._store.job(job_id)
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """Return the last jobs, newest first, those of other processes included."""
-        return self._store.jobs(limit)
+        """Return the last jobs of the queue and the history, the last place first."""
+        return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return the running job (the first if several programs run one) and those that come after it."""
-        jobs = self._store.open_jobs()
+        """Return the running job and the queued ones that come after it."""
+        jobs = self._store.jobs("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
         running = [job for job in jobs if job.state in BEGUN]
         return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
 
     def finished_jobs(self, limit: int) -> list[Job]:
         """Return the last finished jobs, newest first."""
-        return self._store.finished_jobs(limit)
+        return self._store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit)
 
     def queue_position(self, job_id: str) -> int:
         """Return how many jobs have to end before this one begins: 0 if it runs or is over."""
-        return self._store.jobs_before(job_id)
+        job = self.job(job_id)
+        if job.state != "queued":
+            return 0
+        before = "WHERE state IN ('running', 'waiting') OR state = 'queued' AND place < ?"
+        ((count,),) = self._store.select(before, job.place, what="count(*)")
+        return count
 
     def events(self, job_id: str) -> list[Event]:
         """Return the events of a job so far.
@@ -253,22 +193,27 @@ class JobService:
             InputError: If there is no such job.
             ServiceStopped: If the service was stopped, so that nobody here will finish the job.
         """
-        reader = self._store.events(job_id)
+        reader, job = self._store.events(job_id), self._store.job(job_id)
         last_round = ended = False
         while True:
             seen, stopped = self._changes, self._stopped
-            over = self._store.job(job_id).is_over
+            try:
+                job = self._store.job(job_id)
+            except NoSuchJob:  # a person removed it meanwhile
+                yield reader.sequence + 1, Cancelled(job=job_id, time=0.0, video=None, frames=0)
+                return
+            over = job.is_over
             nothing_new = True
             for sequence, event in reader.read():
                 nothing_new = False
                 if sequence > after:
                     yield sequence, event
                 ended = event.is_final
-            if ended and (over or self._store.job(job_id).is_over):
+            if ended and (over or self._is_over(job_id)):
                 return
             if nothing_new:
                 if over and last_round:  # its log lacks a final event, as after a full disk
-                    yield reader.sequence + 1, final_event(self._store.job(job_id))
+                    yield reader.sequence + 1, final_event(job)
                     return
                 if stopped and not over:
                     raise ServiceStopped(
@@ -279,6 +224,12 @@ class JobService:
                 yield None
                 with self._changed:
                     self._changed.wait_for(lambda seen=seen: self._changes != seen, _SILENCE_SECONDS)
+
+    def _is_over(self, job_id: str) -> bool:
+        try:
+            return self._store.job(job_id).is_over
+        except NoSuchJob:
+            return True
 
     @property
     def _store(self) -> JobStore:

@@ -1,10 +1,11 @@
-"""Standard input and output for one reader and one writer alone, whatever a library prints or reads."""
+"""Standard streams: input and output for one reader and one writer alone, and the end of a child's errors."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Generator
 from typing import IO
 
@@ -76,3 +77,38 @@ def take_stdin() -> IO[bytes]:
     os.dup2(empty, 0)
     os.close(empty)
     return private
+
+
+class ErrorTail:
+    """The end of what a child writes to its standard error, all of which goes to ours as well.
+
+    Args:
+        pipe: The pipe from the child.
+    """
+
+    _MOST_BYTES, _CHUNK_BYTES, _SECONDS = 16_384, 4096, 1.0
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self._lock, self._tail = pipe, threading.Lock(), b""
+        self._thread = threading.Thread(target=self._pump, name="engine-errors", daemon=True)
+        self._thread.start()
+
+    def forget(self) -> None:
+        """Forget what was written until now."""
+        with self._lock:
+            self._tail = b""
+
+    def text(self) -> str:
+        """Return the last lines of a child that has ended."""
+        self._thread.join(self._SECONDS)  # a process that the child has started may hold the pipe open
+        with self._lock:
+            return self._tail.decode(errors="replace")
+
+    def _pump(self) -> None:
+        with self._pipe as pipe:
+            while data := os.read(pipe.fileno(), self._CHUNK_BYTES):
+                with self._lock:
+                    self._tail = (self._tail + data)[-self._MOST_BYTES :]
+                with contextlib.suppress(OSError):  # our own standard error may be closed
+                    while data:
+                        data = data[os.write(2, data) :]

@@ -11,7 +11,7 @@ from app.jobs.service import JobService
 from app.ui.api import add_endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
-from app.ui.form.controls import QUIET, RequestForm, connect_request
+from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.live.subscribe import Result, connect_updates
 from diffusers_helper import __version__
@@ -35,9 +35,11 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
             with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
                 request = RequestForm(catalogue)
             with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
+                request.offer.render()
                 result = Result()
+                request.demo_box.render()
+                gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         actions = Actions(service, catalogue)
-        gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
         add_endpoint(page, service, catalogue)
@@ -65,7 +67,9 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
         return await asyncio.to_thread(actions.start, settings)
 
     # The values stay unprocessed, since the request itself checks them, as it does for the command line.
-    request.start.click(start, list(request.controls.values()), request.notice, preprocess=False, **QUIET)
+    request.start.click(
+        start, list(request.controls.values()), request.notice, preprocess=False, **QUIET
+    ).then(**SHOW_STAGE)
     request.end.click(actions.end, None, request.notice, **QUIET)
     request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)

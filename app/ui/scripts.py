@@ -34,6 +34,12 @@ def content(address: str) -> bytes | None:
     return _modules().get(module) if version == _version() else None
 
 
+@cache
+def head() -> bytes:
+    """Return what stands first in the head of every document, before Gradio's own scripts."""
+    return (_FOLDER / "head.html").read_bytes()
+
+
 def _imported(module: str) -> str:
     """Return the expression that imports a module."""
     if module not in _modules():

@@ -12,6 +12,7 @@ from typing import Any
 
 import gradio as gr
 
+from app.jobs.job import NoSuchJob
 from app.jobs.service import JobService
 from diffusers_helper.errors import LongtakeError
 
@@ -117,7 +118,13 @@ class Endings:
         try:
             running, waiting = self._service.open_jobs()
             rest = job_ids - {job.id for job in waiting} - ({running.id} if running else set())
-            jobs = (self._service.job(job_id) for job_id in rest)
-            return [job.id for job in jobs if job.is_over or job.is_resumable]
+            return [job_id for job_id in rest if self._is_over(job_id)]
         except (LongtakeError, OSError, sqlite3.Error):  # as when the folder is missing for a moment
             return []
+
+    def _is_over(self, job_id: str) -> bool:
+        try:
+            job = self._service.job(job_id)
+        except NoSuchJob:  # a person removed it
+            return True
+        return job.is_over or job.state == "interrupted"

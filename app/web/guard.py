@@ -263,6 +263,7 @@ class _Outgoing:
         body = self._names.outward(b"".join(parts))
         headers = MutableHeaders(scope=start)
         if headers.get("content-type", "").startswith("text/html"):
+            body = body.replace(b"<head>", b"<head>" + scripts.head(), 1)
             headers["content-security-policy"] = _policy(body)
         if "content-length" in headers and body:  # the answer to HEAD has no body, only its length
             headers["content-length"] = str(len(body))

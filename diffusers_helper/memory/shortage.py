@@ -2,11 +2,12 @@
 
 PyTorch's texts for CUDA and HIP differ by one word; they state the bytes that were tried, free, in use and
 idle in the allocator. HSA's texts have no numbers. The first advice depends on these numbers: missing memory,
-fragmented memory, and memory that the driver withholds are three different troubles.
+fragmented memory, memory that the driver withholds, and memory of unknown size are different troubles.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.foreign_errors import memory_sizes, names_memory, trouble_of
 from diffusers_helper.units import gb_text
 
-Kind = Literal["shortage", "fragmentation", "driver"]
+Kind = Literal["shortage", "fragmentation", "driver", "unknown"]
 
 # If others use a part of the card as large as this, the advice mentions it.
 _MUCH = 0.1
@@ -51,10 +52,11 @@ class Shortage:
         """Return why the allocation failed.
 
         A request for more than the free and idle memory together is a real shortage. If the idle memory alone
-        would suffice, it is fragmented. If the free memory would suffice, the driver withholds it.
+        would suffice, it is fragmented. If the free memory would suffice, the driver withholds it. A text
+        without numbers that does not speak of missing memory, as HSA's, leaves it unknown.
         """
         if self.tried is None or self.free is None:
-            return "shortage" if names_memory(self.text) else "driver"
+            return "shortage" if names_memory(self.text) else "unknown"
         idle = self.idle or 0
         if self.tried > self.free + idle:
             return "shortage"
@@ -73,46 +75,61 @@ def read_shortage(text: str) -> Shortage:
     return Shortage((text.strip().splitlines() or [""])[0][:300], **memory_sizes(text))
 
 
-_CLOSE = "Close other programs that use the card."
-_FIRST: dict[Kind, tuple[str, ...]] = {
-    "shortage": (
-        "Choose a smaller `resolution`, or leave `vae_tile` to the plan.",
-        "Raise `preserved_gb` by 1 or 2, so that less of the weights stays on the device.",
-    ),
-    "fragmentation": (
-        "Restart Longtake: the memory of a new process is not fragmented.",
-        "Keep the allocator's setting garbage_collection_threshold:0.8,max_split_size_mb:64.",
-        "Raise `preserved_gb` by 1 or 2.",
-    ),
-    "driver": (
-        "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out on an "
-        "APU, free system memory and swap, the limit of locked memory (ulimit -l); `doctor` "
-        "shows them.",
-        _CLOSE,
-        "Raise `preserved_gb` by 1 or 2.",
-    ),
+Step = Literal[
+    "limits", "resolution", "preserved", "allocator", "unload", "close", "restart", "smaller", "elsewhere",
+    "versions",
+]  # fmt: skip
+"""What a person can do; each surface has words of its own for it."""
+
+LONGTAKE: dict[Step, str] = {
+    "limits": "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, "
+    "free system memory and swap, and the limit of locked memory (ulimit -l); `doctor` shows them.",
+    "resolution": "Choose a smaller `resolution`, or leave `vae_tile` to the plan. A shorter video does not "
+    "help, as its sections are made one after the other.",
+    "preserved": "Raise `preserved_gb` by 1 or 2, on a card of 24 GB to 19 or 20, so that less of the "
+    "weights stays on the device.",
+    "allocator": "Leave the allocator's setting at garbage_collection_threshold:0.8,max_split_size_mb:64; "
+    "`doctor` tells which one is in force.",
+    "unload": "Look in the log whether each model is unloaded before the next one is loaded.",
+    "close": "Close other programs that use the card.",
+    "restart": "Restart Longtake: a new process has its memory in one piece.",
+    "smaller": "Use a smaller model, or one with 8-bit weights.",
+    "elsewhere": "Check that no other program, and no second Longtake, holds the same model on the card.",
+    "versions": "Check that PyTorch and ROCm are up to date.",
 }
-_TAIL = (
-    _CLOSE,
-    "Restart Longtake, so that nothing is left in its memory.",
-    "Raise `preserved_gb` to 19 or 20 on a card of 24 GB.",
-    "Check PYTORCH_HIP_ALLOC_CONF: `doctor` tells what it should be.",
-    "Look in the log whether each model is unloaded before the next one is loaded.",
-    "Choose a smaller `resolution` or a shorter video.",
-    "Use a smaller model, or one with 8-bit weights.",
-    "Check that PyTorch and ROCm are up to date.",
-)
+"""The remedies of the command line and the page, which put their own names for those in back quotes."""
+
+# Two lists that people with these cards know, of five and of seven steps. Each guide ends with one of them.
+_FIVE: tuple[Step, ...] = ("close", "restart", "smaller", "elsewhere", "versions")
+_SEVEN: tuple[Step, ...] = ("restart", "close", "smaller", "unload", "elsewhere", "resolution", "versions")
+_GUIDES: dict[Kind, tuple[Step, ...]] = {
+    "shortage": ("resolution", "preserved", *_FIVE),
+    "fragmentation": ("restart", "allocator", "preserved", *_SEVEN),
+    "driver": ("preserved", "allocator", *_SEVEN),
+    "unknown": ("preserved", "allocator", "unload", "resolution", *_FIVE),
+}
 
 
-def advice(shortage: Shortage) -> tuple[str, ...]:
-    """Return the advice, the most likely remedy first."""
-    steps, close = _FIRST[shortage.kind], _CLOSE
-    outside = shortage.outside
+def advice(
+    shortage: Shortage, *, is_apu: bool = False, remedies: Mapping[Step, str] = LONGTAKE
+) -> tuple[str, ...]:
+    """Return the advice, the most likely remedy first.
+
+    Args:
+        shortage: The figures of the error.
+        is_apu: Whether the device shares the main memory, so that the driver's limits are a likely cause.
+        remedies: The words of the surface that shows the advice.
+    """
+    steps = _GUIDES[shortage.kind]
+    if is_apu and shortage.kind in ("driver", "unknown"):
+        steps = ("limits", *steps)
+    words, outside = dict(remedies), shortage.outside
     if outside is not None and shortage.capacity and outside > _MUCH * shortage.capacity:
-        close = f"Close other programs that use the card: {gb_text(outside)} GB are held outside of Longtake."
+        close = remedies["close"].rstrip(".")
+        words["close"] = f"{close}: {gb_text(outside)} GB are held outside of Longtake."
         place = 0 if shortage.kind == "shortage" else 1
-        steps = (*steps[:place], close, *steps[place:])
-    return tuple(dict.fromkeys(close if step == _CLOSE else step for step in (*steps, *_TAIL)))
+        steps = (*steps[:place], "close", *steps[place:])
+    return tuple(words[step] for step in dict.fromkeys(steps))
 
 
 class OutOfDeviceMemory(LongtakeError):
@@ -125,20 +142,37 @@ class OutOfDeviceMemory(LongtakeError):
 
     code = "out_of_memory"
 
-    def __init__(self, shortage: Shortage) -> None:
-        self.shortage, self.steps = shortage, advice(shortage)
+    def __init__(
+        self,
+        shortage: Shortage,
+        *,
+        smaller_plans: int = 0,
+        is_apu: bool = False,
+        remedies: Mapping[Step, str] = LONGTAKE,
+    ) -> None:
+        """Explain the shortage.
+
+        Args:
+            shortage: The figures of the last error.
+            smaller_plans: The number of smaller plans that were tried.
+            is_apu: See `advice`.
+            remedies: See `advice`.
+        """
+        self.shortage, self.steps = shortage, advice(shortage, is_apu=is_apu, remedies=remedies)
         remedy = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        super().__init__(_sentence(shortage), remedy)
+        super().__init__(_sentence(shortage, smaller_plans), remedy)
         self.add_note(shortage.text)
 
 
-def _sentence(shortage: Shortage) -> str:
-    if shortage.tried is None or shortage.free is None:
-        return f"The device's memory ran out, and smaller plans did not help ({shortage.text})."
-    tried, free, idle = (gb_text(count) for count in (shortage.tried, shortage.free, shortage.idle or 0))
-    found = {
-        "shortage": f"it needed {tried} GB more where {free} GB were free",
-        "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused, but fragmented",
-        "driver": f"the driver refused {tried} GB although {free} GB were free",
-    }[shortage.kind]
-    return f"The device's memory ran out, and smaller plans did not help: {found}."
+def _sentence(shortage: Shortage, smaller_plans: int) -> str:
+    found = shortage.text
+    if shortage.tried is not None and shortage.free is not None:
+        tried, free, idle = (gb_text(count or 0) for count in (shortage.tried, shortage.free, shortage.idle))
+        found = {
+            "shortage": f"it needed {tried} GB more where {free} GB were free",
+            "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused, but fragmented",
+            "driver": f"the driver refused {tried} GB although {free} GB were free",
+        }.get(shortage.kind, found)
+    plans = {0: "there is no smaller plan to try", 1: "a smaller plan did not help"}
+    plan = plans.get(smaller_plans, "smaller plans did not help")
+    return f"The device's memory ran out, and {plan}: {found.rstrip('.')}."

@@ -44,6 +44,25 @@ def why_fixed(name: str) -> str | None:
     return WHY_FIXED.get(name, "The kept sections are decoded with it already.")
 
 
+def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
+    """Check that a branch can change settings.
+
+    Args:
+        request: The settings of the kept sections.
+        changes: The settings of the branch.
+
+    Raises:
+        InputError: If it cannot.
+    """
+    for name, value in changes.items():
+        reason = why_fixed(name)
+        if reason and value != getattr(request, name, None):
+            raise InputError(
+                f"A branch cannot change `{name}`. {reason}", "Leave it as it is, or make a new video.",
+                setting=name,
+            )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A job to be made from the first sections of another one.
@@ -57,15 +76,6 @@ class Branch:
     request: GenerationRequest
     lineage: Lineage
     parent: JobFolder
-
-    @property
-    def picture(self) -> bytes:
-        """Return the start picture, as PNG.
-
-        Raises:
-            OSError: If it cannot be read.
-        """
-        return self.parent.input.read_bytes()
 
     def fill(self, folder: JobFolder) -> None:
         """Put what the new job keeps into its folder, and its origin; files are shared with the parent.
@@ -121,13 +131,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
             f"{keep} sections of job {folder.job} are to be kept; expected a number from 1 to {most}.",
             "Keep another number of sections.",
         )
-    for name, value in changes.items():
-        reason = why_fixed(name)
-        if reason and value != getattr(request, name, None):
-            raise InputError(
-                f"A branch cannot change `{name}`. {reason}", "Leave it as it is, or make a new video.",
-                setting=name,
-            )  # fmt: skip
+    check_changes(request, changes)
     given = {name: value for name, value in changes.items() if name in MAY_DIFFER}
     new = replace(request, **given)
     if count_sections(new.seconds) <= keep:

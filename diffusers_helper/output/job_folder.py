@@ -69,6 +69,16 @@ class JobFolder:
         return self.path / "vae_fp32"
 
     @property
+    def shortage(self) -> Path:
+        """Return the note that lack of memory has ended engines; see `planning.death_note`."""
+        return self.path / "shortage.json"
+
+    @property
+    def engine_errors(self) -> Path:
+        """Return the last lines that engines wrote to standard error before they died."""
+        return self.path / "engine_errors.txt"
+
+    @property
     def report(self) -> Path:
         """Return the text of the problem report, for a job that the command line saw fail."""
         return self.path / "report.txt"

@@ -85,6 +85,25 @@ class Ladder:
                 return change
         return None
 
+    def step_to_end(self, stage: str) -> str | None:
+        """Take the plan that is smallest for a stage, after it has ended processes instead of failing.
+
+        The VAE gets the smallest tiles; where these are in use or fixed, it gets the room of the weights, as
+        other networks do.
+
+        Returns:
+            What changes, for a person; None if there is no smaller plan.
+        """
+        before, level = self.plan, self.level
+        if stage in _VAE_STAGES:
+            level = replace(level, tile=len(self._demands) - 1)
+        for end in (level, replace(level, weights=len(_SHARES) - 1)):
+            self.plan, self.level = self._plan(end), end
+            if change := _difference(before, self.plan, stage):
+                self.retries += 1
+                return change
+        return None
+
     @property
     def reason(self) -> str:
         """Return how the plan in force differs from the first, for a person; "" where it does not."""

@@ -30,10 +30,10 @@ from diffusers_helper.vae.passes import (
     count_tiles,
     decode_pass,
     encode_pass,
-    window_sizes,
 )
 from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.tiles import join_windows
+from diffusers_helper.vae.windows import window_sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from diffusers_helper.memory.shortage import OutOfDeviceMemory, Shortage
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.budget import Weights
 from diffusers_helper.planning.networks import Network
+from diffusers_helper.planning.profiles import detect
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.passes import DTYPES
@@ -54,6 +55,7 @@ class Guest:
         self._dtype = DTYPES.get(settings.precision, family.dtype)
         self._plan: VaePlan | None = None
         self._failed: tuple[VaePlan, Shortage] | None = None
+        self._smaller_plans = 0
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
         """Return the plan for the memory that is free now, and the plans to try if it does not suffice.
@@ -71,10 +73,11 @@ class Guest:
         for plan in self.plans(task, video):
             if self._failed is None or plan.working_bytes < self._failed[0].working_bytes:
                 _log.info("%s: %s", task, plan.reason)
+                self._smaller_plans += self._failed is not None
                 self._plan = plan
                 return plan
         assert self._failed is not None
-        raise OutOfDeviceMemory(self._failed[1])
+        raise OutOfDeviceMemory(self._failed[1], smaller_plans=self._smaller_plans, is_apu=detect({}).is_apu)
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:

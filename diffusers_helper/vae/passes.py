@@ -121,14 +121,3 @@ def count_tiles(sides: Sequence[int], tiles: Tiles, shrink: int) -> int:
 
 def _grid(sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
     return Grid.cut(sides[0], sides[1], tiles.side // shrink, tiles.overlap // shrink)
-
-
-def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
-    """Return the windows of time, which advance by `chunk` latent frames: the first of each, and its length.
-
-    A window has `chunk + 2` latent frames, or those that are left: the first leads in, the last is shared
-    with the next window. A window that would add no frame is left out.
-    """
-    if num_latents <= chunk + 1:
-        return {0: num_latents}
-    return {start: min(chunk + 2, num_latents - start) for start in range(0, num_latents - 1, chunk)}

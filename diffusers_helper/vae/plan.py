@@ -25,13 +25,12 @@ from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
 from diffusers_helper.units import gb_text
+from diffusers_helper.vae.windows import OWN_CHUNK
 
 Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 CHUNKS = (1, 2, 4, 8)
-# The latent frames by which windows of HunyuanVideo's VAE advance; a window has two more latent frames.
-OWN_CHUNK = 3
 # PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows' chunk;
 # `benchmarks/vae_decode.py` measures it. Normalisation over all of a piece is what differs, not its edges.
 _TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}

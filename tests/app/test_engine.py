@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import pytest
 
-from app.jobs.engine_client import EngineDied, EngineProcess
 from app.jobs.job import Job
+from app.jobs.making.engine_client import EngineDied, EngineProcess
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, JobStarted, StepDone, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import (
@@ -31,7 +31,7 @@ from tests.support.jobs import (
 PARENT = """
 import json, sys, time
 from pathlib import Path
-from app.jobs.engine_client import EngineProcess
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.job import Job
 from diffusers_helper.events import to_dict
 from diffusers_helper.request import GenerationRequest

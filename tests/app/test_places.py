@@ -166,7 +166,7 @@ def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) 
     service = JobService(tmp_path / "outputs", StagedEngine())
     jobs = [service.submit(GenerationRequest(image=photo, seconds=1)) for _ in range(2)]
     code = (
-        "import os, sys; from pathlib import Path; from app.jobs.store import JobStore\n"
+        "import os, sys; from pathlib import Path; from app.jobs.storage.store import JobStore\n"
         "store = JobStore(Path(sys.argv[1])); store.recover(adopt=True); store.claim(); os._exit(9)"
     )
     service.stop()

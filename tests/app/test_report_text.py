@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.jobs.event_log import append_event
 from app.jobs.service import JobService
-from app.jobs.store import JobStore
+from app.jobs.storage.event_log import append_event
+from app.jobs.storage.store import JobStore
 from app.report_text import LAST_EVENTS, report_text
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Failed, SectionFinished, StepDone, Warned
@@ -36,7 +36,7 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     request = GenerationRequest.from_dict({"image": str(outputs / JOB / "input.png"), **settings})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.jobs.store.new_job_id", lambda: JOB)
+        patch.setattr("app.jobs.storage.store.new_job_id", lambda: JOB)
         JobStore(outputs).add(request, b"")
     for event in events:
         append_event(outputs / JOB / "events.jsonl", event)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from cache import conv
-from cache.conv import case_of
-from cache.conv_routes import RouteStore
+from cache.conv import ConvLadder, case_of
+from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, Rung
 from tests.support.drivers import MEMORY, NO_ALGORITHM, Driver, break_rungs, ladder, some_call
 
@@ -193,6 +194,47 @@ def test_a_deadly_rung_is_never_asked_again(driver: Driver, call: tuple[Any, ...
     for wrong in ((str(case), "warp"), ("a case", "taps")):
         with pytest.raises(ValueError, match=r"warp|names no convolution"):
             learned.mark_deadly(*wrong, "")
+
+
+def case_of_size(side: int, **changes: Any) -> ConvCase:
+    case = case_of(some_call()[0], Convolution(*some_call()[1:]))
+    return replace(case, **{"shape": (1, 3, 4, side, side), **changes})
+
+
+def avoided(learned: ConvLadder, case: ConvCase) -> set[str]:
+    return set(RUNGS) - {rung.name for rung in learned._order(case)}
+
+
+def test_after_two_deaths_siblings_as_large_avoid_the_rung_and_after_three_all_do(tmp_path: Path) -> None:
+    learned = ladder(tmp_path)
+    learned.mark_deadly(case_of_size(64), "miopen", "SIGABRT")
+    assert avoided(learned, case_of_size(128)) == set()
+    learned.mark_deadly(case_of_size(48), "miopen", "SIGABRT")
+    for again in (learned, ladder(tmp_path)):
+        assert avoided(again, case_of_size(48, weight=(9, 3, 3, 3, 3))) == {"miopen"}
+        assert avoided(again, case_of_size(47)) == set()
+        for other in ({"dtype": "bfloat16"}, {"stride": (1, 2, 2)}, {"weight": (5, 3, 1, 1, 1)}):
+            assert avoided(again, case_of_size(128, **other)) == set()
+        assert avoided(again, case_of_size(128, torch="9.0")) == set()  # another driver may be better
+    learned.mark_deadly(case_of_size(96, stride=(2, 2, 2)), "taps", "SIGABRT")
+    assert avoided(learned, case_of_size(8, dtype="bfloat16", weight=(5, 3, 1, 1, 1))) == {"miopen", "taps"}
+
+
+def test_a_rung_that_has_worked_for_a_case_is_not_suspected_there(
+    driver: Driver, call: tuple[Any, ...], tmp_path: Path
+) -> None:
+    case = case_of(call[0], Convolution(*call[1:]))
+    learned = ladder(tmp_path)
+    learned.conv3d(*call)
+    for width in (5, 6, 7):
+        learned.mark_deadly(replace(case, shape=(1, 3, 4, 6, width)), "miopen", "SIGABRT")
+    learned.conv3d(*call)
+    assert len(driver.shapes) == 2
+    ladder(tmp_path).conv3d(*call)
+    assert len(driver.shapes) == 2  # what worked on a CPU is not written down
+    RouteStore(tmp_path).add_measured(case, {"miopen": 1.0}, {}, "miopen", "measured")
+    ladder(tmp_path).conv3d(*call)
+    assert len(driver.shapes) == 3
 
 
 def test_a_lost_device_is_charged_to_the_first_call_and_raised(

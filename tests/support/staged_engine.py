@@ -10,8 +10,8 @@ from typing import Any
 
 from PIL import Image
 
-from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
+from app.jobs.making.engine_client import EngineDied, Trial
 from diffusers_helper.events import (
     Cancelled,
     Event,

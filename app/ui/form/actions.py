@@ -20,10 +20,9 @@ from diffusers_helper.packing import Mode
 from diffusers_helper.request import SETTINGS
 
 _log = logging.getLogger(__name__)
-_ELSEWHERE = LongtakeError("This job runs in another program, such as the command line.", "End it there.")
 _EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the video grow
 # The outputs of `choose_model` and `restore` besides settings, in this order.
-AROUND = ("examples", "banner")
+AROUND = ("examples", "demo_box", "offer")
 
 
 def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
@@ -82,12 +81,10 @@ class Actions:
         return self._cancel(waiting[-1].id, "Removed from the queue.")
 
     def _cancel(self, job_id: str, done: str) -> str:
-        if self.service.cancel(job_id):
-            return view.note_box(done)
-        return "" if self.service.job(job_id).is_over else view.error_box(_ELSEWHERE)
+        return view.note_box(done) if self.service.cancel(job_id) else ""
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
-        """Return the values that change with the model, by name: settings, quick list, banner."""
+        """Return the values that change with the model, by name: settings, quick list, box and examples."""
         try:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message can name a model outside the list
@@ -149,7 +146,8 @@ class Actions:
 def _around(info: ModelInfo) -> dict[str, Any]:
     return {
         "examples": gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
-        "banner": view.banner(info),
+        "demo_box": view.demo_box(info),
+        "offer": view.offer(info),
     }
 
 

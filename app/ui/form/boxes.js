@@ -1,4 +1,5 @@
-// The form's boxes of markup: the examples to click, the plan of the memory, and the answer to a button.
+// The boxes of markup: examples to click, the demo model, the plan of the memory, and the answer to a button.
+import { keep, recall } from '../storage.js';
 import { openFoldOf } from './folds.js';
 
 /** Start the example that is clicked. */
@@ -7,6 +8,17 @@ export function offerExamples({ element, trigger }) {
     const card = event.target.closest('[data-example]');
     if (card) trigger('click', { index: Number(card.dataset.example) });
   });
+}
+
+/** Keep the box about the demo model closed, once a person has closed it. */
+export function keepDemoClosed({ element }) {
+  const show = () => element.classList.toggle('lt-closed', recall('demo-box') === 'closed');
+  element.addEventListener('click', (event) => {
+    if (!event.target.closest('.lt-demo-close')) return;
+    keep('demo-box', 'closed');
+    show();
+  });
+  show();
 }
 
 /** Keep the plan's table open or closed as the person left it, since each move of a slider replaces the plan. */

@@ -26,6 +26,7 @@ QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibil
 _SCRIPT: dict[str, Any] = {
     "queue": False, "preprocess": False, "show_progress": "hidden", "api_visibility": "private",
 }  # fmt: skip
+SHOW_STAGE: dict[str, Any] = {"fn": None, "js": call("live/live.js", "showStage"), **_SCRIPT}
 _CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **_SCRIPT}
 
 
@@ -40,11 +41,20 @@ class RequestForm:
         info = catalogue.info(catalogue.preselected)
         self._start_values = defaults(info, catalogue.planner)
         self.controls: dict[str, gr.components.Component] = {}
-        self.banner = gr.HTML(
-            view.banner(info),
+        # The page puts these two to the stage.
+        self.offer = gr.HTML(
+            view.offer(info),
             apply_default_css=False,
             elem_id="try-it",
             js_on_load=on_load("form/boxes.js", "offerExamples"),
+            render=False,
+        )
+        self.demo_box = gr.HTML(
+            view.demo_box(info),
+            apply_default_css=False,
+            elem_id="demo-box",
+            js_on_load=on_load("form/boxes.js", "keepDemoClosed"),
+            render=False,
         )
         self.image = gr.Image(
             type="filepath", label="Picture", sources=["upload", "clipboard", "webcam"], height=250,
@@ -179,7 +189,7 @@ def _about(name: str) -> dict[str, Any]:
 def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, describer: Describer) -> None:
     """Connect the form's controls with their handlers."""
     names, controls = list(form.controls), list(form.controls.values())
-    around = [form.examples, form.banner]
+    around = [form.examples, form.demo_box, form.offer]
 
     def named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
         """Return a handler whose named results go to the outputs in order; missing ones stay unchanged."""
@@ -244,6 +254,6 @@ def _connect_defaults(
         index = event._data.get("index") if isinstance(event._data, dict) else None
         return named(actions.run_example, *plain, "image", "prompt", "notice")(model, index)
 
-    form.banner.click(
+    form.offer.click(
         run_example, form.model, [*outputs, form.image, form.prompt, form.notice], preprocess=False, **QUIET
-    ).then(**_CHANGED)
+    ).then(**_CHANGED).then(**SHOW_STAGE)

@@ -16,11 +16,12 @@ function placeOf(image) {
   const scale = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight);
   const width = image.naturalWidth * scale;
   const height = image.naturalHeight * scale;
+  const zoom = block().currentCSSZoom ?? 1; // boxes are measured in the window's pixels
   return {
-    left: box.left - outer.left + (box.width - width) / 2,
-    top: box.top - outer.top + (box.height - height) / 2,
-    width,
-    height,
+    left: (box.left - outer.left + (box.width - width) / 2) / zoom,
+    top: (box.top - outer.top + (box.height - height) / 2) / zoom,
+    width: width / zoom,
+    height: height / zoom,
   };
 }
 

@@ -102,12 +102,12 @@ class Describer:
             cost = passes(settings["cfg"])
         except (KeyError, TypeError):
             cost = 1
-        work = Work(len(plan), max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
-        estimate = self._paces.estimate(self._catalogue.key(str(settings.get("model"))), work)
-        if estimate is None:
-            return "There is no time estimate before the first video on this machine."
-        jobs = "last job" if estimate.jobs == 1 else f"last {estimate.jobs} jobs"
-        words = about(estimate.seconds)
+        work = Work(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
+        pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
+        if pace is None:
+            return "The first video will tell how long it takes."
+        jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
+        words = about(pace.seconds(work))
         return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
 
 

@@ -1,4 +1,4 @@
-"""The page's quick list: prompts that work with a model, and pictures for them where there are some."""
+"""The page's examples: prompts that work with a model, with pictures and videos where there are some."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from PIL import Image
 from diffusers_helper.models.registry import ModelInfo
 
 _FOLDER = Path(__file__).resolve().parents[3] / "assets" / "examples"
-_THUMBNAIL = (192, 192)
 
 
 def example_file(prompt: str) -> Path | None:
@@ -29,17 +28,24 @@ def example_picture(prompt: str) -> Image.Image | None:
 
 
 @functools.cache
-def thumbnail(prompt: str) -> str:
-    """Return a prompt's picture, small, as a data address; empty where there is none."""
-    picture = example_picture(prompt)
+def example_media(prompt: str) -> tuple[str, str]:
+    """Return a prompt's picture and the video made of it, as data addresses; empty where there is none.
+
+    Without a video the picture takes its place.
+    """
+    picture = example_file(prompt)
     if picture is None:
-        return ""
-    with picture:
-        small = picture.convert("RGB")
-    small.thumbnail(_THUMBNAIL)
+        return "", ""
+    with Image.open(picture) as opened:
+        small = opened.convert("RGB")
     data = io.BytesIO()
     small.save(data, "WEBP", quality=85)
-    return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
+    still, film = _address(data.getvalue()), picture.with_suffix(".webp")
+    return still, _address(film.read_bytes()) if film.is_file() else still
+
+
+def _address(webp: bytes) -> str:
+    return f"data:image/webp;base64,{base64.b64encode(webp).decode()}"
 
 
 def samples_of(info: ModelInfo) -> list[list[str]]:

@@ -22,6 +22,7 @@ function tell() {
   tellFolds(said);
   const label = find('#set-image label');
   if (label) label.dataset.hint = said.size || '';
+  if (find('#start')) find('#start').dataset.missing = find('#set-image img') ? '' : 'choose a picture first';
   if (said.model && find('#lt-model')) find('#lt-model').textContent = said.model;
   tellPrompt();
   tellCrop();

@@ -6,7 +6,7 @@ from html import escape
 
 from app.redact import without_paths
 from app.ui.errors import page_error
-from app.ui.form.examples import thumbnail
+from app.ui.form.examples import example_media
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import ModelInfo
 
@@ -30,31 +30,44 @@ def note_box(text: str) -> str:
     return f'<div class="lt-box" role="status">{escape(text)}</div>'
 
 
-def banner(info: ModelInfo) -> str:
-    """Return a description of a model with a vocabulary, its examples and its words; empty for others."""
+def demo_box(info: ModelInfo) -> str:
+    """Return a box about a model with a vocabulary, which a person may close; empty for other models."""
     if not info.vocabulary:
         return ""
     groups = "".join(
         f"<dt>{escape(group)}</dt><dd>{escape(', '.join(words))}</dd>"
         for group, words in info.vocabulary.items()
     )
-    cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
-    invitation = (
-        f'<p class="lt-hint">Click one, and its video is made:</p><div class="lt-cards">{cards}</div>'
-    )
     return (
-        '<section class="lt-demo" aria-label="Demo model"><p><b>This is the demo model.</b> It is small, '
-        f"runs on any machine, and knows a few dozen words.</p>{invitation if cards else ''}"
-        f"<details><summary>The words it knows</summary><dl>{groups}</dl></details></section>"
+        '<section class="lt-demo" aria-label="Demo model"><details>'
+        "<summary><b>This is the demo model.</b> It is small, runs on any machine, and knows "
+        f"a few dozen words: which ones?</summary><dl>{groups}</dl></details>"
+        '<button type="button" class="lt-demo-close">Close</button></section>'
+    )
+
+
+def offer(info: ModelInfo) -> str:
+    """Return a model's examples as large moving cards for the stage; empty if there are none."""
+    cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
+    if not cards:
+        return ""
+    return (
+        '<section class="lt-offer" aria-label="Examples"><h2>Click one, and its video is made</h2>'
+        f'<div class="lt-cards">{cards}</div>'
+        '<p class="lt-hint">Or choose a picture of your own, write what should happen, and press Start '
+        "Generation. The video grows here, section by section.</p></section>"
     )
 
 
 def _card(index: int, prompt: str) -> str:
-    picture = thumbnail(prompt)
-    image = f'<img src="{picture}" alt="" width="192" height="192">' if picture else ""
+    still, moving = example_media(prompt)
+    image = (
+        f'<picture><source media="(prefers-reduced-motion: reduce)" srcset="{still}">'
+        f'<img src="{moving}" alt="" width="256" height="256"></picture>'
+    )
     return (
         f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
-        f"{image}<span>{escape(prompt)}</span></button>"
+        f"{image if still else ''}<span>{escape(prompt)}</span></button>"
     )
 
 

@@ -1,6 +1,8 @@
 // Pictures that are pasted or dropped anywhere on the page, or that the browser kept.
+import { make } from '../elements.js';
 import { passPictureOn } from './component.js';
 
+const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 let picture = null; // the last one that was given, as Gradio describes a file
 
 /** Return the picture that the field is to take. */
@@ -32,7 +34,11 @@ function takeFirst(event, transfer) {
   if (!file) return;
   event.preventDefault();
   event.stopImmediatePropagation();
-  givePicture(file).catch((error) => console.warn(error));
+  problem.textContent = '';
+  givePicture(file).catch((error) => {
+    problem.textContent = error.message;
+    document.querySelector('#set-image').after(problem);
+  });
 }
 
 const markTarget = (isTarget) => document.querySelector('#set-image')?.classList.toggle('lt-dropping', isTarget);
@@ -51,6 +57,12 @@ export function acceptPictures() {
     }, true);
   }
   document.addEventListener('drop', (event) => takeFirst(event, event.dataTransfer), true);
+  // Gradio would refuse a file by its name; the server looks at what is in it, and says what is wrong.
+  document.addEventListener('change', (event) => {
+    if (!event.target.matches?.('#set-image input[type="file"]')) return;
+    takeFirst(event, event.target);
+    event.target.value = '';
+  }, true);
   // Gradio's own button only changes to the field that is there already.
   document.addEventListener('click', (event) => {
     if (!event.target.closest?.('#set-image [aria-label="Upload file"]')) return;

@@ -82,8 +82,9 @@ function placeMirror() {
   for (const name of TEXT_STYLES) mirror.style[name] = style[name];
   const inner = box.getBoundingClientRect();
   const outer = mirror.parentElement.getBoundingClientRect();
-  mirror.style.left = `${inner.left - outer.left}px`;
-  mirror.style.top = `${inner.top - outer.top}px`;
+  const zoom = box.currentCSSZoom ?? 1; // boxes are measured in the window's pixels
+  mirror.style.left = `${(inner.left - outer.left) / zoom}px`;
+  mirror.style.top = `${(inner.top - outer.top) / zoom}px`;
   mirror.style.width = `${box.clientWidth}px`; // without a scroll bar
   mirror.style.height = `${box.clientHeight}px`;
   mirror.scrollTop = box.scrollTop;

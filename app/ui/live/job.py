@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.jobs.job import Job
-from app.ui.live.timing import Timing
+from app.jobs.pace import Pace, Work, passes
+from app.ui.live.timing import Place, Timing
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -49,6 +50,7 @@ class LiveJob:
 
     Attributes:
         job: A snapshot from the store, which may be replaced by a newer one.
+        pace: The machine's usual pace with the job's model; None if it has made no video with it yet.
         plan: The sections, which are known before the engine reports anything.
         section: The section in the making, in order of making from 1; 0 before the first.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
@@ -61,6 +63,7 @@ class LiveJob:
     """
 
     job: Job
+    pace: Pace | None = None
     plan: SectionPlan = field(init=False)
     timing: Timing = field(init=False)
     width: int = 0
@@ -83,7 +86,8 @@ class LiveJob:
     _stage_began: float = 0.0
     _tail_began: float = 0.0
     _mark: float = 0.0
-    _percent: float = 0.0
+    _rest: float = 1.0  # the share of the whole work that is left, and that of the section's work
+    _section_rest: float = 1.0
 
     def __post_init__(self) -> None:
         self.plan = plan_sections(self.job.request.seconds, mode=self.job.request.mode)
@@ -91,14 +95,15 @@ class LiveJob:
 
     def apply(self, event: Event) -> None:
         """Update the state by the next event."""
+        before = self._place
         if isinstance(event, JobStarted):
-            self.width, self.height = event.width, event.height
+            self._start(event)
         elif isinstance(event, StageStarted):
             self._begin(event)
         elif isinstance(event, StepDone):
             self._step(event)
         elif isinstance(event, PieceDone):
-            self.piece, self.pieces = event.piece, event.pieces
+            self._piece(event)
         elif isinstance(event, SectionFinished):
             self._finish_section(event)
         elif isinstance(event, Warned):
@@ -108,9 +113,16 @@ class LiveJob:
             self.end, self.preview = event, None
             if event.video is not None:
                 self.video, self.video_frames = event.video, event.frames
-        if isinstance(event, StepDone | SectionFinished):
-            self._percent = max(self._percent, self._share())
+        if isinstance(event, StepDone | PieceDone | SectionFinished):
+            self._advance(before)
         self.last_sign = event.time
+
+    def _start(self, event: JobStarted) -> None:
+        self.width, self.height = event.width, event.height
+        if self.pace is not None and self.timing.start_up is None:
+            request = self.job.request
+            work = Work(self.plan, request.steps, self.width * self.height, passes(request.cfg))
+            self.timing.foresee(self.pace, work)
 
     def _add_stage(self, time: float) -> None:
         self.stages[self.stage] = self.stages.get(self.stage, 0.0) + max(0.0, time - self._stage_began)
@@ -119,19 +131,25 @@ class LiveJob:
     def _begin(self, event: StageStarted) -> None:
         self._add_stage(event.time)
         self.stage = event.stage
-        self.piece = self.pieces = 0
+        if event.stage != "write":
+            self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:
             self.section, self.step = event.section, 0
-        if event.stage == "decode":
-            self._tail_began = event.time
-        self._mark = event.time
+        if event.stage == "sample":
+            self._mark = event.time
 
     def _step(self, event: StepDone) -> None:
         self.section, self.step = event.section, event.step
         self.timing.steps = event.steps
         self.timing.step_took(event.time - self._mark, is_first=event.step == 1)
         self.preview = event.preview or self.preview
-        self._mark = event.time
+        self._mark = self._tail_began = event.time
+
+    def _piece(self, event: PieceDone) -> None:
+        self.piece, self.pieces = event.piece, event.pieces
+        if self.in_tail:
+            self.timing.part_of_tail_took(event.time - self._tail_began, self.section, self.tail_share)
+            self._mark = event.time
 
     def _finish_section(self, event: SectionFinished) -> None:
         if self.stage in _TAIL:
@@ -163,8 +181,15 @@ class LiveJob:
         return self.stage in _TAIL and self.section > self.sections_done
 
     @property
+    def tail_share(self) -> float:
+        """Return the share of a section's decode that is done."""
+        if not self.in_tail or not self.pieces:
+            return 0.0
+        return self.timing.share_of_tail(self.section, self.piece, self.pieces)
+
+    @property
     def cells(self) -> list[Cell]:
-        """Return all sections in order of the video."""
+        """Return the sections in order of the video: all, or those that were made before the job ended."""
         found: list[Cell] = []
         each = 4 * self.plan.window / FPS
         for section in sorted(self.plan, key=lambda section: section.video_position):
@@ -172,6 +197,8 @@ class LiveJob:
             state: CellState = "waiting"
             if number <= self.sections_done:
                 state = "done"
+            elif self.job.is_over and self.sections_done:
+                continue
             elif number == self.section and not self.job.is_over:
                 state = "running"
             end = self.plan.seconds if place == len(self.plan) - 1 else (place + 1) * each
@@ -188,22 +215,61 @@ class LiveJob:
     @property
     def percent(self) -> float:
         """Return the share of the whole work that is done, 0 to 100; it never falls while a job runs."""
-        return 100.0 if self.job.state == "finished" else self._percent
+        return 100.0 if self.job.state == "finished" else min(99.0, 100.0 * (1.0 - self._rest))
 
-    def _share(self) -> float:
-        sampling, frame = self.timing.costs()
-        done = sampling * self.sections_done + frame * self.timing.frames(slice(self.sections_done))
-        if self.section > self.sections_done:
-            done += sampling * (1.0 if self.in_tail else self.step / self.steps)
-        return min(99.0, 100 * done / (sampling * self.sections + frame * self.timing.frames(slice(None))))
+    @property
+    def section_percent(self) -> float:
+        """Return the share of the section in the making that is done, 0 to 100; it never falls."""
+        return 100.0 * (1.0 - self._section_rest)
+
+    @property
+    def _place(self) -> Place:
+        if self.section == self.sections_done:
+            return Place(self.section + 1)
+        return Place(self.section, self.steps if self.in_tail else self.step, self.tail_share)
+
+    def _advance(self, before: Place) -> None:
+        """Move both shares from a place to the present one.
+
+        A share that was shown stays when the estimate changes; only the rest is divided anew.
+        """
+        now, timing = self._place, self.timing
+        if now.section > self.sections:
+            self._rest = self._section_rest = 0.0
+            return
+        self._rest *= _ratio(timing.rest(now), timing.rest(before))
+        if now.section != before.section:
+            self._section_rest, before = 1.0, Place(now.section)
+        self._section_rest *= _ratio(timing.rest_of(now), timing.rest_of(before))
+
+    @property
+    def is_guess(self) -> bool:
+        """Return whether the time left is a guess, as there is no measurement of the whole work yet."""
+        return self.section > 0 and not self.timing.has_tail
 
     def seconds_left(self, elapsed: float) -> float | None:
         """Estimate the rest of the job, `elapsed` seconds after it began; None while nothing is known."""
-        if self.job.is_over or not self.section:
+        timing = self.timing
+        if self.job.is_over:
             return None
-        if self.section == self.sections_done:  # between two sections
-            if self.section == self.sections:
-                return 0.0
-            return self.timing.left(self.section + 1, 0, elapsed - self.last_sign, in_tail=False)
-        since = elapsed - (self._tail_began if self.in_tail else self._mark)
-        return self.timing.left(self.section, self.step, since, in_tail=self.in_tail)
+        if not self.section:
+            if timing.start_up is None:
+                return None
+            return max(0.0, timing.start_up - elapsed) + timing.total()
+        if timing.step is None:
+            return None
+        since = elapsed - self._mark
+        if self.in_tail:
+            rest = timing.rest_of_tail(self.section, elapsed - self._tail_began, self.tail_share, since)
+            return rest + timing.total(self.section + 1)
+        if self.section > self.sections_done:
+            rest = timing.rest_of_steps(self.step, since) + timing.tail(self.section)
+            return rest + timing.total(self.section + 1)
+        if self.section == self.sections:
+            return 0.0
+        rest = timing.rest_of_steps(0, elapsed - self.last_sign) + timing.tail(self.section + 1)
+        return rest + timing.total(self.section + 2)
+
+
+def _ratio(now: float, before: float) -> float:
+    return min(1.0, now / before) if before > 0 else 0.0

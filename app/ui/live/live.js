@@ -1,5 +1,6 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 import { setText } from '../elements.js';
+import { bringStage, Line } from './line.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Player } from './player.js';
 import { Preview } from './preview.js';
@@ -12,8 +13,18 @@ const ENDS = {
   finished: { short: 'Done', sentence: 'The video is finished' },
   cancelled: { short: 'Ended', sentence: 'The video was ended' },
   interrupted: { short: 'Interrupted', sentence: 'The video was interrupted' },
+  paused: { short: 'Paused', sentence: 'The video is paused' },
   failed: { short: 'Failed', sentence: 'The video has failed' },
 };
+let isStageWanted = false; // whether a person has started a job that is not shown yet
+
+/** Bring the stage into view after a start, unless it was refused. */
+export function showStage() {
+  if (document.querySelector('#notice .lt-error')) return;
+  isStageWanted = !['queued', 'running', 'waiting'].includes(document.querySelector('.lt-view').dataset.state);
+  bringStage();
+}
+
 const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
 
 /** The view of the running job, or else of the last one. */
@@ -23,6 +34,7 @@ class Live {
   #strip;
   #preview;
   #pulse;
+  #line;
   #seen = null; // the scene before
   #watched = false; // whether this page was open when the job ended
 
@@ -33,6 +45,7 @@ class Live {
     this.#player = new Player(find('.lt-stage'), (at) => this.#strip.mark(at));
     this.#preview = new Preview(find('.lt-stage'));
     this.#pulse = new Pulse(view, subscribe);
+    this.#line = new Line(view);
     prepareNotify(find('.lt-notify'));
     prepareCopy(find('.lt-failure'));
   }
@@ -42,6 +55,11 @@ class Live {
     this.#follow(scene);
     this.show(scene);
     this.#pulse.receive(scene);
+    this.#line.show(scene);
+    if (isStageWanted && isOpen(scene)) {
+      isStageWanted = false;
+      bringStage();
+    }
     document.title = this.#title(scene);
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
   }
@@ -59,6 +77,7 @@ class Live {
 
   tick() {
     this.#pulse.tick();
+    if (this.#seen) this.#line.show(this.#seen);
   }
 
   #announce(words) {

@@ -13,7 +13,8 @@ function timeText(scene, since, isLost) {
   const soFar = `${duration(scene.elapsed + since)} so far`;
   if (scene.left === null || isLost) return soFar;
   const left = scene.left - since;
-  return left < 1 ? `nearly done · ${soFar}` : `about ${duration(left)} left · ${soFar}`;
+  if (left < 1) return `nearly done · ${soFar}`;
+  return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
 }
 
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */

@@ -19,12 +19,10 @@ function showFacts(card, scene) {
 
 function showProgress(find, scene) {
   const whole = Math.floor(scene.percent);
-  const isSampling = scene.section > scene.sectionsDone && scene.steps;
-  const part = isSampling ? Math.round((100 * scene.step) / scene.steps) : 0;
   const meter = find('.lt-meter');
   meter.firstElementChild.style.transform = `scaleX(${scene.percent / 100})`;
   meter.setAttribute('aria-valuenow', whole);
-  find('.lt-section-meter').setAttribute('aria-valuenow', part);
+  find('.lt-section-meter').setAttribute('aria-valuenow', Math.floor(scene.sectionPercent));
   setText(find('.lt-percent'), `${whole} %`);
 }
 

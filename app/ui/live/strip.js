@@ -62,21 +62,17 @@ export class Strip {
     return { button, picture, state, begin: cell.begin };
   }
 
-  #fill({ button, picture, state }, cell, { step, steps }) {
+  #fill({ button, picture, state }, cell, scene) {
     const isRunning = cell.state === 'running';
-    const stepping = isRunning && step > 0;
-    if (!hasChanged(button, [cell.state, cell.thumb, isRunning && [step, steps]])) return;
-    const short = stepping ? `${step} / ${steps}` : 'running';
-    const spoken = {
-      waiting: 'waiting',
-      running: stepping ? `step ${step} of ${steps}` : 'running',
-      done: 'finished, jump there',
-    };
+    const done = isRunning ? scene.sectionPercent : 0;
+    const running = isRunning ? scene.doing : { short: '', spoken: '' };
+    if (!hasChanged(button, [cell.state, cell.thumb, done, running])) return;
+    const spoken = { waiting: 'waiting', running: running.spoken, done: 'finished, jump there' };
     button.dataset.state = cell.state;
     button.setAttribute('aria-disabled', String(cell.state !== 'done'));
     button.setAttribute('aria-label', `Section ${cell.label}, ${spoken[cell.state]}`);
-    button.style.setProperty('--done', isRunning && steps ? `${(100 * step) / steps}%` : '0%');
-    state.textContent = { waiting: '', running: short, done: '✓' }[cell.state];
+    button.style.setProperty('--done', `${done}%`);
+    state.textContent = { waiting: '', running: running.short, done: '✓' }[cell.state];
     if (cell.thumb && picture.getAttribute('src') !== cell.thumb) {
       picture.src = cell.thumb;
       picture.hidden = false;

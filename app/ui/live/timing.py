@@ -1,31 +1,69 @@
-"""The estimate of the rest of a job, from the times of its own steps and decodes so far."""
+"""The estimate of the rest of a job, from the machine's pace and the job's own times so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
 
+from app.jobs.pace import Pace, Work
 from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
+from diffusers_helper.vae.windows import decode_windows
 
 _SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a job: its section, the finished steps of it, and the finished share of its decode."""
+
+    section: int
+    step: int = 0
+    tail_share: float = 0.0
 
 
 @dataclass
 class Timing:
     """The measured durations of one job, in seconds, and the estimate of the rest.
 
-    A section costs its steps, the time before the first of them (such as moving the weights), and the decode
-    and write of its frames. The first decode has half as many frames as the others, so the tail is counted
-    per frame, and sections are not taken to be equal.
+    A section costs its steps, the time that the first of them takes more (such as moving the weights), and
+    the tail: decoding and writing, which counts per latent frame that is decoded. The machine's pace in
+    earlier jobs counts as one more measurement, and is all there is at first.
+
+    Attributes:
+        steps: The number of steps of a section.
+        start_up: The time before the first section; None if unknown.
     """
 
     plan: SectionPlan
     steps: int
+    start_up: float | None = None
     _step_seconds: list[float] = field(default_factory=list[float])
     _lead_seconds: list[float] = field(default_factory=list[float])
-    _frame_seconds: list[float] = field(default_factory=list[float])
+    _tail_seconds: list[float] = field(default_factory=list[float])  # per latent frame
+    _tail_so_far: float | None = None  # the same, of the section that is being decoded
+    _windows: tuple[tuple[int, ...], ...] = ()
+    _work: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._windows = decode_windows(self.plan)
+        self._work = tuple(map(sum, self._windows))
+
+    def share_of_tail(self, section: int, piece: int, pieces: int) -> float:
+        """Return the share of a section's decode that is done after so many pieces: tiles of its windows."""
+        windows = self._windows[section - 1]
+        done, part = divmod(piece * len(windows), pieces)
+        latents = sum(windows[:done]) + (part / pieces * windows[done] if part else 0.0)
+        return min(1.0, latents / self._work[section - 1])
+
+    def foresee(self, pace: Pace, work: Work) -> None:
+        """Take the machine's pace for this job's work as the first measurement."""
+        step = max(_SHORTEST, pace.step * work.step)
+        self.start_up = pace.start_up
+        self._step_seconds.append(step)
+        self._lead_seconds.append(pace.lead + step)
+        self._tail_seconds.append(max(_SHORTEST, pace.tail * work.megapixels))
 
     def step_took(self, seconds: float, *, is_first: bool) -> None:
         """Add the time between two steps' ends, or from the section's beginning to its first step's end."""
@@ -33,7 +71,12 @@ class Timing:
 
     def tail_took(self, seconds: float, section: int) -> None:
         """Add the time to decode and write a section, numbered in order of making from 1."""
-        self._frame_seconds.append(max(_SHORTEST, seconds) / self.plan[section - 1].decoded_frames)
+        self._tail_so_far = None
+        self._tail_seconds.append(max(_SHORTEST, seconds) / self._work[section - 1])
+
+    def part_of_tail_took(self, seconds: float, section: int, share: float) -> None:
+        """Note the time that a share of a section's decode has taken."""
+        self._tail_so_far = max(_SHORTEST, seconds) / (share * self._work[section - 1])
 
     @property
     def step(self) -> float | None:
@@ -44,44 +87,57 @@ class Timing:
 
     @property
     def has_tail(self) -> bool:
-        """Return whether a decode has been measured."""
-        return bool(self._frame_seconds)
+        """Return whether the time of a decode is known."""
+        return bool(self._tail_seconds)
 
-    def costs(self) -> tuple[float, float]:
-        """Return the cost of a section's steps and of a frame's tail, in seconds, or else in steps."""
+    @property
+    def sampling(self) -> float:
+        """Return the cost of a section's steps, in seconds, or in steps as long as none was measured."""
         step = self.step
         if step is None:
-            return float(self.steps), STAGES["decode"].weight
+            return float(self.steps)
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
-        if len(self._lead_seconds) == 1:
+        if self.start_up is None and len(self._lead_seconds) == 1:
             lead = min(lead, 2 * step)  # the very first step also loads caches for the later ones
-        sampling = lead + step * (self.steps - 1)
-        if self._frame_seconds:
-            return sampling, median(self._frame_seconds[-_RECENT_SECTIONS:])
-        return sampling, step * STAGES["decode"].weight
+        return lead + step * (self.steps - 1)
 
-    def frames(self, sections: slice) -> int:
-        """Return how many frames are decoded for these sections, counted from 0 in order of making."""
-        return sum(section.decoded_frames for section in self.plan.sections[sections])
+    def tail(self, section: int) -> float:
+        """Return the cost of a section's tail, in the unit of `sampling`; sections count from 1."""
+        if self._tail_seconds:
+            return self._work[section - 1] * median(self._tail_seconds[-_RECENT_SECTIONS:])
+        if self._tail_so_far is not None:
+            return self._work[section - 1] * self._tail_so_far
+        return (self.step or 1.0) * STAGES["decode"].weight * self.plan[section - 1].decoded_frames
 
-    def left(self, section: int, step: int, since: float, *, in_tail: bool) -> float | None:
-        """Estimate the seconds to the end of the job; None while nothing is measured.
+    def total(self, first: int = 1) -> float:
+        """Return the cost of all sections from this one on."""
+        return sum(self.sampling + self.tail(number) for number in range(first, len(self.plan) + 1))
+
+    def rest_of(self, place: Place) -> float:
+        """Return the cost of what is left of a place's section."""
+        sampling, tail = self.sampling, self.tail(place.section)
+        return sampling * (1.0 - place.step / self.steps) + tail * (1.0 - place.tail_share)
+
+    def rest(self, place: Place) -> float:
+        """Return the cost of what is left of the whole work."""
+        return self.rest_of(place) + self.total(place.section + 1)
+
+    def rest_of_tail(self, section: int, since: float, share: float, since_share: float) -> float:
+        """Estimate the seconds to the end of a tail.
 
         Args:
-            section: The section in the making, from 1; all before it are finished.
-            step: The number of its finished steps.
-            since: Seconds since the last step, or since its decode began.
-            in_tail: Whether it is being decoded or written.
+            section: The section.
+            since: Seconds since the tail began.
+            share: The share of the decode that is done.
+            since_share: Seconds since this share was done.
         """
-        if self.step is None:
-            return None
-        sampling, frame = self.costs()
-        tail = frame * self.plan[section - 1].decoded_frames
-        if in_tail:
-            rest = max(0.0, tail - since)
-        elif step:
-            rest = max(0.0, self.step * (self.steps - step) - min(since, self.step)) + tail
-        else:
-            rest = sampling - min(since, sampling - self.step * (self.steps - 1)) + tail
-        later = len(self.plan) - section
-        return rest + later * sampling + frame * self.frames(slice(section, None))
+        if not share or self._tail_so_far is None:
+            return max(0.0, self.tail(section) - since)
+        return max(0.0, self._work[section - 1] * self._tail_so_far * (1.0 - share) - since_share)
+
+    def rest_of_steps(self, step: int, since: float) -> float:
+        """Estimate the seconds to the end of a section's steps, `since` seconds after the last of them."""
+        usual = self.step or 0.0
+        if step:
+            return max(0.0, usual * (self.steps - step) - min(since, usual))
+        return self.sampling - min(since, self.sampling - usual * (self.steps - 1))

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.jobs.job import Job
+from app.jobs.job import Job, NoSuchJob
+from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
 from app.ui.live.job import LiveJob
 from diffusers_helper.errors import LongtakeError
@@ -42,6 +43,7 @@ class Scene:
 def watch(service: JobService) -> Iterator[Scene]:
     """Yield scenes of the running job, or else of the newest one, for ever and at least one a second."""
     live: LiveJob | None = None
+    paces = PaceBook(service)
     while True:
         running, waiting = service.open_jobs()
         job = running or (waiting[0] if waiting else _newest(service, live))
@@ -49,9 +51,11 @@ def watch(service: JobService) -> Iterator[Scene]:
             yield Scene(live, running, waiting)
             time.sleep(_LOOK_AGAIN)
         else:
-            live = LiveJob(job)
             try:
+                live = LiveJob(job, None if job.is_over else paces.pace(job.request.model))
                 yield from _watch_job(service, live)
+            except NoSuchJob:  # a person removed it
+                live = None
             except LongtakeError:  # the service was stopped, and the server ends with it
                 return
 

@@ -14,7 +14,7 @@ from diffusers_helper.units import duration
 
 _OVER = {
     "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
-    "waiting": "Waiting for the disk or the folder",
+    "waiting": "Waiting for the disk or the folder", "paused": "Paused",
 }  # fmt: skip
 
 
@@ -38,6 +38,21 @@ def headline(live: LiveJob, jobs_first: int) -> str:
     return f"S{section}, step {live.step} of {live.steps}"
 
 
+def doing(live: LiveJob) -> dict[str, str]:
+    """Return what happens to the section in the making, in the shortest words and in spoken ones."""
+    if live.stage == "write":
+        return {"short": "writing", "spoken": "being written"}
+    if live.in_tail:
+        part = f"part {live.piece} of {live.pieces}" if live.pieces else ""
+        return {
+            "short": f"decoding {live.piece} / {live.pieces}" if part else "decoding",
+            "spoken": f"decoding, {part}" if part else "decoding",
+        }
+    if live.step:
+        return {"short": f"{live.step} / {live.steps}", "spoken": f"step {live.step} of {live.steps}"}
+    return {"short": "running", "spoken": "running"}
+
+
 def ending(live: LiveJob) -> str:
     """Return what the job still waits for after it was cancelled."""
     if live.stage == "decode":
@@ -53,10 +68,12 @@ def remark(live: LiveJob) -> str:
     """Return the few words that stand beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
-    if live.state in ("waiting", "interrupted"):
+    if live.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:
         return _outcome(live)
+    if live.is_guess:
+        return "The first video measures the pace."
     if live.job.request.mode == "inverted" and live.sections > 1:
         if not live.sections_done:
             return "From end to start, which keeps the picture from drifting."
@@ -76,9 +93,8 @@ def _outcome(live: LiveJob) -> str:
 def usual(live: LiveJob) -> tuple[str, float]:
     """Return what the engine is doing, and its usual silence in words and in seconds."""
     if live.in_tail:
-        _, frame = live.timing.costs()
-        tail = frame * live.plan[live.section - 1].decoded_frames
         if live.timing.has_tail:
+            tail = live.timing.tail(live.section)
             return f"decoding a section usually takes {duration(tail)}", tail
         return "the first decode of a job may take minutes", 120.0
     step = live.timing.step

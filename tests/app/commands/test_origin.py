@@ -84,7 +84,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
         (["--recipe", "request.json"], "expected --image"),
         (["--keep", "2"], "belong to --branch"),
         (["--branch", "x"], "either --keep or --longer"),
-        (["--branch", "x", "--keep", "1"], "expected the id of a job"),
+        (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_made(

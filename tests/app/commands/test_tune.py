@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,11 +30,14 @@ from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, Rung
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
 from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.passes import Pieces, decode_pass, window_sizes
-from diffusers_helper.vae.plan import OWN_CHUNK, Tiles
+from diffusers_helper.vae.passes import Pieces, decode_pass
+from diffusers_helper.vae.plan import Tiles
+from diffusers_helper.vae.windows import OWN_CHUNK, window_sizes
 from tests.support.drivers import NO_ALGORITHM, ladder, some_call
+from tests.support.jobs import ROOT
 from tests.support.making import load_tiny
 
+BAD_DRIVER = ROOT / "tests" / "support" / "bad_driver"
 CPU = torch.device("cpu")
 
 
@@ -274,6 +278,45 @@ def test_what_was_being_tried_when_the_process_died_is_not_tried_again(
     assert set(measure(case, CPU, routes, classify).milliseconds) == {"taps", "tiles"}
     ladder(tmp_path).conv3d(*some_call())
     assert ran == []
+
+
+@pytest.mark.slow
+def test_ways_that_ended_processes_are_tried_in_a_process_of_their_own(
+    tiny_model: Path,
+    six_cases: list[ConvCase],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Let a way that is suspected everywhere still end the process at one shape, and work at the others."""
+    for width in (20, 24, 28):
+        RouteStore(routes_folder()).add_deadly(
+            replace(six_cases[0], shape=(1, 3, 3, 8, width)), "miopen", "SIGABRT"
+        )
+    RouteStore(routes_folder()).add_deadly(six_cases[5], "miopen", "SIGABRT")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(BAD_DRIVER), str(ROOT))))
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "shape")
+    monkeypatch.setenv("BAD_DRIVER_SHAPE", "1x3x5x6x8")
+    monkeypatch.setenv("BAD_DRIVER_CALLS", str(tmp_path / "calls"))
+    assert run(tiny_model, "--json") == 0
+    shown = capsys.readouterr()
+    assert "5 shapes have ways that may end a process" in shown.err
+    assert f"miopen ended the process at {six_cases[2]}" in shown.err
+    results = json.loads(shown.out)["results"]
+    assert ["miopen" in result["milliseconds"] for result in results] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert ["miopen" in result["deadly"] for result in results] == [False, False, True, False, False, True]
+    monkeypatch.delenv("BAD_DRIVER_FAULT")
+    assert run(tiny_model, "--again", "--json") == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert all("miopen" in result["milliseconds"] for result in results)
+    assert not any(result["deadly"] for result in results)
 
 
 def test_the_choice() -> None:

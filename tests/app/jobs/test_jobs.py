@@ -236,23 +236,6 @@ def test_stop_ends_job_and_engine(open_studio: Studio, fault: str) -> None:
         open_studio.events(job)
 
 
-def test_two_services_share_a_folder_and_each_runs_its_own(open_studio: Studio) -> None:
-    mine = open_studio.submit("fault=wait")
-    open_studio.until(mine, Warned)
-    other = JobService(open_studio.outputs)
-    other.start()
-    try:
-        theirs = open_studio.submit("steps=1", service=other)
-        assert isinstance(open_studio.events(theirs)[-1], Finished)
-        assert open_studio.service.job(mine.id).state == "running"
-        assert other.queue_position(theirs.id) == 0
-        assert not other.cancel(mine.id)
-    finally:
-        other.stop()
-    assert open_studio.service.cancel(mine.id)
-    assert isinstance(open_studio.events(mine)[-1], Cancelled)
-
-
 def test_many_threads_may_submit_and_read_at_once(open_studio: Studio) -> None:
     made: list[str] = []
 

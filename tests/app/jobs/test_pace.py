@@ -2,95 +2,124 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.jobs import pace
-from app.jobs.event_log import EventReader
-from app.jobs.pace import Pace, PaceBook, Work, estimate, pace_of, passes
+from app.jobs.pace import Pace, PaceBook, Work, pace_of, passes, usual
 from app.jobs.service import JobService
+from app.jobs.storage.event_log import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
+from diffusers_helper.packing import MODES, SectionPlan, plan_sections
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.windows import OWN_CHUNK, decode_work, window_sizes
 from tests.support.jobs import write_picture
 from tests.support.staged_engine import StagedEngine
 
+plans = st.builds(plan_sections, st.floats(1, 120), mode=st.sampled_from(MODES))
 works = st.builds(
     Work,
-    sections=st.integers(1, 100),
+    plan=plans,
     steps=st.integers(1, 100),
     pixels=st.integers(64 * 64, 1280 * 1280),
     passes=st.sampled_from([1, 2]),
 )
 rates = st.floats(0.001, 1000)
-paces = st.builds(Pace, rates, rates, rates)
+paces = st.builds(Pace, rates, rates, rates, rates)
 
 
 def told(work: Work, true: Pace) -> list[Event]:
     """Return the events of a job that ran at exactly this pace."""
-    now = true.start_up
+    now, sections = true.start_up, len(work.plan)
     events: list[Event] = [
-        JobStarted(job="j", time=0.0, sections=work.sections, frames=1, width=work.pixels, height=1)
+        JobStarted(job="j", time=0.0, sections=sections, frames=1, width=work.pixels, height=1)
     ]
-    per_section = work.sections or 1
-    for section in range(1, work.sections + 1):
+    for section, tail in enumerate(work.tails, 1):
         events.append(StageStarted(job="j", time=now, stage="sample", section=section))
         for step in range(1, work.steps + 1):
-            now += true.denoising * work.denoising / per_section / work.steps
+            now += true.step * work.step + true.lead * (step == 1)
             events.append(StepDone(job="j", time=now, section=section, step=step, steps=work.steps))
         events.append(StageStarted(job="j", time=now, stage="decode", section=section))
-        now += true.decoding * work.decoding / per_section
+        now += true.tail * tail
         events.append(
-            SectionFinished(job="j", time=now, section=section, sections=work.sections, video="v", frames=1)
+            SectionFinished(job="j", time=now, section=section, sections=sections, video="v", frames=1)
         )
     return [*events, Finished(job="j", time=now, video="v", frames=1, seconds=now)]
 
 
-@given(small=works, true=paces, asked=works)
-def test_a_machine_of_even_pace_is_foretold_exactly(small: Work, true: Pace, asked: Work) -> None:
-    small = Work(min(small.sections, 3), min(small.steps, 5), small.pixels, small.passes)
-    seen = pace_of(told(small, true), cfg=float(small.passes))
+def request_of(work: Work) -> GenerationRequest:
+    return GenerationRequest(
+        image="any", seconds=work.plan.seconds, mode=work.plan.mode, steps=work.steps, cfg=float(work.passes)
+    )
+
+
+@given(seconds=st.floats(1, 4), steps=st.integers(2, 5), true=paces, asked=works)
+def test_a_machine_of_even_pace_is_foretold_exactly(
+    seconds: float, steps: int, true: Pace, asked: Work
+) -> None:
+    small = Work(plan_sections(seconds, mode=asked.plan.mode), steps, 512 * 512)
+    seen = pace_of(told(small, true), request_of(small))
     assert seen is not None
-    result = estimate([seen], asked)
-    assert result is not None
-    wanted = true.start_up + true.denoising * asked.denoising + true.decoding * asked.decoding
-    assert result.seconds == pytest.approx(wanted, rel=1e-6)
-    assert result.jobs == 1
+    wanted = true.start_up + len(asked.plan) * (true.lead + asked.steps * true.step * asked.step)
+    wanted += true.tail * sum(asked.tails)
+    assert seen.seconds(asked) == pytest.approx(wanted, rel=1e-6)
 
 
 @given(known=st.lists(paces, min_size=1, max_size=6), work=works)
 def test_more_work_never_takes_less(known: list[Pace], work: Work) -> None:
-    base = estimate(known, work)
-    assert base is not None
+    pace = usual(known)
+    assert pace is not None
+    longer = plan_sections(work.plan.seconds + 1.2, mode=work.plan.mode)
     for more in (
-        Work(work.sections + 1, work.steps, work.pixels, work.passes),
-        Work(work.sections, work.steps + 1, work.pixels, work.passes),
-        Work(work.sections, work.steps, work.pixels + 64, work.passes),
-        Work(work.sections, work.steps, work.pixels, 2),
+        replace(work, plan=longer),
+        replace(work, steps=work.steps + 1),
+        replace(work, pixels=work.pixels + 64),
+        replace(work, passes=2),
     ):
-        larger = estimate(known, more)
-        assert larger is not None
-        assert larger.seconds >= base.seconds
+        assert pace.seconds(more) >= pace.seconds(work)
 
 
-@given(true=paces, work=works, spoiled=st.floats(5, 1000))
-def test_one_slow_job_of_three_does_not_count(true: Pace, work: Work, spoiled: float) -> None:
-    slow = Pace(true.start_up * spoiled, true.denoising * spoiled, true.decoding * spoiled)
-    assert estimate([true, slow, true], work) == pace.Estimate(estimate([true], work).seconds, 3)  # pyright: ignore[reportOptionalMemberAccess]
+@given(true=paces, spoiled=st.floats(5, 1000))
+def test_one_slow_job_of_three_does_not_count(true: Pace, spoiled: float) -> None:
+    slow = Pace(true.start_up * spoiled, true.lead * spoiled, true.step * spoiled, true.tail * spoiled)
+    assert usual([true, slow, true]) == replace(true, jobs=3)
 
 
-def test_without_history_there_is_no_estimate() -> None:
-    assert estimate([], Work(1, 25, 640 * 640)) is None
+def test_without_history_there_is_no_pace() -> None:
+    assert usual([]) is None
     assert (passes(1.0), passes(1.01)) == (1, 2)
 
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
-    whole = told(Work(2, 2, 1000), Pace(1, 1, 1))
-    assert pace_of(whole[:-1], 1.0) is None
-    assert pace_of([event for event in whole if not isinstance(event, StepDone)], 1.0) is None
-    assert pace_of([], 1.0) is None
+    work = Work(plan_sections(2.4), 2, 1000)
+    whole, request = told(work, Pace(1, 1, 1, 1)), request_of(work)
+    assert pace_of(whole[:-1], request) is None
+    assert pace_of([event for event in whole if not isinstance(event, StepDone)], request) is None
+    assert pace_of([], request) is None
+
+
+def test_the_time_between_two_runs_of_one_job_does_not_count() -> None:
+    work, true = Work(plan_sections(3.6), 2, 1000), Pace(5, 1, 1, 1)
+    whole = told(work, true)
+    # The first run stops after its first section; the next begins a day later and says that it has begun.
+    first = next(at for at, event in enumerate(whole) if isinstance(event, SectionFinished)) + 1
+    again = [whole[0], *whole[first:]]
+    resumed = [*whole[:first], *(replace(event, time=event.time + 86400) for event in again)]
+    seen = pace_of(resumed, request_of(work))
+    assert seen is not None
+    assert seen.seconds(work) == pytest.approx(true.seconds(work))
+
+
+@given(plan=plans)
+def test_decoding_counts_the_windows_that_are_not_reused(plan: SectionPlan) -> None:
+    work = decode_work(plan)
+    assert len(work) == len(plan)
+    # Each section adds at least its own latent frames, and never more than all windows of its decode.
+    for latents, section in zip(work, plan, strict=True):
+        assert plan.window <= latents <= sum(window_sizes(section.decode_latents, OWN_CHUNK).values())
 
 
 def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(
@@ -98,9 +127,9 @@ def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(
 ) -> None:
     engine = StagedEngine()
     service = JobService(tmp_path / "outputs", engine)
-    book, work = PaceBook(service), Work(2, 4, 1000)
+    book = PaceBook(service)
     picture = str(write_picture(tmp_path / "picture.png"))
-    assert book.estimate("demo", work) is None
+    assert book.pace("demo") is None
     service.start()
     try:
         engine.go(1000)
@@ -110,12 +139,12 @@ def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(
         reads: list[str] = []
         read = EventReader.read
         monkeypatch.setattr(EventReader, "read", lambda self: (reads.append(str(self.path)), read(self))[1])
-        first = book.estimate("demo", work)
+        first = book.pace("demo")
         assert first is not None
         assert (first.jobs, len(set(reads))) == (2, 2)
-        assert book.estimate("framepack-i2v", work) is None
+        assert book.pace("framepack-i2v") is None
         before = len(reads)
-        assert book.estimate("demo", Work(2, 8, 1000)) is not None
+        assert book.pace("demo") == first
         assert len(reads) == before
     finally:
         service.stop()

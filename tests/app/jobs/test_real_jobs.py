@@ -11,7 +11,7 @@ from pathlib import Path
 import av
 import pytest
 
-from app.jobs.engine_client import EngineProcess
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from diffusers_helper.events import (
     Cancelled,

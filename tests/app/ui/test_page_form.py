@@ -254,7 +254,7 @@ def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> No
 
 def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: Any, stand: Stand) -> None:
     ready(page)
-    page.get_by_text("There is no time estimate before the first video on this machine.").wait_for()
+    page.get_by_text("The first video will tell how long it takes.").wait_for()
     page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
     job = status(page, state="running").get_attribute("data-job")
     size(page, "128 × 128 of 256 × 256")
@@ -306,7 +306,7 @@ def test_everything_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None
     )
     assert unnamed == []
     reached = set[str]()
-    page.locator(".lt-cards button").first.focus()
+    page.locator("#set-image button").first.focus()
     for _ in range(60):
         reached.add(page.evaluate("document.activeElement.closest('[id]')?.id || ''"))
         page.keyboard.press("Tab")

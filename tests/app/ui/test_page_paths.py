@@ -58,7 +58,8 @@ def spellings(folder: Path) -> set[bytes]:
 
 
 def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo: Path) -> None:
-    start(page, photo, seconds=2.4)
+    page.locator("[data-example]").first.click()
+    page.wait_for_selector('#set-image label[data-hint*="256 × 256"]')
     stand.engine.go(FIRST)
     status(page, state="running", frames=33)
     stand.engine.go(FURTHER + 1)
@@ -73,9 +74,8 @@ def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo
     stand.engine.go(FIRST + FURTHER)
     status(page, state="failed")
     seen += page.content()
-    page.locator("[data-example]").first.click()
+    start(page, None)
     status(page, state="running")
-    page.wait_for_selector('#set-image label[data-hint*="256 × 256"]')
     page.reload()
     status(page, state="running")
     page.wait_for_selector('#set-image label[data-hint*=" of "]')

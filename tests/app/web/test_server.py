@@ -10,7 +10,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gradio as gr
 import pytest
+from gradio.queueing import Queue
 from gradio_client import Client, handle_file
 
 from app.jobs.service import JobService
@@ -171,3 +173,11 @@ def test_a_shared_page_answers_to_its_public_name_and_brings_its_own_scripts(
         assert ask(local, headers={"Host": "xyz.share.example"}).status == 421
     finally:
         close_page(page)
+
+
+def test_gradio_looks_for_calls_less_often_than_it_would(tmp_path: Path) -> None:
+    page, _ = open_page(JobService(tmp_path / "outputs"), tmp_path / "outputs", port=free_port())
+    close_page(page)
+    ours, theirs = vars(page._queue), vars(Queue(False, 1, 1, None, gr.Blocks()))
+    for pause in ("sleep_when_free", "progress_update_sleep_when_free"):
+        assert ours[pause] >= 20 * theirs[pause]

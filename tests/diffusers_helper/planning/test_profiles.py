@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.engine_client import EngineProcess
+from app.jobs.making.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
 from diffusers_helper.planning.profiles import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,23 @@ import torch
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
-from diffusers_helper.job_memory import JobMemory
+from diffusers_helper.job_memory import JobMemory, MemoryPlans
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.memory.shortage import (
+    LONGTAKE,
     OutOfDeviceMemory,
     advice,
     is_out_of_memory,
     read_shortage,
 )
 from diffusers_helper.models.loaders import Models
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage, Weights
+from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.planning.job import plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels, Level
@@ -49,6 +53,9 @@ CUDA = "CUDA " + NUMBERS.format(
 )
 PIECES = "HIP " + NUMBERS.format(
     tried="1.50 GiB", capacity="23.98 GiB", free="200.00 MiB", allocated="16.00 GiB", idle="5.00 GiB"
+)
+DRIVER = "HIP " + NUMBERS.format(
+    tried="2.00 GiB", capacity="23.98 GiB", free="6.00 GiB", allocated="17.80 GiB", idle="100.00 MiB"
 )
 HSA = "HSA exception: MemoryRegion::BlockAllocator::alloc failed."
 TEXTS = [
@@ -90,8 +97,8 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
     [
         (CUDA, "shortage", "smaller `resolution`"),
         (PIECES, "fragmentation", "Restart Longtake"),
-        (HIP, "driver", "GTT"),
-        (HSA, "driver", "GTT"),
+        (HIP, "driver", "19 or 20"),
+        (HSA, "unknown", "19 or 20"),
         ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
     ],
 )
@@ -100,8 +107,45 @@ def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -
     assert shortage.kind == kind
     steps = advice(shortage)
     assert first in steps[0]
-    assert any("PyTorch and ROCm" in step for step in steps)
-    assert len(steps) == len(set(steps)) >= 7
+    assert "PyTorch and ROCm" in steps[-1]
+    assert len(steps) >= 7
+    for about in ("other programs that use", "Restart", "`resolution`", "`preserved_gb`", "allocator"):
+        assert sum(about in step for step in steps) <= 1
+    is_apus = "GTT" in advice(shortage, is_apu=True)[0]
+    assert is_apus == (kind in ("driver", "unknown"))
+    assert not any("GTT" in step for step in steps)
+
+
+FIVE = ("Close other programs", "Restart", "smaller model", "holds the same model", "PyTorch and ROCm")
+SEVEN = (
+    "Restart", "Close other programs", "8-bit", "unloaded before", "holds the same model", "`resolution`",
+    "PyTorch and ROCm",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "tail"), [(CUDA, FIVE), (HSA, FIVE), (PIECES, SEVEN), (DRIVER, SEVEN)])
+def test_the_guide_ends_with_the_steps_that_people_know_in_their_order(
+    text: str, tail: tuple[str, ...]
+) -> None:
+    steps = advice(read_shortage(text))
+    places = [next(n for n, step in enumerate(steps) if words in step) for words in tail]
+    assert places == sorted(places)
+
+
+def test_a_surface_brings_its_own_remedies() -> None:
+    node = {step: f"In the node: {step}." for step in LONGTAKE}
+    error = OutOfDeviceMemory(read_shortage(HIP), remedies=node)
+    assert len(error.steps) == 9
+    assert error.steps[1] == "In the node: close: 17.8 GB are held outside of Longtake."
+    assert all(step.startswith("In the node: ") for step in error.steps)
+
+
+@pytest.mark.parametrize(
+    ("plans", "words"),
+    [(0, "there is no smaller plan to try"), (1, "a smaller plan did not"), (3, "smaller plans did not")],
+)
+def test_the_guide_claims_no_plan_that_was_not_tried(plans: int, words: str) -> None:
+    assert f"ran out, and {words}" in OutOfDeviceMemory(read_shortage(HSA), smaller_plans=plans).message
 
 
 def test_the_numbers_are_read() -> None:
@@ -290,6 +334,53 @@ def test_a_retry_begins_when_what_failed_is_gone(
     assert alive == [0]
 
 
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        ("decode", ["tiles of 64 pixels instead of 256", "0 GB of weights"]),
+        ("sample", ["GB of weights stay on the device instead of"]),
+    ],
+)
+def test_after_deaths_the_smallest_plan_comes_at_once(stage: str, changes: list[str]) -> None:
+    steps = ladder()
+    for change in changes:
+        said = steps.step_to_end(stage)
+        assert said is not None
+        assert change in said
+    assert steps.step_to_end(stage) is None
+    assert steps.retries == len(changes)
+
+
+def test_a_note_of_deaths_is_heeded_told_once_and_learned(
+    deep_models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    local = Local(folder=tmp_path / "cache")
+    folder = JobFolder(tmp_path / "job")
+    folder.path.mkdir()
+    DeathNote("decode", HSA).write(folder.shortage)
+    for warnings in (1, 0):
+        _, events = make(
+            tiny_request(small_scene), deep_models, folder.path, resume_from=folder.path, local=local
+        )
+        said = [event.message for event in events if isinstance(event, Warned)]
+        assert (
+            sum("the driver ended the engine; the VAE works in tiles of 64" in text for text in said)
+            == warnings
+        )
+        assert isinstance(events[-1], Finished)
+        assert events[-1].vae_tile_px == 64
+        for name in ("segments", "sections"):
+            shutil.rmtree(folder.path / name)
+    _, events = make(tiny_request(small_scene), deep_models, tmp_path / "next", local=local)
+    assert isinstance(events[-1], Finished)
+    assert events[-1].vae_tile_px == 64
+    plans = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, local)
+    assert plans.step_to_end("decode") is not None  # takes the room of the weights
+    DeathNote("decode", HSA).write(folder.shortage)
+    with pytest.raises(OutOfDeviceMemory, match="there is no smaller plan to try"):
+        make(tiny_request(small_scene), deep_models, tmp_path / "other", resume_from=folder.path, local=local)
+
+
 def test_after_three_steps_the_person_is_told_what_to_do(
     deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
@@ -311,5 +402,5 @@ def test_a_runner_passes_the_advice_on(
     assert isinstance(failed, Failed)
     assert failed.code == "out_of_memory"
     assert "BlockAllocator::alloc failed" in failed.message
-    assert failed.remedy.startswith("1. Look at what limits the driver")
+    assert failed.remedy.startswith("1. Raise `preserved_gb`")
     assert failed.remedy.count("\n") >= 6

@@ -16,7 +16,8 @@ from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.guest import Guest
-from diffusers_helper.vae.plan import OWN_CHUNK, Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.windows import OWN_CHUNK
 from tests.support.making import seconds_for
 
 

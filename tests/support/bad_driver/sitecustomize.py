@@ -3,8 +3,10 @@
 BAD_DRIVER_FAULT is `raise`, `abort`, `sleep` or `kill` (the first time only). The convolution is the VAE
 decoder's first one for the longest stretch of frames, called through `torch.nn.functional.conv3d`. With
 `texts`, all of the decoder's convolutions with kernels of 3 x 3 x 3 raise; each shape raises another of the
-texts in BAD_DRIVER_TEXTS, which is JSON. Each failing call adds a byte to the file that BAD_DRIVER_CALLS
-names. Without BAD_DRIVER_FAULT nothing fails.
+texts in BAD_DRIVER_TEXTS, which is JSON. With `large`, such convolutions abort, in the encoder too, if their
+input is at least BAD_DRIVER_SIDE pixels high or wide, after they have written BAD_DRIVER_SAYS to standard
+error; with `shape`, those whose input is as BAD_DRIVER_SHAPE says (`1x3x5x6x8`) abort. Each failing call adds
+a byte to the file that BAD_DRIVER_CALLS names. Without BAD_DRIVER_FAULT nothing fails.
 
 BAD_DRIVER_FRAMES names a folder that receives the final frames of each section, before they are encoded, as
 `0001.npy` and so on.
@@ -41,7 +43,15 @@ def _break_convolutions(module: Any) -> None:
         kernel = tuple(weight.shape[1:])
         # The encoder begins with a convolution of 3 x 3 x 3.
         decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))
-        if fault != "texts":
+        if fault == "shape":
+            if "x".join(map(str, x.shape)) == os.environ["BAD_DRIVER_SHAPE"]:
+                _fail("abort")
+        elif fault == "large":
+            if kernel[1:] == (3, 3, 3) and max(x.shape[3:]) >= int(os.environ["BAD_DRIVER_SIDE"]):
+                sys.stderr.write(os.environ.get("BAD_DRIVER_SAYS", ""))
+                sys.stderr.flush()
+                _fail("abort")
+        elif fault != "texts":
             if kernel == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
                 _fail(fault)
         elif decoding and kernel[1:] == (3, 3, 3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -13,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs import recovery
-from app.jobs.event_log import append_event
 from app.jobs.job import TRANSITIONS, Job, JobState
-from app.jobs.recovery import TAKEN_OVER
 from app.jobs.service import JobService
-from app.jobs.state_log import StateLog
+from app.jobs.storage import recovery
+from app.jobs.storage.event_log import append_event
+from app.jobs.storage.recovery import TAKEN_OVER
+from app.jobs.storage.state_log import StateLog
 from diffusers_helper.events import (
     Cancelled,
     Failed,
@@ -37,7 +38,7 @@ HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
 @pytest.fixture
 def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    monkeypatch.setattr("app.jobs.worker._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
     studio = Studio(tmp_path)
     yield studio
     studio.service.stop()
@@ -94,7 +95,7 @@ def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, 
 def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
     studio.service.start()
     first, second = studio.submit("steps=2 at=1 fault=wait"), studio.submit("steps=1")
     studio.until(first, StepDone)
@@ -131,7 +132,7 @@ def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
 
     def die() -> None:
         append_event(folder.events, step)
-        store.enter(interrupted, "running", owner="a process that died")
+        store.enter(interrupted, "running")
         store.recover(adopt=False)
 
     store.recover(adopt=True)
@@ -231,7 +232,8 @@ def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(st
 def test_what_a_person_has_ended_stays_ended_if_the_server_dies_before(studio: Studio) -> None:
     process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
     studio.until(studio.service.job(job_id), SectionFinished)
-    studio.service._store.mark_ending(job_id)  # the server does the same when it is asked
+    process.send_signal(signal.SIGSTOP)  # it cannot fulfil the wish any more
+    assert studio.service.cancel(job_id)
     kill(process)
     studio.service.start()
     assert isinstance(studio.events(studio.service.job(job_id))[-1], Cancelled)
@@ -290,14 +292,18 @@ def test_a_job_that_fails_again_keeps_the_longer_video(studio: Studio) -> None:
 SUBMITTING = """
 import sys, time
 from pathlib import Path
-from app.jobs import store
+from app.jobs.storage import new_job, store
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, place = sys.argv[1:]
-def die(*_, **__):
+module = store if place == "put" else new_job
+whole = getattr(module, place)
+def die(*given, **named):
+    if place == "sync_folder" and given != (Path(outputs),):
+        return whole(*given, **named)
     print("there", flush=True)
     time.sleep(600)
-setattr(store, place, die)
+setattr(module, place, die)
 JobService(Path(outputs)).submit(
     GenerationRequest(image=picture, prompt="steps=1", model=model), allow_folder=True)
 """

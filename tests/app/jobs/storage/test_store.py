@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.jobs.event_log import EventReader, append_event
-from app.jobs.recovery import TAKEN_OVER
 from app.jobs.service import JobService
+from app.jobs.storage.event_log import EventReader, append_event
+from app.jobs.storage.recovery import TAKEN_OVER
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
@@ -83,9 +83,10 @@ def test_a_program_that_dies_later_is_noticed_too(
     adopt: bool, studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect a server to continue the job, and a program with a job of its own to leave it interrupted."""
-    monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
-    studio.service.start(adopt=adopt)
+    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
     process, (running,) = run_program(studio, "fault=hang times=1")
+    studio.service.start(adopt=adopt)
+    assert studio.service.is_follower == adopt
     studio.until(studio.service.job(running), Warned)
     kill(process)
     if adopt:
@@ -93,19 +94,6 @@ def test_a_program_that_dies_later_is_noticed_too(
         return
     wait_until(lambda: studio.service.job(running).state == "interrupted")
     assert studio.service.job(running).message
-
-
-def test_jobs_of_a_living_program_are_left_alone(studio: Studio) -> None:
-    process, (running, queued) = run_program(studio, "fault=wait", "steps=1")
-    try:
-        studio.until(studio.service.job(running), Warned)
-        studio.service.start()
-        assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-        assert [studio.service.job(job).state for job in (running, queued)] == ["running", "queued"]
-        assert studio.service.cancel(queued)
-        assert not studio.service.cancel(running)
-    finally:
-        kill(process)
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])

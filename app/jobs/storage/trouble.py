@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
 
@@ -30,3 +32,9 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
         remedy,
         setting="outputs",
     )
+
+
+def is_of_one_job(error: BaseException, outputs: Path) -> bool:
+    """Return whether an error is that of one job's own files, so that the folder can still be written."""
+    own = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
+    return isinstance(error, OSError) and error.errno in own and os.access(outputs, os.W_OK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import threading
 import time
@@ -11,34 +12,45 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from app.jobs.engine_client import Engine, EngineDied
 from app.jobs.job import Job
-from app.jobs.patience import Patience
-from app.jobs.recovery import INTERRUPTED, salvage
-from app.jobs.state_log import change_by
-from app.jobs.store import JobStore
-from app.jobs.supervisor import Supervisor
-from app.jobs.trouble import TROUBLE, facts_of
-from diffusers_helper.events import Cancelled, Event, Failed, Warned
+from app.jobs.making.engine_client import Engine, EngineDied
+from app.jobs.making.patience import Patience
+from app.jobs.making.supervisor import Supervisor
+from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage
+from app.jobs.storage.retention import Retention, tidy
+from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.storage.store import JobStore
+from app.jobs.storage.trouble import TROUBLE, facts_of, is_of_one_job
+from app.jobs.storage.wishes import Wish, wishes_of
+from app.machine import this_profile
+from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import engine_died_event, failed_event
+from diffusers_helper.memory.shortage import OutOfDeviceMemory, read_shortage
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.planning.death_note import DeathNote
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # the rest of a stop's time that is kept for killing the engine
 _BEAT_SECONDS = 0.2  # the pause between two checks whether something has ended
 # The pauses between two attempts while passing trouble, such as a full disk, holds up a job.
 _RETRY_SECONDS, _LONGEST_PAUSE = 2.0, 30.0
-_LOOK_SECONDS = 10.0
+_LOOK_SECONDS = 1.0  # the pause between two looks for the jobs and the end of other processes
+_TIDY_SECONDS = 3600.0
 _KFD = Path("/dev/kfd")  # exists with the kernel's driver for AMD GPUs
 
 
 class Worker:
-    """The maker of the jobs in the store's queue.
+    """The maker of the jobs in the store's queue, while no other process is that.
 
     Args:
         on_change: Called after each event, from the worker's thread.
-        adopts: Whether jobs of programs that are gone are made here, too.
+        retention: The limits of what is kept.
+        adopts: Whether all jobs are made here, and not only those of this process.
+
+    Attributes:
+        is_follower: Whether another process makes the jobs.
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class Worker:
         patience: Patience,
         on_change: Callable[[], None],
         *,
+        retention: Retention,
         adopts: bool,
     ) -> None:
         self._store, self._engine, self._on_change, self._adopts = store, engine, on_change, adopts
@@ -56,11 +69,21 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._running: str | None = None
-        self._cancelled: set[str] = set()
+        self._wish: Wish | None = None  # what the running job has been asked for
+        self._retention, self._tidied = retention, -_TIDY_SECONDS
+        self.is_follower = False
         self._thread: threading.Thread | None = None
 
     def start(self, *, warm: bool) -> None:
-        """Begin to work; `warm` starts the engine now instead of with the first job."""
+        """Begin to work.
+
+        Args:
+            warm: Whether to start the engine as soon as this process makes the jobs.
+
+        Raises:
+            OSError, sqlite3.Error: If the folder cannot be written.
+        """
+        self._take_lead()
         self._thread = threading.Thread(target=self._work, args=(warm,), name="jobs", daemon=True)
         self._thread.start()
 
@@ -68,19 +91,21 @@ class Worker:
         """Make the thread look for a new job."""
         self._wake.set()
 
-    def cancel(self, job_id: str) -> bool:
-        """Ask a job to end within a step; return False if it is not the running one."""
+    def ask(self, job_id: str, wish: Wish) -> bool:
+        """Ask a job to end, or to pause, within a step; return False if it is not the running one."""
         with self._lock:
             if job_id != self._running:
                 return False
-            self._cancelled.add(job_id)
+            if self._wish in (wish, "cancel"):
+                return True
+            self._wish = wish
         self._engine.cancel(job_id)
         return True
 
     def is_ending(self, job_id: str) -> bool:
         """Return whether the running job has been asked to end."""
         with self._lock:
-            return job_id in self._cancelled
+            return job_id == self._running and self._wish == "cancel"
 
     def stop(self, timeout: float) -> None:
         """Interrupt the running job, and leave no process behind.
@@ -93,7 +118,7 @@ class Worker:
         if self._thread is None:
             return
         with self._lock:
-            ends = self._running is not None and self._running in self._cancelled
+            ends = self._running is not None and self._wish is not None
         if ends:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
@@ -104,16 +129,17 @@ class Worker:
     def _work(self, warm: bool) -> None:
         # Ctrl-C is for the main thread. An engine that starts with it blocked is not hit while it starts.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if warm:
-            try:
-                self._engine.start()
-            except OSError:
-                _log.exception("the engine did not start; the first job tries again")
         trouble = ""
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                job = self._claim()
+                leads = self._take_lead()
+                if warm and leads:
+                    warm = False
+                    self._warm_up()
+                job = self._claim() if leads else None
+                if job is None:
+                    self._look_around(leads=leads)
             except TROUBLE as error:
                 if trouble != (trouble := facts_of(error)["message"]):
                     _log.warning("No job can be taken from the queue, which is tried again. %s", trouble)
@@ -122,22 +148,46 @@ class Worker:
             trouble = ""
             if job is not None:
                 self._run(job)
-            elif not self._wake.wait(_LOOK_SECONDS):
-                self._look_around()
+            else:
+                self._wake.wait(_LOOK_SECONDS)
         self._engine.close()
 
-    def _look_around(self) -> None:
-        """Recover the jobs of programs that have died since, so that nobody waits for them in vain."""
+    def _warm_up(self) -> None:
         try:
+            self._engine.start()
+        except OSError:
+            _log.exception("the engine did not start; the first job tries again")
+
+    def _take_lead(self) -> bool:
+        """Return whether this process makes the jobs, which it does from now on if no other one does."""
+        wants = self._adopts or self._store.has_own()
+        if not wants:
+            self._store.give_up_lead()
+        leads = wants and self._store.lead(adopt=self._adopts)
+        if self.is_follower and leads:
+            _log.info("The process that made the jobs has ended; this one makes them now.")
+        if self.is_follower != (wants and not leads):
+            self.is_follower = wants and not leads
+            self._on_change()
+        return leads
+
+    def _look_around(self, *, leads: bool) -> None:
+        """Recover the jobs of processes that have died since, so that nobody waits for them in vain."""
+        if self._store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
             self._store.recover(adopt=self._adopts)
-        except TROUBLE as error:
-            _log.warning("The jobs of other programs cannot be looked at. %s", facts_of(error)["message"])
-        self._on_change()
+            self._on_change()
+        if leads and not self._adopts:
+            self._store.give_up_lead()
+        elif leads and time.monotonic() - self._tidied >= _TIDY_SECONDS:
+            self._tidied = time.monotonic()
+            if removed := tidy(self._store, self._retention):
+                _log.info("Removed as too old or too many: %s", ", ".join(removed))
+                self._on_change()
 
     def _claim(self) -> Job | None:
         with self._lock:
-            job = None if self._stopping.is_set() else self._store.claim()
-            self._running = None if job is None else job.id
+            job = None if self._stopping.is_set() else self._store.claim(adopt=self._adopts)
+            self._running, self._wish = (None if job is None else job.id), None
             return job
 
     def _run(self, job: Job) -> None:
@@ -150,8 +200,7 @@ class Worker:
         finally:
             self._store.let_go(job.id)
             with self._lock:
-                self._running = None
-                self._cancelled.discard(job.id)
+                self._running = self._wish = None
             self._on_change()
 
     def _make(self, job: Job) -> None:
@@ -163,15 +212,27 @@ class Worker:
                 pause = min(2 * pause, _LONGEST_PAUSE)
         except EngineDied as death:
             if not self._should_end(job):
-                end = engine_died_event(
-                    death.exit_code, job.id, 0.0, *self._salvage(job),
-                    attempts=death.attempts, lessons=death.lessons,
-                )  # fmt: skip
-                self._finish(job, end)
+                self._finish(job, self._explained(job, death))
                 return
             self._break_off(job)
         except _AskedToEnd:
             self._break_off(job)
+
+    def _explained(self, job: Job, death: EngineDied) -> Failed:
+        """Return the end of a job whose engines have died too often."""
+        end = engine_died_event(
+            death.exit_code, job.id, 0.0, *self._salvage(job),
+            attempts=death.attempts, lessons=death.lessons, errors=death.errors,
+        )  # fmt: skip
+        if not death.shortage:
+            return end
+        note = DeathNote.read(JobFolder(job.folder).shortage)
+        error = OutOfDeviceMemory(
+            read_shortage(death.shortage),
+            smaller_plans=1 if note and note.change else 0,
+            is_apu=this_profile(os.environ).machine.is_apu,
+        )
+        return replace(end, message=error.message, remedy=error.remedy, code=error.code)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
         """Run the engine once, and return why the job has to wait; None if it has ended.
@@ -191,7 +252,17 @@ class Worker:
             else:
                 self._write(job, partial(self._store.record, _timed(job, event)))
                 self._on_change()
+                self._heed(job, event)
         return None
+
+    def _heed(self, job: Job, event: Event | None = None) -> None:
+        """Take up what any process wants of the job, as the files in its folder say it."""
+        wishes = wishes_of(JobFolder(job.folder))
+        ends_here = isinstance(event, SectionFinished) and event.section < event.sections
+        if "cancel" in wishes or ("stop_after_section" in wishes and ends_here):
+            self.ask(job.id, "cancel")
+        elif "pause" in wishes:
+            self.ask(job.id, "pause")
 
     def _trouble_of(self, job: Job, failed: Failed) -> dict[str, str] | None:
         """Return why a job has to wait if the engine lost its folder; None after any other failure."""
@@ -208,25 +279,31 @@ class Worker:
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Let a job wait, at least until its folder can be written."""
         self._hold(job, trouble)
-        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble))
+        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble), waits=True)
         said = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
-        self._write(job, partial(self._store.record, _timed(job, said)))
+        self._write(job, partial(self._store.record, _timed(job, said)), waits=True)
         self._on_change()
         if self._should_end(job, seconds):
             raise _AskedToEnd
         self._write(job, partial(self._store.enter, job.id, "running", message="", remedy=""))
 
-    def _write(self, job: Job, write: Callable[[], None]) -> None:
+    def _write(self, job: Job, write: Callable[[], object], *, waits: bool = False) -> None:
         """Write something of a job; the job waits until an attempt succeeds.
+
+        Args:
+            waits: Whether the job waits after that, too.
 
         Raises:
             _AskedToEnd: If the job should end before that.
+            OSError: If only this job's own files cannot be written, so that waiting would not help.
         """
         began, trouble = time.monotonic(), None
         while True:
             try:
                 write()
             except TROUBLE as error:
+                if is_of_one_job(error, self._store.outputs):
+                    raise
                 trouble = facts_of(error)
                 self._hold(job, trouble)
                 if self._should_end(job, _RETRY_SECONDS):
@@ -235,8 +312,17 @@ class Worker:
                 break
         self._store.unhold(job.id)
         if trouble is not None:
+            if not waits:
+                self._write(job, partial(self._wait_no_more, job))
             waited = f"{trouble['message']} The job waited for {time.monotonic() - began:.0f} seconds."
             self._write(job, partial(self._store.note, job.id, _since(job), waited))
+
+    def _wait_no_more(self, job: Job) -> None:
+        if (
+            not self._store.is_removed(job.id)
+            and StateLog(JobFolder(job.folder)).read()["state"] == "waiting"
+        ):
+            self._store.enter(job.id, "running", message="", remedy="")
 
     def _hold(self, job: Job, trouble: dict[str, str]) -> None:
         if self._store.hold(job.id, "waiting", **trouble):
@@ -244,17 +330,30 @@ class Worker:
         self._on_change()
 
     def _finish(self, job: Job, end: Event) -> None:
-        """Write a job's end; if that fails, the job is over at least within this program."""
+        """Write a job's end, or its pause; if that fails, it holds at least within this program."""
         end = _timed(job, end)
+        state, facts = change_by(end, job.folder) or ("failed", {})
+        write = partial(self._store.record, end)
+        if pauses := isinstance(end, Cancelled) and self._wish == "pause":
+            self._engine.close()  # gives the device's memory back
+            state, facts = "paused", facts | PAUSED | {"ended": None}
+            write = partial(self._pause, job, facts)
         try:
-            self._write(job, partial(self._store.record, end))
-        except _AskedToEnd:
-            state, facts = change_by(end, job.folder) or ("failed", {})
+            self._write(job, write)
+        except (_AskedToEnd, OSError):
             self._store.hold(job.id, state, **facts)
+        if pauses:
+            _log.info("Job %s is paused.", job.id)
+
+    def _pause(self, job: Job, facts: dict[str, Any]) -> None:
+        is_withdrawn = "pause" not in wishes_of(JobFolder(job.folder))
+        self._store.enter(job.id, "paused", **facts)
+        if is_withdrawn:
+            self._store.enter(job.id, "queued", reason="The pause was withdrawn.", message="", remedy="")
 
     def _break_off(self, job: Job) -> None:
-        """End a job that a person cancelled, or mark it as interrupted if the program ends."""
-        if self.is_ending(job.id):
+        """End or pause a job as a person asked, or mark it as interrupted if the program ends."""
+        if self._wish is not None:
             video, frames = self._salvage(job)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
             return
@@ -272,15 +371,16 @@ class Worker:
             return None, 0
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Return whether, within `wait` seconds, the job is cancelled or the program ends."""
+        """Return whether, within `wait` seconds, the job is cancelled or paused, or the program ends."""
         deadline = time.monotonic() + wait
-        while not self.is_ending(job.id):
+        while self._wish is None:
+            self._heed(job)
             left = deadline - time.monotonic()
             if self._stopping.wait(max(0.0, min(left, _BEAT_SECONDS))):
                 return True
             if left <= 0:
-                return False
-        return True
+                break
+        return self._wish is not None
 
 
 class _AskedToEnd(Exception):

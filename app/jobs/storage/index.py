@@ -8,12 +8,12 @@ import logging
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
-from app.jobs.state_log import StateLog
+from app.jobs.storage.state_log import StateLog
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -22,20 +22,22 @@ _log = logging.getLogger(__name__)
 # The wait is short, since whoever waits for the index holds up the page. Necessary writes are repeated.
 _BUSY_SECONDS = 2.0
 # An index of another version is rebuilt.
-_VERSION = 2
+_VERSION = 3
 _COLUMNS = (
-    "id", "state", "owner", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
-    "request", "size",
+    "id", "state", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
+    "favourite", "request", "size", "model", "seconds", "words",
 )  # fmt: skip
 _SCHEMA = f"""
 DROP TABLE IF EXISTS jobs;
 CREATE TABLE jobs (
-    id TEXT PRIMARY KEY, state TEXT NOT NULL, owner TEXT NOT NULL, place REAL NOT NULL,
-    created REAL NOT NULL, started REAL, ended REAL, video TEXT, frames INTEGER NOT NULL,
-    message TEXT NOT NULL, remedy TEXT NOT NULL, request TEXT NOT NULL, size INTEGER NOT NULL
+    id TEXT PRIMARY KEY, state TEXT NOT NULL, place REAL NOT NULL, created REAL NOT NULL, started REAL,
+    ended REAL, video TEXT, frames INTEGER NOT NULL, message TEXT NOT NULL, remedy TEXT NOT NULL,
+    favourite INTEGER NOT NULL, request TEXT NOT NULL, size INTEGER NOT NULL, model TEXT NOT NULL,
+    seconds REAL NOT NULL, words TEXT NOT NULL
 );
 CREATE INDEX jobs_by_state ON jobs (state, place);
 CREATE INDEX jobs_by_place ON jobs (place);
+CREATE INDEX jobs_by_time ON jobs (created, id);
 PRAGMA user_version = {_VERSION};
 """
 
@@ -66,19 +68,20 @@ def _open(path: Path) -> sqlite3.Connection:
         on_failure.callback(database.close)
         database.row_factory = sqlite3.Row
         database.execute("PRAGMA journal_mode = WAL")
-        # A power cut may take the last changes from the index; the folders keep them.
+        # A power cut may take the last changes from the index. The folders keep them, since their logs are
+        # synced before anyone is told, and the next start compares the two.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("BEGIN IMMEDIATE")
         if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             for statement in _SCHEMA.split(";"):
                 database.execute(statement)
-        _agree(database, path.parent.parent)
+        agree(database, path.parent.parent)
         database.execute("COMMIT")
         on_failure.pop_all()
     return database
 
 
-def _agree(database: sqlite3.Connection, outputs: Path) -> None:
+def agree(database: sqlite3.Connection, outputs: Path) -> None:
     """Read the folders that have changed since the index was written, and forget those that are gone."""
     known = {row["id"]: row["size"] for row in database.execute("SELECT id, size FROM jobs")}
     there = {folder.job: folder for folder in job_folders(outputs)}
@@ -109,10 +112,11 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
     Raises:
         OSError, ValueError: If the folder cannot be read.
     """
-    request = folder.request.read_text(encoding="utf-8")
+    text = folder.request.read_text(encoding="utf-8")
     size = _size(folder)
-    row = {**StateLog(folder).read(), "id": folder.job, "request": request, "size": size}
-    job_from_row(folder.path.parent, row)  # raises for a request of another version
+    row = {**StateLog(folder).read(), "id": folder.job, "request": text, "size": size}
+    request = job_from_row(folder.path.parent, row).request  # raises for a request of another version
+    row |= {"model": request.model, "seconds": request.seconds, "words": words_of(request)}
     marks = ", ".join("?" * len(_COLUMNS))
     database.execute(
         f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})",
@@ -121,25 +125,35 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
     return row
 
 
+def words_of(request: GenerationRequest) -> str:
+    """Return the text in which a search looks, without regard to capitals in any script."""
+    return f"{request.prompt}\n{request.negative}\n{request.seed}".casefold()
+
+
 def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
     """Return a row as a job. The paths follow the folder, so that an outputs folder can be moved."""
     folder = JobFolder(outputs / row["id"])
-    request = GenerationRequest.from_dict(json.loads(row["request"]))
     return Job(
         id=row["id"],
         state=row["state"],
-        request=replace(request, image=str(folder.input)),
+        request=_request(row["request"], str(folder.input)),
         folder=folder.path,
         created=row["created"],
         place=row["place"],
-        owner=row["owner"],
         started=row["started"],
         ended=row["ended"],
         video=None if row["video"] is None else folder.path / row["video"],
         frames=row["frames"],
         message=row["message"],
         remedy=row["remedy"],
+        favourite=bool(row["favourite"]),
     )
+
+
+@lru_cache(maxsize=8192)
+def _request(text: str, image: str) -> GenerationRequest:
+    """Return a request from its JSON. It is cached, since a page reads a long queue again and again."""
+    return GenerationRequest.from_dict({**json.loads(text), "image": image})
 
 
 def final_event(job: Job) -> Event:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.jobs.event_log import EventReader, cut_torn_line
 from app.jobs.job import TRANSITIONS, JobState
+from app.jobs.storage.event_log import EventReader, cut_torn_line
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
 from diffusers_helper.files import sync_folder
 from diffusers_helper.output.job_folder import JobFolder
 
 # The facts of a job besides its request, with their values before the first line.
 _FIRST: dict[str, Any] = {
-    "state": "queued", "place": 0.0, "owner": "", "created": 0.0, "started": None, "ended": None,
-    "video": None, "frames": 0, "message": "", "remedy": "", "ending": False, "deaths": 0, "death": "",
+    "state": "queued", "place": 0.0, "created": 0.0, "started": None, "ended": None, "video": None,
+    "frames": 0, "message": "", "remedy": "", "favourite": False, "edits": 0, "deaths": 0, "death": "",
 }  # fmt: skip
 FACTS = tuple(_FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of a job's state.
+
+    Attributes:
+        time: Seconds since the epoch; 0 if it was not recorded.
+        reason: Why it happened, in words.
+    """
+
+    state: JobState
+    time: float
+    reason: str
 
 
 class StateLog:
     """The facts of one job. A later line's facts replace those of the lines before it.
 
-    Each line is on the disk when `enter` returns. Only the process that owns the job writes to it,
-    or the one that takes the job over from an owner that is gone.
+    Each line is on the disk when it counts as written. The process that makes the job may always write, and
+    any other one with the index locked.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -39,23 +55,42 @@ class StateLog:
         Raises:
             OSError: If the folder cannot be read.
         """
-        data = self.path.read_bytes() if self.path.exists() else b""
-        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        lines = self._lines()
         if not lines:
             return _facts_of_old_folder(self._folder)
         facts = dict(_FIRST)
         for line in lines:
-            try:
-                facts |= {name: value for name, value in json.loads(line).items() if name in _FIRST}
-            except (ValueError, AttributeError):  # the line was damaged from outside; the other lines hold
-                continue
+            facts |= {name: value for name, value in line.items() if name in _FIRST}
         return facts
 
-    def enter(self, state: JobState, **facts: Any) -> dict[str, Any]:
+    def transitions(self) -> list[Transition]:
+        """Return the changes of the state, oldest first.
+
+        Raises:
+            OSError: If the folder cannot be read.
+        """
+        found: list[Transition] = []
+        for line in self._lines():
+            if "state" in line and (not found or line["state"] != found[-1].state):
+                reason = line.get("reason") or line.get("message") or ""
+                found.append(Transition(line["state"], line.get("time", 0.0), reason))
+        return found
+
+    def _lines(self) -> list[dict[str, Any]]:
+        data = self.path.read_bytes() if self.path.exists() else b""
+        found: list[dict[str, Any]] = []
+        for line in data[: data.rfind(b"\n") + 1].splitlines():
+            with contextlib.suppress(ValueError):  # a line was damaged from outside; the other lines hold
+                read = json.loads(line)
+                found += [read] if isinstance(read, dict) else []
+        return found
+
+    def enter(self, state: JobState, *, reason: str = "", **facts: Any) -> dict[str, Any]:
         """Add a line and return the facts that hold now.
 
         Args:
             state: The job's state from now on, which may be the one it has.
+            reason: Why the state changes, if the fact `message` does not say it.
             facts: The other changes, by the names in `FACTS`.
 
         Raises:
@@ -68,16 +103,26 @@ class StateLog:
         after = {**before, "state": state, **facts}
         if after == before and self.path.exists():  # the line exists, as after an attempt that failed later
             return before
-        line = {"state": state, "time": round(time.time(), 3), **facts}
+        line = {"state": state, "time": round(time.time(), 3), **_said(reason), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size
         self._append({**before, **line} if is_new else line)
         if is_new:
             sync_folder(self.path.parent)
         return after
 
-    def start(self, **facts: Any) -> None:
+    def add(self, **facts: Any) -> None:
+        """Add facts that leave the state as it is, whoever may change that meanwhile.
+
+        Raises:
+            OSError: If the line cannot be written.
+        """
+        if not self.path.exists():
+            self.enter(self.read()["state"])
+        self._append({"time": round(time.time(), 3), **facts})
+
+    def start(self, reason: str, **facts: Any) -> None:
         """Write the first line of a job's log."""
-        self._append({"state": "queued", "time": round(time.time(), 3), **facts})
+        self._append({"state": "queued", "time": round(time.time(), 3), **_said(reason), **facts})
 
     def _append(self, line: dict[str, Any]) -> None:
         with self.path.open("a+b") as file:
@@ -85,6 +130,10 @@ class StateLog:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _said(reason: str) -> dict[str, str]:
+    return {"reason": reason} if reason else {}
 
 
 def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.jobs.job import JobState
-from app.jobs.store import JobStore
+from app.jobs.storage.store import JobStore
 from app.ui.live.watch import watch
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Failed, Finished, StepDone
@@ -31,7 +31,7 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
 def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.jobs.worker._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
     job = studio.submit(WAITS)
     studio.until(job, StepDone)
     refused: list[str] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.engine_client import EngineProcess
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, Warned
 from diffusers_helper.request import GenerationRequest

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.jobs.engine_client import Engine, EngineDied, Trial
 from app.jobs.job import Job
-from app.jobs.patience import Patience, has_kernels
+from app.jobs.making.engine_client import Engine, EngineDied, Trial
+from app.jobs.making.patience import Patience, has_kernels
 from diffusers_helper.events import (
     STAGES,
     Event,
@@ -28,7 +28,9 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
+from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.units import duration
 
 _log = logging.getLogger(__name__)
@@ -36,8 +38,11 @@ _log = logging.getLogger(__name__)
 # The allowed deaths that the engine caused itself since the last finished section, and the allowed deaths at
 # the same point by a kill from outside, which says nothing about the work.
 _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
-# The allowed deaths that exclude one way of computing one convolution for good.
-_MOST_CHARGED = 12
+# The allowed deaths that exclude a way of computing convolutions. After three of them the ways at fault are
+# avoided everywhere, so that more deaths need one more faulty way each.
+_MOST_CHARGED = 7
+# The characters of engines' last words that a message quotes, and that a job's folder keeps.
+_MOST_WORDS, _MOST_ERRORS = 200, 65_536
 _CANCEL_SECONDS = 30.0  # seconds for a cancelled engine to end by itself, unless a step takes longer
 _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
@@ -72,12 +77,14 @@ class Death:
     Attributes:
         from_outside: Whether it was a kill that says nothing about the work.
         trial: The convolution that was being computed in an untried way.
+        shortage: The driver's words, if it ended the engine for lack of the device's memory.
     """
 
     place: Place
     cause: str
     from_outside: bool
     trial: Trial | None = None
+    shortage: str = ""
 
 
 class Supervisor:
@@ -118,12 +125,16 @@ class Supervisor:
                 wait = _SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0
                 if asked_to_end(wait) or not self._engine.restarts:
                     raise
-                death = Death(run.place, run.cause_of(died), run.is_from_outside(died), died.trial)
+                death = run.death_of(died)
                 _log.warning("the engine %s %s", death.cause, death.place.words)
                 deaths = [*deaths, death] if not run.advanced else [death]
                 run.charge(deaths)
                 if _is_hopeless(deaths):
-                    raise EngineDied(died.exit_code, attempts=len(deaths), lessons=_lessons(deaths)) from died
+                    raise EngineDied(
+                        died.exit_code, attempts=len(deaths), lessons=_lessons(deaths),
+                        errors=died.errors, shortage=death.shortage,
+                    ) from died  # fmt: skip
+                run.save_memory(deaths)
                 yield run.warning(death)
             else:
                 return
@@ -236,22 +247,38 @@ class _Run:
                 return replace(event, added_in_front=event.frames - shown.frames if shown else 0)
         return event
 
-    def cause_of(self, died: EngineDied) -> str:
+    def death_of(self, died: EngineDied) -> Death:
+        """Return what is known about a death, and keep the engine's last words with the job."""
+        killed = died.exit_code == -signal.SIGKILL
+        if died.errors:
+            _keep(died.errors, JobFolder(self._job.folder).engine_errors)
         if self._hung:
-            return self._hung
-        if _memory_kills() > self._kills_before and died.exit_code == -signal.SIGKILL:
-            return "was ended by the system because the computer's memory was full"
-        return died.cause
-
-    def is_from_outside(self, died: EngineDied) -> bool:
-        """Return whether the kill came neither from us nor from the kernel's memory killer."""
-        memory = _memory_kills() > self._kills_before
-        return died.exit_code == -signal.SIGKILL and not self._hung and not memory
+            return Death(self.place, self._hung, False, died.trial)
+        if killed and _memory_kills() > self._kills_before:
+            cause = "was ended by the system because the computer's memory was full"
+            return Death(self.place, cause, False, died.trial)
+        trouble, words = last_trouble(died.errors) or (None, "")
+        if killed or trouble is None:
+            return Death(self.place, died.cause, killed, died.trial)
+        shortage = words if trouble == "device_memory" else ""
+        # What lacks memory is the job, not this way of computing the convolution.
+        trial = None if shortage else died.trial
+        return Death(
+            self.place, f"{died.cause} after the words “{words[:_MOST_WORDS]}”", False, trial, shortage
+        )
 
     def charge(self, deaths: list[Death]) -> None:
         """Let a convolution be computed in another way if it caused the last death."""
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
             self._deadly[trial] = f"the engine {deaths[-1].cause}"
+
+    def save_memory(self, deaths: list[Death]) -> None:
+        """Let the next engine use the smallest plan after a second death at one place for lack of memory."""
+        last = deaths[-1]
+        here = [death for death in deaths if death.place.stage == last.place.stage and death.shortage]
+        file = JobFolder(self._job.folder).shortage
+        if last.shortage and len(here) > 1 and not file.exists():
+            DeathNote(last.place.stage, last.shortage).write(file)
 
     def warning(self, death: Death) -> Warned:
         # The encodings made before the first section are kept too.
@@ -291,6 +318,15 @@ def _is_hopeless(deaths: list[Death]) -> bool:
 
 def _lessons(deaths: list[Death]) -> str:
     return "\n".join(f"Attempt {n}: it {d.cause} {d.place.words}." for n, d in enumerate(deaths, 1))
+
+
+def _keep(errors: str, file: Path) -> None:
+    """Add an engine's last words to the job's, of which the last ones are kept."""
+    try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        file.write_text(f"{before}{errors}\n"[-_MOST_ERRORS:], encoding="utf-8")
+    except OSError as error:
+        _log.warning("%s cannot be written (%s)", file, error.strerror)
 
 
 def _memory_kills() -> int:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
+from app.jobs.stdio import ErrorTail
 from app.machine import this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
@@ -27,7 +28,7 @@ _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
 # -P keeps Python from importing a folder named `app` where the program was started.
 _COMMAND = (sys.executable, "-P", "-m", "app.engine")
-_ROOT = str(Path(__file__).resolve().parents[2])
+_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,23 @@ class EngineDied(Exception):
         trial: The convolution that it was computing in an untried way.
         attempts: The number of engines that have died at the job.
         lessons: The lessons from their deaths, a line each.
+        errors: The last lines that it wrote to standard error.
+        shortage: The driver's words if the job has died for lack of memory; empty otherwise.
     """
 
     def __init__(
-        self, exit_code: int | None = None, trial: Trial | None = None, attempts: int = 1, lessons: str = ""
+        self,
+        exit_code: int | None = None,
+        trial: Trial | None = None,
+        attempts: int = 1,
+        lessons: str = "",
+        *,
+        errors: str = "",
+        shortage: str = "",
     ) -> None:
         super().__init__(f"exit code {exit_code}")
         self.exit_code, self.trial, self.attempts, self.lessons = exit_code, trial, attempts, lessons
+        self.errors, self.shortage = errors, shortage
 
     @property
     def cause(self) -> str:
@@ -117,6 +128,7 @@ class EngineProcess:
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
+        self._errors: ErrorTail | None = None
         self._cancelled: set[str] = set()
 
     @property
@@ -136,12 +148,17 @@ class EngineProcess:
         }  # fmt: skip
         with self._lock:
             process = self._start()
-            events = self._events
+            events, errors = self._events, self._errors
+            if errors is not None:
+                errors.forget()
             self._send(command)
             if job.id in self._cancelled:
                 self._send({"do": "cancel", "job": job.id})
         try:
             yield from self._follow(job.id, process, events)
+        except EngineDied as died:
+            died.errors = errors.text() if errors is not None else ""
+            raise
         finally:
             self._cancelled.discard(job.id)
 
@@ -178,13 +195,14 @@ class EngineProcess:
             (*self._command, level),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={
                 **os.environ,
                 **engine_environment(this_profile(os.environ), os.environ),
                 "PYTHONPATH": path,
             },
         )
-        self._events = queue.SimpleQueue()
+        self._events, self._errors = queue.SimpleQueue(), ErrorTail(_pipe(self._process.stderr))
         _log.info("engine started, process %d", self._process.pid)
         threading.Thread(
             target=_pump,

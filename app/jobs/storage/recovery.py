@@ -8,16 +8,19 @@ import re
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.jobs.event_log import append_event, last_event
-from app.jobs.index import put
 from app.jobs.job import BEGUN
-from app.jobs.owner import is_locked, living_owners
-from app.jobs.state_log import StateLog, change_by
+from app.jobs.storage.event_log import append_event, last_event
+from app.jobs.storage.index import put
+from app.jobs.storage.locks import is_locked
+from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.storage.wishes import forget_wishes, wishes_of
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
+from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -26,6 +29,7 @@ INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it made this video.",
     "remedy": "It goes on when the page is started on this folder, or with: generate --resume",
 }
+PAUSED: dict[str, Any] = {"message": "A person paused it.", "remedy": "It goes on when a person says so."}
 # The allowed deaths of the program at the same point of a job. The job is usually not their cause, but one
 # that brings the whole machine down would otherwise be started again and again.
 _MOST_DEATHS = 50
@@ -33,28 +37,34 @@ _JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _OLD_SECONDS = 60.0
 
 
-def recover(database: sqlite3.Connection, outputs: Path, owners: Path, mine: str, *, adopt: bool) -> None:
-    """Mark jobs that lost their process as interrupted; with `adopt`, put them into this process's queue.
+def recover(database: sqlite3.Connection, outputs: Path, adopts: Callable[[str], bool]) -> None:
+    """Mark the jobs that lost their process as interrupted, and put those that `adopts` takes into the queue.
 
     Call it with the index locked.
     """
-    living = living_owners(owners)
-    rows = database.execute(
-        "SELECT id, owner FROM jobs WHERE state IN ('queued', 'running', 'waiting', 'interrupted')"
-    ).fetchall()
-    for row in rows:
+    states = ", ".join(f"'{state}'" for state in (*BEGUN, "interrupted"))
+    for row in database.execute(f"SELECT id FROM jobs WHERE state IN ({states})").fetchall():
         folder = JobFolder(outputs / row["id"])
-        if row["owner"] in living or is_locked(folder.states):
-            continue
         if not folder.request.exists():
             if outputs.is_dir():
                 database.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
             continue
-        _recover(folder, mine, adopt=adopt)
+        try:
+            recover_job(database, folder, adopt=adopts(folder.job))
+        except OSError as error:  # one unreadable job must not hold up the others
+            if is_storage_trouble(error):
+                raise
+            _log.warning("Job %s cannot be taken over: %s", folder.job, error)
+
+
+def recover_job(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool) -> None:
+    """Do the same for one job, unless a living process makes it."""
+    if not is_locked(folder.states):
+        _recover(folder, adopt=adopt)
         put(database, folder)
 
 
-def _recover(folder: JobFolder, mine: str, *, adopt: bool) -> None:
+def _recover(folder: JobFolder, *, adopt: bool) -> None:
     log = StateLog(folder)
     facts = log.read()
     last = last_event(folder.events)
@@ -64,18 +74,25 @@ def _recover(folder: JobFolder, mine: str, *, adopt: bool) -> None:
     if facts["state"] in BEGUN:
         facts = log.enter("interrupted", **INTERRUPTED, **_count_death(folder, facts, last))
         folder.remove_leftovers()
+    if facts["state"] != "interrupted":
+        return
     time_of_last = last.time if last is not None else 0.0
-    if facts["state"] == "interrupted" and facts["ending"]:
+    wishes = wishes_of(folder)
+    if "cancel" in wishes:
         video, frames = salvage(folder)
         _end(folder, log, Cancelled(job=folder.job, time=time_of_last, video=video, frames=frames))
-    elif facts["state"] == "interrupted" and facts["deaths"] >= _MOST_DEATHS:
+    elif "pause" in wishes:
+        log.enter("paused", **PAUSED)
+    elif facts["deaths"] >= _MOST_DEATHS:
         video, frames = salvage(folder)
         _end(folder, log, interrupted_event(folder.job, time_of_last, video, frames, facts["deaths"]))
-    elif adopt and facts["state"] in ("queued", "interrupted"):
-        begun = facts["state"] == "interrupted"
-        log.enter("queued", owner=mine, message="", remedy="")
-        if begun:
-            _say(folder, Warned(job=folder.job, time=time_of_last, message=TAKEN_OVER))
+    elif adopt:
+        log.enter("queued", reason=TAKEN_OVER, message="", remedy="")
+        _say(folder, Warned(job=folder.job, time=time_of_last, message=TAKEN_OVER))
+        return
+    else:
+        return
+    forget_wishes(folder)
 
 
 def _end(folder: JobFolder, log: StateLog, end: Event) -> None:
@@ -123,18 +140,17 @@ def salvage(folder: JobFolder) -> tuple[str | None, int]:
     return str(folder.video if folder.video.exists() else shown), facts["frames"]
 
 
-def sweep(outputs: Path, owners: Path, mine: str) -> None:
+def sweep(outputs: Path, index: Path) -> None:
     """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
 
-    Call it with the index locked.
+    Call it with the index locked, so that no living process is submitting a job, and by the process that
+    computes, which alone writes files beside the index.
     """
-    living = living_owners(owners)
     for path in outputs.glob(".*.tmp"):
-        if path.suffixes[-2].removeprefix(".") not in living:
-            shutil.rmtree(path, ignore_errors=True)
-    if living <= {mine}:
-        for path in (outputs / owners.parent.name).glob(".*.tmp"):
-            path.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+    for path in index.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(index / "owners", ignore_errors=True)  # of version 0.1
     for path in outputs.iterdir():
         if _JOB_ID.fullmatch(path.name) and _is_orphan(path):
             shutil.rmtree(path, ignore_errors=True)

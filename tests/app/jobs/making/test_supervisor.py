@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from app.jobs import supervisor as module
-from app.jobs.engine_client import EngineDied, Trial
 from app.jobs.job import Job
-from app.jobs.patience import FIRST_SECONDS, Patience, card_in_use
-from app.jobs.supervisor import Supervisor
+from app.jobs.making import supervisor as module
+from app.jobs.making.engine_client import EngineDied, Trial
+from app.jobs.making.patience import FIRST_SECONDS, Patience, card_in_use
+from app.jobs.making.supervisor import Supervisor
 from diffusers_helper.events import (
     Event,
     Finished,
@@ -217,8 +217,8 @@ def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
 
 
 def test_charged_deaths_leave_more_attempts_but_not_for_ever(clock: Clock) -> None:
-    died = [[STARTED, stage(1), EngineDied(-signal.SIGABRT, Trial(f"case {n}", "miopen"))] for n in range(12)]
-    assert make(Script([*died[:11], [END]], clock))[-1] == END
+    died = [[STARTED, stage(1), EngineDied(-signal.SIGABRT, Trial(f"case {n}", "miopen"))] for n in range(7)]
+    assert make(Script([*died[:6], [END]], clock))[-1] == END
     with pytest.raises(EngineDied):
         make(Script([*died, [END]], clock))
 

@@ -12,21 +12,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.jobs.engine_client import EngineProcess
-from app.jobs.patience import Patience
+from app.jobs.making.engine_client import EngineProcess
+from app.jobs.making.patience import Patience
 from app.jobs.service import JobService
-from diffusers_helper.events import Event, Finished, StageStarted, Warned
+from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
 from diffusers_helper.request import GenerationRequest
 from tests.support.drivers import TEXTS
 from tests.support.jobs import ROOT, write_picture
 
-DRIVER = Path(__file__).parents[2] / "support" / "bad_driver"
+DRIVER = Path(__file__).parents[3] / "support" / "bad_driver"
 
 
 @dataclass(slots=True)
@@ -53,11 +54,10 @@ class Studio:
         self._cache, self._frames = folder / "cache", folder / "frames"
         self._frames.mkdir()
 
-    def make(self) -> tuple[list[Event], Path, np.ndarray]:
+    def make(self, **settings: Any) -> tuple[list[Event], Path, np.ndarray]:
         """Run a job of two sections; return its events, its folder, and its frames before encoding."""
-        request = GenerationRequest(
-            image=str(self._picture), prompt="a red ball", seconds=2.4, steps=1, model=str(self._model)
-        )
+        given = {"image": str(self._picture), "prompt": "a red ball", "seconds": 2.4, "steps": 1}
+        request = GenerationRequest(**{**given, "model": str(self._model), **settings})
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", os.pathsep.join((str(DRIVER), str(ROOT))))
             patch.setenv("XDG_CACHE_HOME", str(self._cache))  # the folder of learned routes
@@ -65,7 +65,10 @@ class Studio:
             job = self.service.submit(request, allow_folder=True)
             events = [item[1] for item in self.service.follow(job.id) if item is not None]
         sections = sorted(self._frames.iterdir(), reverse=True)  # the end of the video is generated first
-        return events, job.folder, np.concatenate([np.load(section) for section in sections])
+        frames = [np.load(section) for section in sections]
+        for section in sections:
+            section.unlink()
+        return events, job.folder, np.concatenate(frames) if frames else np.empty(0)
 
 
 def check_pixels(made: np.ndarray, expected: np.ndarray) -> None:
@@ -160,3 +163,66 @@ def test_every_known_error_at_shapes_of_its_own_gives_the_same_pixels(
     studio.engine.close()
     assert isinstance(studio.make()[0][-1], Finished)
     assert len(calls.read_bytes()) == failed
+
+
+@pytest.mark.slow
+def test_however_many_shapes_are_deadly_three_engines_die_and_the_next_job_loses_none(
+    studio: Studio, calls: Path, undisturbed: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "large")
+    monkeypatch.setenv("BAD_DRIVER_SIDE", "20")
+    events, _, frames = studio.make()
+    assert isinstance(events[-1], Finished), events[-1]
+    deaths = len(calls.read_bytes())
+    assert 1 < deaths <= 3
+    assert sum(isinstance(event, Warned) for event in events) == deaths
+    check_pixels(frames, undisturbed[1])
+    studio.engine.close()
+    assert isinstance(studio.make()[0][-1], Finished)
+    assert len(calls.read_bytes()) == deaths
+
+
+HSA = "HSA exception: MemoryRegion::BlockAllocator::alloc failed."
+LARGE: dict[str, Any] = {"resolution": 128, "seconds": 1.0}
+
+
+@pytest.mark.slow
+def test_engines_that_die_for_lack_of_memory_lead_to_the_picture_of_the_smallest_tile(
+    studio: Studio, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, _, expected = studio.make(**LARGE, vae_tile=64)
+    assert isinstance(events[-1], Finished), events[-1]
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "large")
+    monkeypatch.setenv("BAD_DRIVER_SIDE", "96")
+    monkeypatch.setenv("BAD_DRIVER_SAYS", f"{HSA}\n")
+    studio.engine.close()
+    events, folder, frames = studio.make(**LARGE)
+    assert isinstance(events[-1], Finished), events[-1]
+    assert calls.read_bytes() == b"xx"
+    warned = [event.message for event in events if isinstance(event, Warned)]
+    assert any("the VAE works in tiles of 64 pixels instead of 256" in text for text in warned)
+    assert sum(f"after the words “{HSA}”" in text for text in warned) == 2
+    assert not any("computed another way" in text for text in warned)
+    assert (folder / "engine_errors.txt").read_text().count(HSA) == 2
+    assert np.array_equal(frames, expected)
+    studio.engine.close()
+    assert isinstance(studio.make(**LARGE)[0][-1], Finished)
+    assert calls.read_bytes() == b"xx"
+
+
+@pytest.mark.slow
+def test_the_guide_appears_where_the_smallest_plan_dies_too(
+    studio: Studio, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "large")
+    monkeypatch.setenv("BAD_DRIVER_SIDE", "8")
+    monkeypatch.setenv("BAD_DRIVER_SAYS", f"{HSA}\n")
+    events, _, _ = studio.make(**LARGE)
+    end = events[-1]
+    assert isinstance(end, Failed)
+    assert calls.read_bytes() == b"xxx"
+    assert end.code == "out_of_memory"
+    assert end.message == f"The device's memory ran out, and a smaller plan did not help: {HSA}"
+    assert end.remedy.startswith("1. Raise `preserved_gb`")
+    assert end.remedy.splitlines()[-1].startswith("9. Check that PyTorch and ROCm")
+    assert end.detail.count(HSA) >= 3

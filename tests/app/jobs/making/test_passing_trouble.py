@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.jobs.service import JobService
-from app.jobs.state_log import StateLog
+from app.jobs.storage.state_log import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished, StepDone, Warned
 from tests.support.jobs import STAND_IN, Studio, sections_of, states_of, wait_until
@@ -20,7 +20,7 @@ from tests.support.jobs import STAND_IN, Studio, sections_of, states_of, wait_un
 @pytest.fixture
 def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    monkeypatch.setattr("app.jobs.worker._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
     studio = Studio(tmp_path)
     yield studio
     studio.service.stop()
@@ -31,7 +31,7 @@ class Broken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error: Exception | None = None
-        for place in ("app.jobs.store.append_event", "app.jobs.state_log.StateLog.enter"):
+        for place in ("app.jobs.storage.store.append_event", "app.jobs.storage.state_log.StateLog.enter"):
             self._break(monkeypatch, place)
 
     def _break(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
@@ -101,7 +101,7 @@ def test_an_engine_on_a_full_disk_is_tried_again(studio: Studio) -> None:
 def test_an_index_that_another_program_locks_lets_a_job_wait(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.jobs.index._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.storage.index._BUSY_SECONDS", 0.1)
     studio.service.start()
     job = studio.submit("sections=2 steps=2 at=1 fault=pause")
     studio.until(job, StepDone)
@@ -135,7 +135,7 @@ def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pyt
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("app.jobs.store.open_index", full)
+    monkeypatch.setattr("app.jobs.storage.store.open_index", full)
     with pytest.raises(InputError, match="the disk is full") as refusal:
         JobService(studio.outputs).start()
     assert "Free some space" in refusal.value.remedy

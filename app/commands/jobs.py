@@ -1,0 +1,299 @@
+"""The command `jobs`, which lists and changes the jobs of a folder, also while a program makes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from app.commands.arguments import EXIT_FAILED, Parser, add_settings, command_words
+from app.commands.origin import request_of
+from app.jobs.job import Job, JobState
+from app.jobs.service import JobService
+from app.jobs.stdio import say
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path, replacing
+from diffusers_helper.request import SETTINGS
+
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 nothing was changed, since the job's state does not allow it, 2 the command\n\
+cannot be used, as for a job that is not there."
+)
+_NO_MAKER = "No program makes jobs here now. Start the page, or: python -m app generate --resume {}"
+_WORDS = 48  # characters of a prompt in a list
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing that can be done with jobs.
+
+    Attributes:
+        add: Adds the verb's own arguments.
+        run: Does it, and returns the exit code.
+    """
+
+    name: str
+    help: str
+    add: Callable[[Parser], object]
+    run: Callable[[JobService, argparse.Namespace], int]
+
+
+def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command to the program's commands."""
+    parser = commands.add_parser(
+        "jobs",
+        help="list and change the jobs of an outputs folder",
+        description="Lists and changes the jobs of an outputs folder, also while a program makes them.",
+        allow_abbrev=False,
+    )
+    verbs = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
+    for verb in VERBS:
+        one = verbs.add_parser(
+            verb.name,
+            help=verb.help,
+            description=f"{verb.help[:1].upper()}{verb.help[1:]}.",
+            epilog=_EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        verb.add(one)
+        one.add_argument("--out", default="outputs", metavar="DIR", help="outputs folder (default: outputs)")
+        one.add_argument("--json", action="store_true", help="print JSON, one object per line")
+        one.set_defaults(run=partial(_run, verb), verbose=False)
+
+
+def _run(verb: Verb, arguments: argparse.Namespace) -> int:
+    outputs = given_path(arguments.out, "outputs")
+    if not outputs.is_dir() and verb.name != "add":
+        raise InputError(f"There is no outputs folder {outputs}.", "Name the folder with `outputs`.")
+    return verb.run(JobService(outputs), arguments)
+
+
+def record(job: Job) -> dict[str, Any]:
+    """Return a job as the command prints it as JSON."""
+    return {
+        "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
+        "ended": job.ended, "video": None if job.video is None else str(job.video), "frames": job.frames,
+        "message": job.message, "remedy": job.remedy, "favourite": job.favourite, "folder": str(job.folder),
+        "request": json.loads(job.request.to_json()),
+    }  # fmt: skip
+
+
+def tell(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
+    """Print a job: as JSON with `more` if that was asked for, and otherwise the text."""
+    say(f"{json.dumps({**record(job), **more}) if arguments.json else command_words(text)}\n")
+
+
+def _line(job: Job) -> str:
+    prompt = " ".join(job.request.prompt.split())
+    prompt = prompt if len(prompt) <= _WORDS else f"{prompt[: _WORDS - 1]}…"
+    star = "*" if job.favourite else " "
+    return f"{job.id} {star} {job.state:<11} {job.request.seconds:5.1f} s  {prompt}"
+
+
+def _list(service: JobService, arguments: argparse.Namespace) -> int:
+    if arguments.queue:
+        jobs: Iterable[Job] = service.queue.jobs(limit=arguments.limit)
+    else:
+        jobs = service.history.search(
+            arguments.text, states=arguments.state, favourites=arguments.favourites, limit=arguments.limit
+        ).jobs
+    for job in jobs:
+        tell(arguments, job, _line(job))
+    return 0
+
+
+def _show(service: JobService, arguments: argparse.Namespace) -> int:
+    job = service.job(arguments.job)
+    states = service.history.transitions(job.id)
+    lines = [f"{job.id}: {job.state}", f"{job.message} {job.remedy}".strip()]
+    lines += [f"Video: {job.video} ({job.frames} frames)"] if job.video else []
+    if job.state == "queued":
+        lines.append(f"Jobs before it: {service.queue_position(job.id)}")
+    lines += [
+        f"{SETTINGS[name].label}: {value}"
+        for name, value in record(job)["request"].items()
+        if name in SETTINGS
+    ]
+    lines += [f"{_clock(one.time)} {one.state}. {one.reason}".rstrip() for one in states]
+    more = {"states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states]}
+    tell(arguments, job, "\n".join(filter(None, lines)), **more)
+    return 0
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _add(service: JobService, arguments: argparse.Namespace) -> int:
+    job = service.submit(request_of(arguments), allow_folder=True)
+    return _queued(service, arguments, job)
+
+
+def _queued(service: JobService, arguments: argparse.Namespace, job: Job) -> int:
+    has_maker = service.queue.has_maker
+    text = f"{job.id}: {job.state}"
+    tell(arguments, job, text if has_maker else f"{text}. {_NO_MAKER.format(job.id)}", has_maker=has_maker)
+    return 0
+
+
+def _cancel(service: JobService, arguments: argparse.Namespace) -> int:
+    ask = service.queue.stop_after_section if arguments.after_section else service.cancel
+    return _each(service, arguments, ask)
+
+
+def _pause(service: JobService, arguments: argparse.Namespace) -> int:
+    if arguments.all:
+        service.queue.hold()
+    return _each(service, arguments, service.queue.pause)
+
+
+def _each(service: JobService, arguments: argparse.Namespace, ask: Callable[[str], bool]) -> int:
+    """Ask something of each job, and say what became of it; 1 if any of them could not do it."""
+    done = True
+    for job_id in arguments.jobs:
+        service.job(job_id)
+        asked = ask(job_id)
+        job = service.job(job_id)
+        asked_for = sorted(service.wishes(job_id))
+        words = f", asked to {' and '.join(asked_for).replace('_', ' ')}" if asked_for else ""
+        tell(arguments, job, f"{job.id}: {job.state}{words}", asked=asked)
+        done = done and asked
+    return 0 if done else EXIT_FAILED
+
+
+def _resume(service: JobService, arguments: argparse.Namespace) -> int:
+    if arguments.all:
+        service.queue.go_on()
+    for job_id in arguments.jobs:
+        was = service.job(job_id)
+        job = service.resume(job_id)
+        _queued(service, arguments, job)
+        if not was.is_resumable:
+            return EXIT_FAILED
+    return 0
+
+
+def _reorder(service: JobService, arguments: argparse.Namespace) -> int:
+    if arguments.first:
+        job = service.queue.move_first(arguments.job)
+    else:
+        job = service.queue.move(arguments.job, before=arguments.before, after=arguments.after)
+    tell(arguments, job, f"{job.id}: {service.queue_position(job.id)} before it")
+    return 0
+
+
+def _remove(service: JobService, arguments: argparse.Namespace) -> int:
+    for job_id in arguments.jobs:
+        job = service.job(job_id)
+        service.queue.remove(job_id)
+        tell(
+            arguments,
+            job,
+            f"{job_id}: removed. For a week it can be brought back: python -m app jobs restore {job_id}",
+        )
+    return 0
+
+
+def _restore(service: JobService, arguments: argparse.Namespace) -> int:
+    for job_id in arguments.jobs:
+        job = service.queue.restore(job_id)
+        tell(arguments, job, f"{job.id}: {job.state}")
+    return 0
+
+
+def _rebuild(service: JobService, arguments: argparse.Namespace) -> int:
+    service.queue.rebuild()
+    count = service.history.count()
+    say(f"{json.dumps({'jobs': count}) if arguments.json else f'Jobs in the folder: {count}'}\n")
+    return 0
+
+
+def _export(service: JobService, arguments: argparse.Namespace) -> int:
+    job = service.job(arguments.job)
+    if job.video is None or not job.video.exists():
+        raise InputError(f"Job {job.id} has no video yet; expected one with a video.", "Let it go on.")
+    target = Path(arguments.to).expanduser()
+    target = target / f"{job.id}{job.video.suffix}" if target.is_dir() else target
+    try:
+        with replacing(target) as temporary:
+            shutil.copyfile(job.video, temporary)
+    except OSError as error:
+        raise InputError(
+            f"{target} cannot be written ({error.strerror}); expected a new file, or a folder.",
+            "Choose another --to.",
+        ) from error
+    tell(arguments, job, str(target), exported=str(target))
+    return 0
+
+
+def _one_job(parser: Parser) -> None:
+    parser.add_argument("job", metavar="JOB", help="the id of a job")
+
+
+def _some_jobs(parser: Parser) -> None:
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="the id of a job")
+
+
+def _list_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "text", nargs="?", default="", metavar="WORDS", help="words that the prompt must contain"
+    )
+    parser.add_argument(
+        "--state", action="append", default=[], choices=get_args(JobState), help="keep only this state"
+    )
+    parser.add_argument("--favourites", action="store_true", help="keep only favourites")
+    parser.add_argument(
+        "--queue", action="store_true", help="list what is not over, in the order of its making"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=50, metavar="N", help="list at most N jobs (default: 50)"
+    )
+
+
+def _cancel_arguments(parser: Parser) -> None:
+    _some_jobs(parser)
+    parser.add_argument(
+        "--after-section", action="store_true", help="let the section at hand be finished first"
+    )
+
+
+def _or_all(parser: Parser) -> None:
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help="the id of a job")
+    parser.add_argument("--all", action="store_true", help="do so with the whole queue")
+
+
+def _reorder_arguments(parser: Parser) -> None:
+    _one_job(parser)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--before", metavar="OTHER", help="put it before this job")
+    where.add_argument("--after", metavar="OTHER", help="put it after this job")
+    where.add_argument("--first", action="store_true", help="let it be the next one to begin")
+    where.add_argument("--last", action="store_true", help="put it at the end")
+
+
+def _export_arguments(parser: Parser) -> None:
+    _one_job(parser)
+    parser.add_argument("--to", required=True, metavar="PATH", help="the file or folder to copy the video to")
+
+
+VERBS = (
+    Verb("list", "list jobs, the newest first", _list_arguments, _list),
+    Verb("show", "show everything about a job", _one_job, _show),
+    Verb("add", "put a new job into the queue, without waiting for it", add_settings, _add),
+    Verb("cancel", "end jobs; their videos so far are kept", _cancel_arguments, _cancel),
+    Verb("pause", "set jobs aside until they are resumed, and free the device", _or_all, _pause),
+    Verb("resume", "let jobs go on that were paused or interrupted", _or_all, _resume),
+    Verb("retry", "let jobs go on that have failed or were cancelled", _or_all, _resume),
+    Verb("reorder", "give a job another place in the queue", _reorder_arguments, _reorder),
+    Verb("remove", "remove jobs with their files, which can be brought back for a week", _some_jobs, _remove),
+    Verb("restore", "bring removed jobs back", _some_jobs, _restore),
+    Verb("rebuild", "read all jobs anew from their folders", lambda _: None, _rebuild),
+    Verb("export", "copy the video of a job to another place", _export_arguments, _export),
+)

@@ -1,0 +1,139 @@
+"""The history: all jobs of a folder, newest first, as a person looks through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from app.jobs.job import Job, JobState, NoSuchJob
+from app.jobs.storage.state_log import StateLog, Transition
+from app.jobs.storage.store import JobStore
+from app.jobs.storage.trouble import TROUBLE, unwritable
+from diffusers_helper.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One page of a search.
+
+    Attributes:
+        jobs: The jobs, newest first.
+        next: The `before` of the next page; empty if this is the last one.
+    """
+
+    jobs: list[Job]
+    next: str
+
+
+class History:
+    """The jobs of one outputs folder, whatever their state. Any thread may call any method.
+
+    Args:
+        open_store: Returns the store, which it opens if need be.
+        on_change: Called after each change.
+    """
+
+    def __init__(self, open_store: Callable[[], JobStore], on_change: Callable[[], None]) -> None:
+        self._open_store, self._on_change = open_store, on_change
+
+    def search(
+        self,
+        text: str = "",
+        *,
+        states: Collection[JobState] = (),
+        models: Collection[str] = (),
+        min_seconds: float | None = None,
+        max_seconds: float | None = None,
+        favourites: bool = False,
+        before: str = "",
+        limit: int = 50,
+    ) -> Found:
+        """Return the jobs that fit all of what is given, newest first.
+
+        Args:
+            text: Words that prompt, negative prompt or seed must contain, all of them, in any order.
+            states: The states to keep; none keeps all.
+            models: The models to keep, as requests name them; none keeps all.
+            min_seconds: The shortest wanted length of a video.
+            max_seconds: The longest wanted length.
+            favourites: Whether to keep only favourites.
+            before: The `next` of the page before this one.
+            limit: The most jobs to return.
+
+        Raises:
+            InputError: If `before` is not from an earlier search.
+        """
+        conditions: list[str] = ["1"]
+        values: list[object] = []
+
+        def also(condition: str, *more: object) -> None:
+            conditions.append(condition)
+            values.extend(more)
+
+        for word in text.casefold().split():
+            also("instr(words, ?)", word)
+        for column, kept in ("state", states), ("model", models):
+            if kept:
+                also(f"{column} IN ({', '.join('?' * len(kept))})", *kept)
+        if min_seconds is not None:
+            also("seconds >= ?", min_seconds)
+        if max_seconds is not None:
+            also("seconds <= ?", max_seconds)
+        if favourites:
+            also("favourite")
+        if before:
+            also("(created, id) < (?, ?)", *_cursor(before))
+        query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
+        jobs = self._open_store().jobs(query, *values, limit + 1)
+        page = jobs[:limit]
+        return Found(page, f"{page[-1].created!r} {page[-1].id}" if len(jobs) > limit and page else "")
+
+    def count(self) -> int:
+        """Return the number of all jobs."""
+        ((count,),) = self._open_store().select("", what="count(*)")
+        return count
+
+    def models(self) -> list[str]:
+        """Return the models of all jobs, as requests name them."""
+        rows = self._open_store().select("GROUP BY model ORDER BY model")
+        return [row["model"] for row in rows]
+
+    def transitions(self, job_id: str) -> list[Transition]:
+        """Return the states that a job went through, oldest first, each with its time and reason.
+
+        Raises:
+            NoSuchJob: If there is none of that id.
+        """
+        store = self._open_store()
+        store.job(job_id)
+        try:
+            return StateLog(store.folder(job_id)).transitions()
+        except OSError as error:
+            raise NoSuchJob(job_id) from error
+
+    def set_favourite(self, job_id: str, favourite: bool) -> Job:
+        """Mark a job as one to be kept, or take the mark away.
+
+        Raises:
+            InputError: If there is none of that id, or if it cannot be written.
+        """
+        store = self._open_store()
+        try:
+            with store.transaction():
+                store.job(job_id)
+                return store.add_facts(job_id, favourite=favourite)
+        except TROUBLE as error:
+            raise unwritable(store.outputs, error) from error
+        finally:
+            self._on_change()
+
+
+def _cursor(before: str) -> tuple[float, str]:
+    created, _, job_id = before.partition(" ")
+    try:
+        return float(created), job_id
+    except ValueError as error:
+        raise InputError(
+            f"The page after {before[:60]!r} is not known; expected the `next` of an earlier page.",
+            "Start with the first page.",
+        ) from error

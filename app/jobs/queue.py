@@ -1,0 +1,388 @@
+"""The queue: everything that a person does with the jobs of a folder, from any process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from app.jobs.job import BEGUN, OVER, Job, JobState
+from app.jobs.storage import trash
+from app.jobs.storage.event_log import append_event, last_event
+from app.jobs.storage.locks import is_locked
+from app.jobs.storage.recovery import PAUSED, recover_job, salvage
+from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.storage.store import JobStore
+from app.jobs.storage.trouble import TROUBLE, unwritable
+from app.jobs.storage.wishes import Wish, leave_wish, withdraw_wish
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Cancelled
+from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.framepack.prompts import check_prompt
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.output.branch import Branch, branch, check_changes, extension
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.picture import load_picture, plain_png
+from diffusers_helper.request import SETTINGS, GenerationRequest
+
+RESUMED = "The job goes on; nothing that was finished is made again."
+_HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and nobody makes it
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _change(method: Callable[Concatenate[Queue, P], T]) -> Callable[Concatenate[Queue, P], T]:
+    """Let a method explain why the folder cannot be written, and tell this process of the change."""
+
+    @functools.wraps(method)
+    def change(queue: Queue, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(queue, *arguments, **named)
+        except TROUBLE as error:
+            raise unwritable(queue.store.outputs, error) from error
+        finally:
+            queue.on_change()
+
+    return change
+
+
+class Queue:
+    """The jobs of one outputs folder, as a person changes them. Any thread may call any method.
+
+    All methods but `cancel` raise InputError where something cannot be used or written; then nothing has
+    changed. One that names a job raises its subclass NoSuchJob if there is none of that id.
+
+    Args:
+        open_store: Returns the store, which it opens if need be.
+        ask: Tells the worker of this process, if it makes the job now, what a person wants of it.
+        on_change: Called after each change.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], JobStore],
+        ask: Callable[[str, Wish], bool],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._open_store, self._ask, self.on_change = open_store, ask, on_change
+
+    @property
+    def store(self) -> JobStore:
+        """Return the store."""
+        return self._open_store()
+
+    def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
+        """Return the jobs that are not over, in their order.
+
+        Args:
+            limit: The most jobs to return.
+            after: The place after which to begin, as the last job of an earlier call says it.
+        """
+        open_states = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
+        return self.store.jobs(f"WHERE {open_states} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
+
+    def add(
+        self,
+        request: GenerationRequest,
+        *,
+        allow_folder: bool = False,
+        picture: bytes | None = None,
+        lineage: Lineage | None = None,
+    ) -> Job:
+        """Check everything that can be checked without a model, and queue a job.
+
+        Args:
+            request: The settings of the video; their picture is copied into the job's folder.
+            allow_folder: Whether `request.model` may be a local folder.
+            picture: The start picture as a plain PNG file, if a separate process has decoded it.
+            lineage: The origin of the first sections, as a recipe has it.
+        """
+        lineage = lineage or Lineage()
+        checked = _checked(request, picture, allow_folder=allow_folder, lineage=lineage)
+        return self._add(*checked, lambda folder: lineage.write(folder.lineage))
+
+    @_change
+    def _add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
+        return self.store.add(request, picture, fill)
+
+    def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
+        """Queue a job that keeps the first sections of another one, which stays as it is.
+
+        Args:
+            job_id: The other job, in any state.
+            keep: The number of sections to keep, in the order of making.
+            changes: The settings of the sections after them; `branch.MAY_DIFFER` names those that may change.
+        """
+        job = self.store.job(job_id)
+        return self._add_branch(job, branch(self.store.folder(job.id), job.request, keep, changes))
+
+    def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
+        """Queue a job that makes a finished video longer, as `branch.extension` says."""
+        job = self.store.job(job_id)
+        return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
+
+    def _add_branch(self, job: Job, made: Branch) -> Job:
+        picture = self._picture(job)
+        return self._add(*_checked(made.request, picture, allow_folder=True, lineage=made.lineage), made.fill)
+
+    def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
+        """Queue a new job like an earlier one.
+
+        Args:
+            job_id: The earlier job, in any state.
+            changes: The settings that differ, by name, such as another seed.
+        """
+        job = self.store.job(job_id)
+        request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
+        picture = None if request.image != job.request.image else self._picture(job)
+        lineage = Lineage(self._lineage(job).spans)  # its sections are made anew
+        allow_folder = request.model == job.request.model
+        return self.add(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+
+    def _lineage(self, job: Job) -> Lineage:
+        return Lineage.read(self.store.folder(job.id).lineage)
+
+    @_change
+    def _picture(self, job: Job) -> bytes:
+        return self.store.folder(job.id).input.read_bytes()
+
+    def edit(
+        self,
+        job_id: str,
+        request: GenerationRequest,
+        *,
+        allow_folder: bool = False,
+        picture: bytes | None = None,
+    ) -> Job:
+        """Replace the request of a job that has not begun, checked like that of a new one.
+
+        A request whose image is the job's own keeps its picture. The arguments are those of `add`.
+        """
+        job = self.store.job(job_id)
+        keeps = picture is None and request.image == job.request.image
+        picture = self._picture(job) if keeps else picture
+        allow_folder = allow_folder or request.model == job.request.model
+        lineage = self._lineage(job)
+        if lineage.kept:
+            check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
+        return self._edit(job_id, *_checked(request, picture, allow_folder=allow_folder, lineage=lineage))
+
+    @_change
+    def _edit(self, job_id: str, request: GenerationRequest, picture: bytes) -> Job:
+        with self.store.transaction():
+            job, folder = self.store.job(job_id), self.store.folder(job_id)
+            if not job.is_editable:
+                raise InputError(
+                    f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
+                )
+            if folder.input.read_bytes() != picture:
+                write_atomic(folder.input, picture)
+            text = replace(request, image=str(folder.input)).to_json()
+            write_atomic(folder.request, text.encode() + b"\n")
+            edits = StateLog(folder).read()["edits"] + 1
+            return self.store.enter(job_id, job.state, reason="A person changed its settings.", edits=edits)
+
+    @_change
+    def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
+        """Give a job another place in the queue.
+
+        Args:
+            job_id: A job that nobody makes now.
+            before: The job that it shall precede; None for the end of the queue if `after` is None, too.
+            after: The job that it shall follow.
+        """
+        with self.store.transaction():
+            job = self.store.job(job_id)
+            if job.state not in _HALTED:
+                raise InputError(f"Job {job_id} is {job.state}; expected one that waits in the queue.")
+            others = [other for other in self.jobs(limit=-1) if other.id != job_id]
+            number = len(others)
+            if neighbour := before or after:
+                ids = [other.id for other in others]
+                if neighbour not in ids:
+                    raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
+                number = ids.index(neighbour) + (before is None)
+            for one, place in _places(job, others, number):
+                self.store.enter(one.id, one.state, reason="A person changed the order.", place=place)
+        return self.store.job(job_id)
+
+    def move_first(self, job_id: str) -> Job:
+        """Let a job be the next one to begin."""
+        waiting = [job.id for job in self.jobs(limit=-1) if job.state in _HALTED and job.id != job_id]
+        return self.move(job_id, before=waiting[0] if waiting else None)
+
+    def cancel(self, job_id: str) -> bool:
+        """End a job: at once if nobody makes it, and otherwise within a step, by whichever process makes it.
+
+        Returns:
+            False if it is over, or unknown.
+        """
+        asked = self._ask(job_id, "cancel")
+        with contextlib.suppress(*TROUBLE):  # on a full disk a job of another process stays as it is
+            asked = self._wish(job_id, "cancel") or asked
+        self.on_change()
+        return asked
+
+    @_change
+    def pause(self, job_id: str) -> bool:
+        """Set a job aside until a person resumes it; one that is being made gives the device's memory back.
+
+        Returns:
+            False if it is over or paused.
+        """
+        wished = self._wish(job_id, "pause")  # first, since a pause without its file counts as withdrawn
+        return self._ask(job_id, "pause") or wished
+
+    @_change
+    def stop_after_section(self, job_id: str) -> bool:
+        """End a job that is being made with the section at hand.
+
+        Returns:
+            False if nobody makes it.
+        """
+        return self._wish(job_id, "stop_after_section")
+
+    def _wish(self, job_id: str, wish: Wish) -> bool:
+        with self.store.transaction() as database:
+            folder = self.store.folder(job_id)
+            if not self.store.select("WHERE id = ?", job_id) or not folder.request.exists():
+                return False
+            state = StateLog(folder).read()["state"]
+            if state in BEGUN:
+                leave_wish(folder, wish)
+                recover_job(database, folder, adopt=False)  # does nothing while a process makes it
+                return True
+            if wish == "stop_after_section" or state not in _HALTED:
+                return False
+            if wish == "pause":
+                if state == "paused":
+                    return False
+                self.store.enter(job_id, "paused", **PAUSED)
+                return True
+            last = last_event(folder.events)
+            video, frames = salvage(folder)  # an earlier program may have worked on it
+            end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
+            state, facts = change_by(end, folder.path) or ("cancelled", {})
+            self.store.enter(job_id, state, reason="A person cancelled it.", **facts)
+        with contextlib.suppress(OSError):  # whoever follows the job finds its end in the index
+            append_event(folder.events, end)
+        return True
+
+    @_change
+    def resume(self, job_id: str) -> Job:
+        """Put a job that is paused, was interrupted, has failed or was cancelled back into the queue.
+
+        It continues from the work that is already done. A paused or interrupted job keeps its place, and the
+        others go to the end. A job in any other state stays as it is.
+        """
+        with self.store.transaction() as database:
+            job, folder = self.store.job(job_id), self.store.folder(job_id)
+            if job.state in BEGUN and not is_locked(folder.states):  # the process that made it is gone
+                recover_job(database, folder, adopt=False)
+                job = self.store.enter(job_id, StateLog(folder).read()["state"])
+            self.store.own(job_id)
+            if not job.is_resumable:
+                withdraw_wish(folder, "pause")
+                return job
+            place = self.store.last_place() if job.state in OVER else job.place
+            job = self.store.enter(
+                job_id, "queued", reason="A person let it go on.", place=place, ended=None, message="",
+                remedy="", deaths=0, death="",
+            )  # fmt: skip
+            with contextlib.suppress(OSError):  # the state decides, and the log may be unreadable
+                last = last_event(folder.events)
+                self.store.note(job_id, last.time if last else 0.0, RESUMED)
+        return job
+
+    @_change
+    def remove(self, job_id: str) -> None:
+        """Remove a job that nobody makes now, with its files. `restore` brings it back for a week."""
+        with self.store.transaction() as database:
+            self.store.job(job_id)
+            trash.discard(database, self.store.folder(job_id), self._trash)
+
+    @_change
+    def restore(self, job_id: str) -> Job:
+        """Bring a removed job back, in the state and at the place that it had."""
+        with self.store.transaction() as database:
+            trash.bring_back(database, self.store.folder(job_id), self._trash)
+        return self.store.job(job_id)
+
+    @property
+    def _trash(self) -> Path:
+        return self.store.held.with_name(trash.TRASH)
+
+    @property
+    def has_maker(self) -> bool:
+        """Return whether any program makes the jobs of this folder now."""
+        return self.store.has_leader()
+
+    @_change
+    def rebuild(self) -> None:
+        """Read all jobs anew from their folders, as after a change by hand."""
+        self.store.rebuild()
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether no job of the folder may begin until `go_on` is called."""
+        return self.store.held.exists()
+
+    @_change
+    def hold(self) -> None:
+        """Pause whatever is being made and begin nothing else, so that the device is free for other work."""
+        with self.store.transaction():
+            if not self.is_held:
+                running = [job.id for job in self.jobs(limit=-1) if job.state in BEGUN]
+                write_atomic(self.store.held, json.dumps(running).encode())
+        for job_id in json.loads(self.store.held.read_bytes()):
+            self.pause(job_id)
+
+    @_change
+    def go_on(self) -> None:
+        """Let the queue go on after `hold`, with the job that was paused by it."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            for job_id in json.loads(self.store.held.read_bytes()):
+                with contextlib.suppress(InputError):  # somebody removed it meanwhile
+                    if self.store.job(job_id).state in ("paused", *BEGUN):
+                        self.resume(job_id)
+        self.store.held.unlink(missing_ok=True)
+
+
+def _checked(
+    request: GenerationRequest, picture: bytes | None, *, allow_folder: bool, lineage: Lineage
+) -> tuple[GenerationRequest, bytes]:
+    """Return a request and its picture in the form that a job keeps."""
+    info = find_model(request.model, allow_folder=allow_folder)
+    info.check_mode(request.mode)
+    lineage.sections(request)
+    for one in lineage.requests(request):
+        check_prompt(one, info)
+    if picture is None:
+        picture = plain_png(load_picture(given_path(request.image, "image")))
+    model = request.model if request.model in model_names() else str(info.folder)
+    return replace(request, model=model), picture
+
+
+def _places(job: Job, others: list[Job], number: int) -> list[tuple[Job, float]]:
+    """Return new places that put a job before the one with this number among the others.
+
+    Where two neighbours leave no room between them, those behind move too, as few as possible.
+    """
+    low = others[number - 1].place if number else (others[0] if others else job).place - 2.0
+    for count in range(len(others) - number + 1):
+        moved = [job, *others[number : number + count]]
+        behind = number + count
+        high = others[behind].place if behind < len(others) else low + 2.0 * (len(moved) + 1)
+        step = (high - low) / (len(moved) + 1)
+        places = [low + step * (index + 1) for index in range(len(moved))]
+        if low < places[0] and places[-1] < high and len(set(places)) == len(places):
+            return list(zip(moved, places, strict=True))
+    raise AssertionError("the end of the queue has room")

@@ -1,0 +1,55 @@
+"""The folder of a new job, which appears whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from pathlib import Path
+
+from app.jobs.storage.state_log import StateLog
+from diffusers_helper.files import sync_folder, write_atomic
+from diffusers_helper.output.job_folder import JobFolder, new_job_id
+from diffusers_helper.request import GenerationRequest
+
+
+@contextlib.contextmanager
+def new_folder(
+    outputs: Path,
+    request: GenerationRequest,
+    picture: bytes,
+    place: float,
+    fill: Callable[[JobFolder], None] = lambda folder: None,
+) -> Generator[JobFolder, None, None]:
+    """Write the folder of a new job, which vanishes again if the block fails. Call it with the index locked.
+
+    Args:
+        outputs: The folder of all jobs.
+        request: The settings of the video.
+        picture: The start picture, as PNG.
+        place: The job's place in the queue.
+        fill: Puts further files into the folder, such as those that a branch keeps.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with contextlib.ExitStack() as on_failure:
+        folder = JobFolder(outputs / new_job_id())
+        while folder.path.exists():  # two jobs of the same second drew the same number
+            folder = JobFolder(outputs / new_job_id())
+        new = JobFolder(outputs / f".{folder.job}.tmp")
+        on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
+        new.path.mkdir()
+        write_atomic(new.input, picture)
+        fill(new)
+        request = replace(request, image=str(folder.input))
+        write_atomic(new.request, request.to_json().encode() + b"\n")
+        StateLog(new).start("A person handed it in.", created=time.time(), place=place)
+        sync_folder(new.path)
+        on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
+        new.path.rename(folder.path)
+        sync_folder(outputs)
+        yield folder
+        on_failure.pop_all()

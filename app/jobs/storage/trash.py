@@ -1,0 +1,60 @@
+"""The removed jobs, which can be brought back for a while."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+
+from app.jobs.job import NoSuchJob
+from app.jobs.storage.index import put
+from app.jobs.storage.locks import is_locked
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import sync_folder
+from diffusers_helper.output.job_folder import JobFolder
+
+TRASH = "trash"
+KEPT_SECONDS = 7 * 24 * 3600.0
+
+
+def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> None:
+    """Move a job's folder to the trash. Call it with the index locked.
+
+    Raises:
+        InputError: If a process makes the job now.
+        OSError: If the folder cannot be moved.
+    """
+    if folder.path.exists():
+        if is_locked(folder.states):
+            raise InputError(
+                f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
+            )
+        trash.mkdir(exist_ok=True)
+        os.utime(folder.path)  # the time of the removal
+        folder.path.rename(trash / folder.job)
+        sync_folder(trash)
+        sync_folder(folder.path.parent)
+    database.execute("DELETE FROM jobs WHERE id = ?", (folder.job,))
+
+
+def bring_back(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> None:
+    """Move a job's folder back from the trash. Call it with the index locked.
+
+    Raises:
+        NoSuchJob: If it is not there any more.
+        OSError: If the folder cannot be moved.
+    """
+    if Path(folder.job).name != folder.job or not (trash / folder.job / "request.json").exists():
+        raise NoSuchJob(folder.job)
+    (trash / folder.job).rename(folder.path)
+    sync_folder(folder.path.parent)
+    put(database, folder)
+
+
+def empty(trash: Path, kept_seconds: float = KEPT_SECONDS) -> None:
+    """Delete what was removed longer ago than `kept_seconds`."""
+    for path in trash.iterdir() if trash.exists() else ():
+        if time.time() - path.stat().st_mtime > kept_seconds:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,39 @@
+// The line of progress above the buttons, for windows in which the stage may be out of view.
+import { make, setText } from '../elements.js';
+
+const narrow = window.matchMedia('(max-width: 900px)'); // the stage does not stand beside the form then
+
+/** Bring the stage into view, if it may be out of it. */
+export function bringStage() {
+  if (narrow.matches) document.querySelector('.lt-stage')?.scrollIntoView({ block: 'start' });
+}
+
+/** The line: what happens, the time left, and a bar; a press leads to the stage. */
+export class Line {
+  #view;
+  #words = make('span', { className: 'lt-line-words' });
+  #bar = make('i');
+  #line;
+
+  constructor(view) {
+    this.#view = view;
+    // The card says the same to screen readers.
+    this.#line = make('button', { type: 'button', className: 'lt-line', tabIndex: -1 }, this.#words, this.#bar);
+    this.#line.setAttribute('aria-hidden', 'true');
+    this.#line.addEventListener('click', bringStage);
+  }
+
+  /** Show what the card shows. */
+  show({ state, percent }) {
+    const isShown = narrow.matches && ['queued', 'running', 'waiting'].includes(state);
+    this.#line.hidden = !isShown;
+    if (!isShown) {
+      this.#words.textContent = '';
+      return;
+    }
+    if (!this.#line.isConnected) document.querySelector('.lt-go')?.prepend(this.#line);
+    const [headline, times] = ['.lt-headline', '.lt-eta'].map((part) => this.#view.querySelector(part).textContent);
+    setText(this.#words, [headline, times.split(' · ')[0]].filter(Boolean).join(' · '));
+    this.#bar.style.transform = `scaleX(${percent / 100})`;
+  }
+}

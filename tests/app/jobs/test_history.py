@@ -1,0 +1,136 @@
+"""Tests of the history: search, favourites, and the removal of old videos."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.jobs.job import Job, NoSuchJob
+from app.jobs.service import JobService
+from app.jobs.storage.retention import Retention, tidy
+from diffusers_helper.errors import InputError
+from diffusers_helper.units import GB
+from tests.support.shared import Sharing
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Sharing]:
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()
+
+
+@pytest.fixture
+def service(sharing: Sharing) -> JobService:
+    return sharing.open(start=False)
+
+
+def ids(jobs: list[Job]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def test_words_are_found_in_any_script_and_order(sharing: Sharing, service: JobService) -> None:
+    a = sharing.add(service, "Ein großer ROTER Ball", seed=4711)
+    b = sharing.add(service, "красный МЯЧ", negative="размыто")
+    c = sharing.add(service, "赤いボールが転がる")
+
+    def found(text: str) -> list[str]:
+        return ids(service.history.search(text).jobs)
+
+    assert found("") == [c.id, b.id, a.id]
+    assert found("ball GROSSER") == [a.id]
+    assert found("мяч") == found("РАЗМЫТО") == [b.id]
+    assert found("ボール") == [c.id]
+    assert found("4711") == [a.id]
+    assert found("100%") == found("ball мяч") == []
+
+
+def test_filters_narrow_the_search(sharing: Sharing, service: JobService) -> None:
+    short, long = sharing.add(service, seconds=1.0), sharing.add(service, seconds=5.0)
+    service.cancel(short.id)
+    search = service.history.search
+    assert ids(search(states=["cancelled"]).jobs) == [short.id]
+    assert ids(search(states=["cancelled", "queued"]).jobs) == [long.id, short.id]
+    assert ids(search(min_seconds=2.0).jobs) == [long.id]
+    assert ids(search(max_seconds=1.0).jobs) == [short.id]
+    assert ids(search(models=["demo"], limit=1).jobs) == [long.id]
+    assert search(models=["framepack"]).jobs == []
+    assert service.history.models() == ["demo"]
+
+
+def test_pages_follow_each_other_whatever_happens_meanwhile(sharing: Sharing, service: JobService) -> None:
+    all_jobs = [sharing.add(service, str(number)) for number in range(7)]
+    first = service.history.search(limit=3)
+    sharing.add(service, "newer")
+    service.queue.remove(first.jobs[-1].id)
+    second = service.history.search(limit=3, before=first.next)
+    third = service.history.search(limit=3, before=second.next)
+    seen = ids([*first.jobs, *second.jobs, *third.jobs])
+    assert seen == ids(all_jobs)[::-1]
+    assert (len(third.jobs), third.next) == (1, "")
+    with pytest.raises(InputError, match="earlier page"):
+        service.history.search(before="nonsense")
+
+
+def test_a_favourite_is_a_fact_of_the_folder(sharing: Sharing, service: JobService) -> None:
+    job, _ = sharing.add(service), sharing.add(service)
+    assert service.history.set_favourite(job.id, True).favourite
+    (sharing.outputs / ".longtake" / "jobs.sqlite3").unlink()
+    again = sharing.open(start=False)
+    assert ids(again.history.search(favourites=True).jobs) == [job.id]
+    assert again.job(job.id).state == "queued"
+    assert not again.history.set_favourite(job.id, False).favourite
+    with pytest.raises(NoSuchJob):
+        again.history.set_favourite("nothing", True)
+
+
+def over(sharing: Sharing, service: JobService, days: float, *, favourite: bool = False) -> Job:
+    """Return a job that ended so many days ago and takes a megabyte."""
+    job = sharing.add(service)
+    service.cancel(job.id)
+    (job.folder / "video.mp4").write_bytes(bytes(2**20))
+    job = service.job(job.id)
+    service._store.add_facts(
+        job.id, ended=(job.ended or 0.0) - days * 86400, created=job.created - days * 86400
+    )
+    if favourite:
+        service.history.set_favourite(job.id, True)
+    return service.job(job.id)
+
+
+def test_nothing_is_removed_unless_a_person_sets_a_limit(sharing: Sharing, service: JobService) -> None:
+    assert Retention.from_environment({}) == Retention(math.inf, math.inf)
+    job = over(sharing, service, 10000)
+    assert tidy(service._store, Retention()) == []
+    assert job.folder.exists()
+
+
+def test_old_jobs_are_removed_but_no_favourites_and_none_that_are_not_over(
+    sharing: Sharing, service: JobService
+) -> None:
+    loved, old, new = (
+        over(sharing, service, 40, favourite=True),
+        over(sharing, service, 31),
+        over(sharing, service, 29),
+    )
+    waiting = sharing.add(service)
+    service._store.add_facts(waiting.id, created=0.0)
+    assert tidy(service._store, Retention.from_environment({"LONGTAKE_KEEP_DAYS": "30"})) == [old.id]
+    assert {job.id for job in service.jobs()} == {loved.id, new.id, waiting.id}
+    assert service.queue.restore(old.id).id == old.id
+
+
+def test_the_oldest_go_when_all_together_are_too_large(sharing: Sharing, service: JobService) -> None:
+    jobs = [over(sharing, service, days, favourite=days == 4) for days in (4, 3, 2, 1)]
+    limit = Retention.from_environment({"LONGTAKE_KEEP_GB": str(2.5 * 2**20 / GB)})
+    assert tidy(service._store, limit) == [jobs[1].id, jobs[2].id]
+    assert {job.id for job in service.jobs()} == {jobs[0].id, jobs[3].id}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "much", "nan"])
+def test_a_limit_that_is_no_number_above_zero_is_refused(value: str) -> None:
+    with pytest.raises(InputError, match="LONGTAKE_KEEP_DAYS"):
+        Retention.from_environment({"LONGTAKE_KEEP_DAYS": value})

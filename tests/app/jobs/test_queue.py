@@ -1,0 +1,177 @@
+"""Tests of what a person does with the queue: order, edit, duplicate, remove and bring back, at any size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from app.jobs.job import NoSuchJob
+from app.jobs.storage import trash
+from app.jobs.storage.state_log import StateLog
+from app.jobs.storage.store import JobStore
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Finished, SectionFinished
+from diffusers_helper.output.job_folder import JobFolder
+from tests.support.shared import Sharing, events, until
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Sharing]:
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()
+
+
+def names(sharing: Sharing) -> str:
+    """Return the prompts of the queue, each a letter, as another program sees them."""
+    return "".join(job.request.prompt for job in sharing.open(start=False).queue.jobs())
+
+
+def test_jobs_change_their_places_and_are_made_in_that_order(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    a, b, c, d, e = (sharing.add(service, name) for name in "abcde")
+    service.queue.move(e.id, before=b.id)
+    assert names(sharing) == "aebcd"
+    service.queue.move(a.id, after=c.id)
+    assert names(sharing) == "ebcad"
+    service.queue.move_first(d.id)
+    assert names(sharing) == "debca"
+    service.queue.move(b.id)
+    assert names(sharing) == "decab"
+    (sharing.outputs / ".longtake" / "jobs.sqlite3").unlink()  # the order is in the folders
+    assert names(sharing) == "decab"
+    service.start()
+    sharing.go(service)
+    for job in (b, a):
+        assert isinstance(events(service, job)[-1], Finished)
+    made = sorted((a, b, c, d, e), key=lambda job: service.job(job.id).started or 0.0)
+    assert [job.request.prompt for job in made] == list("decab")
+
+
+def test_a_place_between_two_is_found_again_and_again(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    ids = [sharing.add(service, name).id for name in "abcd"]
+    for turn in range(120):  # a hundred halvings leave no room between two numbers
+        last = [job.id for job in service.queue.jobs()][-1]
+        service.queue.move(last, after=ids[0])
+        order = [job.id for job in service.queue.jobs()]
+        assert order[:2] == [ids[0], last], turn
+        assert sorted(order) == sorted(ids)
+
+
+def test_what_is_not_in_the_queue_cannot_be_moved(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    waiting, over = sharing.add(service), sharing.add(service)
+    service.cancel(over.id)
+    with pytest.raises(InputError, match="is cancelled"):
+        service.queue.move(over.id)
+    with pytest.raises(InputError, match="not in the queue"):
+        service.queue.move(waiting.id, before=over.id)
+    with pytest.raises(NoSuchJob):
+        service.queue.move("nothing", after=waiting.id)
+
+
+def test_a_job_that_has_not_begun_is_edited_and_checked_like_a_new_one(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    job = sharing.add(service, "before", seed=1)
+    edited = service.queue.edit(job.id, sharing.request("after", seed=2, image=job.request.image))
+    assert (edited.request.prompt, edited.request.seed, edited.place) == ("after", 2, job.place)
+    assert Image.open(JobFolder(job.folder).input).getpixel((5, 5)) == (200, 30, 40)
+    Image.new("RGB", (48, 32), (0, 0, 255)).save(sharing.picture)
+    service.queue.edit(job.id, sharing.request("after"))
+    assert Image.open(JobFolder(job.folder).input).getpixel((5, 5)) == (0, 0, 255)
+    with pytest.raises(InputError, match="nope"):
+        service.queue.edit(job.id, sharing.request("never", model="nope"))
+    assert json.loads(JobFolder(job.folder).request.read_text())["prompt"] == "after"
+    assert sharing.open(start=False).job(job.id).request.prompt == "after"
+    assert StateLog(JobFolder(job.folder)).read()["edits"] == 2
+
+
+def test_a_job_that_has_begun_is_not_edited(sharing: Sharing) -> None:
+    service = sharing.open()
+    job = sharing.add(service, "as it is", seconds=3.6)
+    sharing.go(service, 7)
+    until(service, job, SectionFinished)
+    with pytest.raises(InputError, match="has begun"):
+        service.queue.edit(job.id, sharing.request("another"))
+    assert service.job(job.id).request.prompt == "as it is"
+
+
+def test_a_duplicate_differs_only_as_asked(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    job = sharing.add(service, "a ball", seed=1, steps=3)
+    service.cancel(job.id)
+    sharing.picture.unlink()  # the job has its own
+    copy = service.queue.duplicate(job.id, {"seed": 2})
+    assert (copy.state, copy.request.seed, copy.request.steps) == ("queued", 2, 3)
+    assert JobFolder(copy.folder).input.read_bytes() == JobFolder(job.folder).input.read_bytes()
+    with pytest.raises(InputError, match="steps"):
+        service.queue.duplicate(job.id, {"steps": -1})
+    assert len(service.jobs()) == 2
+
+
+def test_a_removed_job_comes_back_as_it_was_until_the_trash_is_emptied(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    a, b, c = (sharing.add(service, name) for name in "abc")
+    service.queue.remove(b.id)
+    assert names(sharing) == "ac"
+    assert not b.folder.exists()
+    with pytest.raises(NoSuchJob):
+        service.job(b.id)
+    assert sharing.open(start=False).queue.restore(b.id) == b
+    assert names(sharing) == "abc"
+    service.queue.remove(b.id)
+    trash.empty(sharing.outputs / ".longtake" / "trash", kept_seconds=-1.0)
+    for job_id in (b.id, "../../etc", a.id):
+        with pytest.raises(NoSuchJob):
+            service.queue.restore(job_id)
+    assert names(sharing) == "ac"
+    assert c.folder.exists()
+
+
+def test_a_job_that_is_being_made_is_not_removed(sharing: Sharing) -> None:
+    service = sharing.open()
+    job = sharing.add(service, seconds=3.6)
+    sharing.go(service, 7)
+    until(service, job, SectionFinished)
+    with pytest.raises(InputError, match="is being made"):
+        sharing.open(start=False).queue.remove(job.id)
+    assert job.folder.exists()
+
+
+def test_a_queued_job_can_be_paused_and_goes_on_at_its_place(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    a, b = sharing.add(service, "a"), sharing.add(service, "b")
+    assert service.queue.pause(a.id)
+    assert not service.queue.pause(a.id)
+    service.start()
+    sharing.go(service)
+    events(service, b)
+    assert service.job(a.id).state == "paused"
+    assert service.resume(a.id).place == a.place
+    assert isinstance(events(service, a)[-1], Finished)
+
+
+def test_a_change_in_a_long_queue_writes_one_job(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = sharing.open(start=False)
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    ids = [sharing.add(service, f"job {number}").id for number in range(200)]
+    written: list[str] = []
+    enter = JobStore.enter
+
+    def counting(store: JobStore, job_id: str, *given: object, **facts: object) -> object:
+        written.append(job_id)
+        return enter(store, job_id, *given, **facts)
+
+    monkeypatch.setattr(JobStore, "enter", counting)
+    service.queue.move(ids[-1], before=ids[0])
+    service.queue.move(ids[0], after=ids[100])
+    service.queue.move_first(ids[50])
+    service.queue.pause(ids[10])
+    service.cancel(ids[11])
+    assert written == [ids[-1], ids[0], ids[50], ids[10], ids[11]]
+    assert [job.id for job in service.queue.jobs()][:2] == [ids[50], ids[-1]]

@@ -1,0 +1,214 @@
+"""Tests of several programs over one folder: one makes the jobs, the others hand in, follow and take over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.jobs.storage.wishes import leave_wish, wishes_of
+from diffusers_helper.events import Cancelled, Finished, SectionFinished, StepDone, Warned
+from diffusers_helper.output.job_folder import JobFolder
+from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
+from tests.support.shared import Sharing, events, until, until_state
+
+
+@pytest.fixture
+def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing]:
+    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.05)
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()
+
+
+def test_the_first_program_makes_the_jobs_of_all_in_their_order(sharing: Sharing) -> None:
+    maker, server, command = sharing.open(), sharing.open(), sharing.open(start=False)
+    jobs = [sharing.add(maker, "1"), sharing.add(server, "2"), sharing.add(command, "3")]
+    command.start(adopt=False)
+    assert [service.is_follower for service in (maker, server, command)] == [False, True, True]
+    assert [command.queue_position(job.id) for job in jobs[1:]] == [1, 2]
+    sharing.go(server)  # an engine that nobody gives a job
+    sharing.go(maker)
+    seen = [[events(service, job) for job in jobs] for service in (maker, server, command)]
+    assert seen[0] == seen[1] == seen[2]
+    assert all(isinstance(of_job[-1], Finished) for of_job in seen[0])
+    ended = [maker.job(job.id).ended or 0.0 for job in jobs]
+    assert ended == sorted(ended)
+
+
+def test_when_the_maker_ends_another_goes_on_with_its_job(sharing: Sharing) -> None:
+    maker, server = sharing.open(), sharing.open()
+    first, second = sharing.add(maker, seconds=3.6), sharing.add(server)
+    sharing.go(maker, 7)
+    until(server, first, SectionFinished)
+    maker.stop()
+    sharing.go(server)
+    told = events(server, first)
+    assert isinstance(told[-1], Finished)
+    assert sections_of(told) == [1, 2, 3]
+    assert isinstance(events(server, second)[-1], Finished)
+    assert not server.is_follower
+
+
+def test_a_command_takes_over_its_own_job_alone_and_then_lets_others_lead(sharing: Sharing) -> None:
+    maker, command = sharing.open(), sharing.open(start=False)
+    left, mine = sharing.add(maker), sharing.add(command)
+    command.start(adopt=False)
+    sharing.go(maker, 4)
+    until(maker, left, StepDone)
+    assert command.is_follower
+    maker.stop()
+    sharing.go(command)
+    assert isinstance(events(command, mine)[-1], Finished)
+    assert command.job(left.id).state == "interrupted"
+    server = sharing.open()
+    wait_until(lambda: not server.is_follower)
+    sharing.go(server)
+    assert isinstance(events(server, left)[-1], Finished)
+
+
+def test_a_job_is_cancelled_from_any_program(sharing: Sharing) -> None:
+    maker, other = sharing.open(), sharing.open(start=False)
+    running, queued = sharing.add(maker, seconds=3.6), sharing.add(maker)
+    sharing.go(maker, 7)
+    until(other, running, SectionFinished)
+    assert other.cancel(queued.id)
+    assert other.cancel(running.id)
+    assert other.is_ending(running.id) or other.job(running.id).is_over
+    assert maker.job(queued.id).state == "cancelled"
+    assert not other.cancel(queued.id)
+    sharing.go(maker, 1)  # the sign of life at which the maker looks
+    end = events(other, running)[-1]
+    assert isinstance(end, Cancelled)
+    assert end.frames > 0
+    assert not wishes_of(JobFolder(running.folder))
+
+
+def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_person_says_so(sharing: Sharing) -> None:
+    maker, other = sharing.open(), sharing.open(start=False)
+    first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
+    closed: list[bool] = []
+    engine = maker._engine
+    engine.close = lambda: closed.append(True)
+    sharing.go(maker, 7)
+    until(maker, first, SectionFinished)
+    assert other.queue.pause(first.id)
+    sharing.go(maker, 1)
+    paused = until_state(maker, first, "paused")
+    assert paused.message == "A person paused it."
+    assert closed
+    assert not wishes_of(JobFolder(first.folder))
+    sharing.go(maker)
+    assert isinstance(events(maker, second)[-1], Finished)
+    assert maker.job(first.id).state == "paused"
+    assert other.resume(first.id).place == first.place
+    told = events(maker, first)
+    assert isinstance(told[-1], Finished)
+    assert sections_of(told) == [1, 2, 3]
+    assert states_of(first.folder)[:4] == ["queued", "running", "running", "paused"]
+    states = maker.history.transitions(first.id)
+    assert [one.state for one in states] == ["queued", "running", "paused", "queued", "running", "finished"]
+    assert all(one.time for one in states)
+    assert [one.reason for one in states][:4] == [
+        "A person handed it in.", "It is its turn.", "A person paused it.", "A person let it go on.",
+    ]  # fmt: skip
+
+
+def test_a_paused_queue_begins_nothing_and_goes_on_where_it_was(sharing: Sharing) -> None:
+    maker, other = sharing.open(), sharing.open(start=False)
+    first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
+    sharing.go(maker, 7)
+    until(maker, first, SectionFinished)
+    other.queue.hold()
+    sharing.go(maker)
+    until_state(maker, first, "paused")
+    third = sharing.add(other)
+    assert maker.queue.is_held
+    assert [job.state for job in maker.queue.jobs()] == ["paused", "queued", "queued"]
+    other.queue.go_on()
+    for job in (first, second, third):
+        assert isinstance(events(maker, job)[-1], Finished)
+    ended = [maker.job(job.id).ended or 0.0 for job in (first, second, third)]
+    assert ended == sorted(ended)
+
+
+def test_a_job_stops_after_the_section_at_hand(sharing: Sharing) -> None:
+    maker, other = sharing.open(), sharing.open(start=False)
+    job = sharing.add(maker, seconds=3.6)
+    sharing.go(maker, 4)
+    until(maker, job, StepDone)
+    assert other.queue.stop_after_section(job.id)
+    sharing.go(maker)
+    told = events(maker, job)
+    assert isinstance(told[-1], Cancelled)
+    assert sections_of(told) == [1]
+    assert maker.job(job.id).frames == told[-1].frames > 0
+
+
+@pytest.mark.parametrize(("wish", "state"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_a_wish_outlasts_the_death_of_the_maker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: str, state: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", STAND_IN)
+    studio = Studio(tmp_path)
+    process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
+    job = studio.service.job(job_id)
+    studio.until(job, SectionFinished)
+    kill(process)
+    leave_wish(JobFolder(job.folder), "cancel" if wish == "cancel" else "pause")
+    studio.service.start()
+    try:
+        assert studio.service.job(job_id).state == state
+        assert studio.service.job(job_id).frames == 37
+    finally:
+        studio.service.stop()
+
+
+def test_an_unreadable_job_does_not_hold_up_those_behind_it(sharing: Sharing) -> None:
+    maker = sharing.open(start=False)
+    log, states, after = sharing.add(maker), sharing.add(maker), sharing.add(maker)
+    JobFolder(log.folder).events.mkdir()
+    JobFolder(states.folder).states.unlink()
+    JobFolder(states.folder).states.mkdir()
+    sharing.go(maker)
+    maker.start()
+    assert isinstance(events(maker, after)[-1], Finished)
+    for job in (log, states):
+        failed = maker.job(job.id)
+        assert failed.state == "failed"
+        assert failed.message
+
+
+def test_a_job_that_is_removed_ends_for_whoever_follows_it(sharing: Sharing) -> None:
+    maker = sharing.open(start=False)
+    job = sharing.add(maker)
+    items = maker.follow(job.id)
+    assert next(items) is None
+    maker.queue.remove(job.id)
+    rest = [item for item in items if item is not None]
+    assert len(rest) == 1
+    assert isinstance(rest[0][1], Cancelled)
+
+
+def test_an_index_that_is_removed_gives_no_second_maker_to_a_running_job(sharing: Sharing) -> None:
+    maker = sharing.open()
+    job = sharing.add(maker, seconds=3.6)
+    sharing.go(maker, 4)
+    until(maker, job, StepDone)
+    for path in (sharing.outputs / ".longtake").iterdir():
+        path.unlink()
+    other = sharing.open()
+    sharing.go(other)
+    assert other.job(job.id).state == "running"
+    sharing.go(maker)
+    told = events(maker, job)
+    assert isinstance(told[-1], Finished)
+    assert sections_of(told) == [1, 2, 3]
+    wait_until(lambda: maker.is_follower or other.is_follower)
+    assert isinstance(events(maker, sharing.add(maker))[-1], Finished)
+    assert [json.loads(line)["event"] for line in JobFolder(job.folder).events.open()].count(
+        "job_started"
+    ) == 1
+    assert not any(isinstance(event, Warned) for event in told)

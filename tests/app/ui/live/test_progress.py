@@ -1,0 +1,146 @@
+"""Tests of the progress and of the time left that a watched job shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from app.jobs.pace import pace_of, usual
+from app.ui.live import words
+from app.ui.live.job import LiveJob
+from diffusers_helper.events import Event, PieceDone, SectionFinished, StepDone
+from diffusers_helper.packing import Mode
+from tests.support.told_jobs import history, job_of, later, recorded
+
+COSTS = [
+    {"load": 40.0, "first": 14.0, "step": 12.0, "latent": 2.0},  # a large model, where sampling dominates
+    {"load": 1.0, "first": 0.4, "step": 0.2, "latent": 0.8, "write": 0.05},  # decoding dominates
+    {"load": 5.0, "first": 4.0, "step": 1.0, "latent": 0.4},  # the weights move before each section
+    {"load": 300.0, "first": 3.0, "step": 3.0, "latent": 4.0},
+]
+
+
+def told_left(live: LiveJob, events: list[Event]) -> list[tuple[float, float, float]]:
+    """Apply a job's events; return the share of its time, and the seconds left as shown and as they were."""
+    end = events[-1].time
+    seen: list[tuple[float, float, float]] = []
+    for event, following in pairwise(events):
+        live.apply(event)
+        for share in (0.0, 0.5, 0.99):  # the estimate advances between two events too
+            now = event.time + share * (following.time - event.time)
+            left = live.seconds_left(now)
+            seen += [] if left is None else [(now / end, left, end - now)]
+    return seen
+
+
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+@pytest.mark.parametrize("costs", COSTS)
+def test_the_time_left_is_right_within_a_fifth_after_the_first_section(
+    mode: Mode, costs: dict[str, float]
+) -> None:
+    live = LiveJob(job_of(mode))
+    events = history(live.job, **costs)
+    first = next(event for event in events if isinstance(event, SectionFinished)).time / events[-1].time
+    checked = [(told, true) for share, told, true in told_left(live, events) if share >= first]
+    assert len(checked) > 100
+    for told, true in checked:
+        assert told == pytest.approx(true, rel=0.2, abs=0.02 * events[-1].time)
+
+
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+@pytest.mark.parametrize("costs", COSTS)
+def test_on_a_machine_that_has_made_such_a_video_the_time_left_is_right_from_the_start(
+    mode: Mode, costs: dict[str, float]
+) -> None:
+    earlier = job_of(mode, seconds=3.0)
+    pace = pace_of(history(earlier, **costs), earlier.request)
+    live = LiveJob(job_of(mode), pace)
+    assert not live.is_guess
+    events = history(live.job, **costs)
+    for _, told, true in told_left(live, events):
+        assert told == pytest.approx(true, rel=0.05, abs=0.02 * events[-1].time)
+
+
+@pytest.mark.parametrize("name", ["2 inverted", "2 forward", "10 inverted", "10 forward", "20 inverted"])
+def test_progress_and_time_left_are_right_in_recorded_runs(name: str) -> None:
+    job, events = recorded(name)
+    others = [recorded(other) for other in ("2 inverted", "10 forward") if other != name]
+    paces = [pace for other, told in others if (pace := pace_of(told, other.request)) is not None]
+    live = LiveJob(job, usual(paces))
+    for share, told, true in told_left(live, events):
+        if share >= 0.1:
+            assert told == pytest.approx(true, rel=0.2, abs=0.5)
+    live, end = LiveJob(job, usual(paces)), events[-1].time
+    for event in events[:-1]:
+        live.apply(event)
+        assert live.percent == pytest.approx(100 * event.time / end, abs=5), event
+
+
+def test_the_first_video_on_a_machine_says_that_its_time_is_a_guess() -> None:
+    live = LiveJob(job_of())
+    said = []
+    for event in history(live.job, **COSTS[0]):
+        live.apply(event)
+        said.append((live.sections_done, "measures the pace" in words.remark(live)))
+    assert (0, True) in said
+    assert not [guesses for done, guesses in said if done and guesses]
+
+
+def test_a_slow_first_step_does_not_count_for_the_sections_to_come() -> None:
+    live = LiveJob(job_of())
+    # The very first step takes 90 seconds more, as if kernels were compiled.
+    events = later(history(live.job, load=1.0, first=1.0, step=1.0, latent=0.3), 90.0, 3)
+    for event in events:
+        live.apply(event)
+        if live.sections_done == 1:
+            break
+    assert live.seconds_left(live.last_sign) == pytest.approx(events[-1].time - live.last_sign, rel=0.2)
+
+
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+def test_progress_never_falls_and_ends_at_the_end(mode: Mode) -> None:
+    live = LiveJob(job_of(mode))
+    seen = [0.0]
+    for event in history(live.job, load=1.0, first=9.0, step=0.1, latent=1.0):
+        live.apply(event)
+        assert seen[-1] <= live.percent <= 99.0
+        seen.append(live.percent)
+    assert seen[-1] == 99.0
+    live.job = replace(live.job, state="finished")
+    assert live.percent == 100.0
+
+
+def test_each_piece_of_a_decode_moves_the_bar_and_the_cell() -> None:
+    live = LiveJob(job_of())
+    before, pieces = (0.0, 0.0), 0
+    for event in history(live.job, load=1.0, first=0.2, step=0.2, latent=1.0):
+        live.apply(event)
+        if isinstance(event, SectionFinished):
+            before = (live.percent, 0.0)
+        elif isinstance(event, StepDone | PieceDone):
+            now = (live.percent, live.section_percent)
+            assert live.section == 1 or all(new > old for new, old in zip(now, before, strict=True)), event
+            before, pieces = now, pieces + isinstance(event, PieceDone)
+    assert pieces > 15
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0])
+def test_a_clock_that_stands_or_goes_back_breaks_nothing(step: float) -> None:
+    earlier = history(job_of(), load=step, first=step, step=step, latent=step)
+    for pace in (None, pace_of(earlier, job_of().request)):
+        live = LiveJob(job_of(), pace)
+        for event in earlier:
+            live.apply(event)
+            assert 0.0 <= live.percent <= 99.0
+            assert live.seconds_left(live.last_sign) != float("inf")
+
+
+def test_while_nothing_comes_the_time_left_waits() -> None:
+    live = LiveJob(job_of())
+    for event in history(live.job, load=1.0, first=2.0, step=2.0, latent=0.3)[:20]:
+        live.apply(event)
+    stalled = live.seconds_left(live.last_sign + 100)
+    assert stalled == live.seconds_left(live.last_sign + 1000)
+    assert stalled == pytest.approx(live.seconds_left(live.last_sign), abs=2.1)

@@ -1,0 +1,160 @@
+"""Tests of the page over an evening in Chromium: before the first video, on a phone, with several jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import PATIENCE
+from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, start, status, visit
+
+pytestmark = needs_chromium
+# The lower edges of the controls that are not folded, by their ids, and the upper edge of the buttons.
+EDGES = """() => {
+    const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+    const controls = ['#set-image', '#set-prompt', '#set-mode', '#set-seconds', '#length', '#set-model'];
+    return [Object.fromEntries(controls.map((id) => [id, box(id).bottom])), box('.lt-go').top];
+}"""
+STAGE_IN_SIGHT = """() => {
+    const top = document.querySelector('.lt-stage').getBoundingClientRect().top;
+    return document.querySelector('.lt-view').dataset.state === 'running' && top >= 0 && top < 120;
+}"""
+PLACES = """() => ['.lt-progress', '.lt-strip', '.lt-actions', '.lt-asked'].map((part) =>
+    Math.round(document.querySelector(part).getBoundingClientRect().top))"""
+
+
+@pytest.fixture
+def window(browser: Any, stand: Stand) -> Iterator[Any]:
+    """Open the page in a window of 1440 by 900; fail if it leaves a warning or an error in the console."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    visit(page, stand)
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    yield page
+    context.close()
+    assert [line for line in said if line.startswith(("warning", "error"))] == []
+
+
+def controls_are_in_sight(page: Any) -> bool:
+    edges, buttons = page.evaluate(EDGES)
+    return all(edge <= buttons for edge in edges.values())
+
+
+def test_before_the_first_video_the_examples_move_on_the_stage(
+    window: Any, stand: Stand, photo: Path
+) -> None:
+    page = window
+    page.wait_for_function("[...document.querySelectorAll('.lt-cards img')].every((one) => one.naturalWidth)")
+    cards = page.locator(".lt-cards button").all()
+    assert len(cards) == 3
+    stage = page.locator(".lt-offer").bounding_box()
+    assert sum(card.bounding_box()["width"] for card in cards) > 0.8 * stage["width"]
+    assert page.evaluate("document.documentElement.scrollHeight") <= 900
+    assert controls_are_in_sight(page)
+    assert not page.locator(".lt-examples").is_visible()
+    for node in page.locator('[data-testid="status-tracker"], .toast-wrap').all():
+        assert not node.is_visible()
+    page.get_by_role("button", name="Start Generation choose a picture first").wait_for()
+    page.get_by_role("button", name="Close").click()
+    page.locator(".lt-demo").wait_for(state="hidden")
+
+    page.set_viewport_size({"width": 3840, "height": 2160})
+    wide = page.locator(".lt-main").bounding_box()
+    assert wide["width"] > 0.95 * 3840
+    assert page.locator("#start").bounding_box()["height"] > 60  # text and controls are larger there
+    page.set_input_files("input[type=file]", str(photo))
+    crop = page.locator(".lt-crop:not([hidden])").bounding_box()
+    image = page.locator("#set-image img").bounding_box()
+    assert image["y"] - 1 <= crop["y"]
+    assert crop["y"] + crop["height"] <= image["y"] + image["height"] + 1
+    page.wait_for_selector('#start[data-missing=""]')
+
+    page.reload()
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    assert not page.locator(".lt-demo").is_visible()
+
+
+def test_a_file_that_is_no_picture_is_refused_in_the_page_s_own_words(page: Any, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a picture")
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    page.set_input_files("input[type=file]", str(text))
+    page.get_by_role("alert").filter(has_text="notes.txt").wait_for()
+    assert not page.locator(".toast-wrap").is_visible()
+
+
+def test_two_sections_fill_the_strip_and_nothing_moves_at_1024(
+    window: Any, stand: Stand, photo: Path
+) -> None:
+    page = window
+    start(page, photo, seconds=2.4)
+    status(page, state="running")
+    assert controls_are_in_sight(page)
+    page.set_viewport_size({"width": 1024, "height": 768})
+    strip = page.locator(".lt-strip").bounding_box()
+    cells = [cell.bounding_box() for cell in page.locator(".lt-cell").all()]
+    assert sum(cell["width"] for cell in cells) > 0.95 * strip["width"]
+    places = page.evaluate(PLACES)
+    stand.engine.go(FIRST - 3)
+    status(page, section=1, step=1)
+    assert page.evaluate(PLACES) == places
+    stand.engine.go(2)
+    page.get_by_text("Decoding section 1 of 2").wait_for()
+    assert page.evaluate(PLACES) == places
+    page.locator('.lt-cell[aria-label="Section 1.2 – 2.4 s, decoding"]').wait_for()
+    stand.engine.go(1)
+    status(page, frames=33)
+    assert page.evaluate(PLACES) == places
+
+
+def test_on_a_phone_the_video_comes_into_view_for_each_of_three_jobs(
+    window: Any, stand: Stand, photo: Path
+) -> None:
+    page = window
+    page.set_viewport_size({"width": 390, "height": 844})
+    for seconds in (2.4, 1.0, 1.0):
+        page.get_by_label("Prompt", exact=True).scroll_into_view_if_needed()
+        start(page, photo if seconds == 2.4 else None, seconds=seconds)
+        page.wait_for_function(STAGE_IN_SIGHT)
+    assert notice(page, "Queued third").is_visible()
+    page.wait_for_function("document.querySelector('#start').innerText.includes('queued fourth')")
+    wider, height = page.evaluate(
+        "(e => [e.scrollWidth - e.clientWidth, e.clientHeight])(document.querySelector('#start'))"
+    )
+    assert wider <= 0
+    assert height < 60
+    stand.engine.go(FIRST - 3)
+    line = page.locator(".lt-line-words", has_text="Section 1 of 2, step 1 of 2")
+    line.wait_for()
+    assert line.bounding_box()["height"] < 24
+    assert line.bounding_box()["y"] < page.locator("#start").bounding_box()["y"]
+    stand.engine.go(3 + FURTHER + 1)
+    for _ in range(2):  # each video is shown as soon as it has a section
+        status(page, state="running", frames="0")
+        stand.engine.go(FIRST)
+        job = status(page, state="running", frames=37).get_attribute("data-job")
+        page.wait_for_selector(f'.lt-stage[data-url*="{job}"][data-swaps="1"]')
+        stand.engine.go(1)
+    status(page, state="finished", frames=37)
+    page.locator(".lt-line").wait_for(state="hidden")
+    # The quick list is there again, now that the examples are not.
+    page.locator(".lt-examples").get_by_text("the camera pans left").click()
+    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'the camera pans left'")
+
+
+def test_an_ended_job_that_is_opened_again_shows_full_cells(window: Any, stand: Stand, photo: Path) -> None:
+    page = window
+    start(page, photo, seconds=3.6)
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33)
+    page.get_by_role("button", name="End Generation").click()
+    status(page, state="cancelled", frames=33)
+    page.reload()
+    status(page, state="cancelled", frames=33)
+    assert [cell.get_attribute("data-state") for cell in page.locator(".lt-cell").all()] == ["done"]

@@ -1,0 +1,64 @@
+"""Several programs that share one outputs folder, as services with staged engines in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.jobs.job import Job
+from app.jobs.making.patience import Patience
+from app.jobs.service import JobService
+from diffusers_helper.events import Event
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import nth, wait_until, write_picture
+from tests.support.staged_engine import StagedEngine
+
+
+class Sharing:
+    """An outputs folder and its services, each with its own locks, as processes have them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.outputs = folder / "outputs"
+        self.picture = write_picture(folder / "picture.png")
+        self._engines: dict[int, StagedEngine] = {}
+        self.services: list[JobService] = []
+
+    def open(self, *, start: bool = True, adopt: bool = True) -> JobService:
+        engine = StagedEngine()
+        service = JobService(self.outputs, engine, Patience())
+        self._engines[id(service)] = engine
+        self.services.append(service)
+        if start:
+            service.start(adopt=adopt)
+        return service
+
+    def go(self, service: JobService, events: int = 1000) -> None:
+        """Let the service's engine go on for so many events."""
+        self._engines[id(service)].go(events)
+
+    def request(self, prompt: str = "a ball", **settings: object) -> GenerationRequest:
+        given = {"image": str(self.picture), "prompt": prompt, "model": "demo", "seconds": 1.0, **settings}
+        return GenerationRequest.from_dict(given)
+
+    def add(self, service: JobService, prompt: str = "a ball", **settings: object) -> Job:
+        return service.submit(self.request(prompt, **settings))
+
+    def close(self) -> None:
+        for service in self.services:
+            service.stop()
+
+
+def until(service: JobService, job: Job, kind: type[Event], number: int = 1) -> Event:
+    """Wait for the first, second, ... event of a kind."""
+    found = (item[1] for item in service.follow(job.id) if item and isinstance(item[1], kind))
+    return nth(found, number)
+
+
+def until_state(service: JobService, job: Job, state: str) -> Job:
+    """Wait until a job has come to a state."""
+    wait_until(lambda: service.job(job.id).state == state)
+    return service.job(job.id)
+
+
+def events(service: JobService, job: Job) -> list[Event]:
+    """Return all events of a job, up to the final one."""
+    return [item[1] for item in service.follow(job.id) if item is not None]

@@ -1,0 +1,112 @@
+"""Jobs as they are told: their facts, and the events of jobs of known costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app.jobs.job import Job
+from diffusers_helper.events import (
+    Event,
+    Finished,
+    JobStarted,
+    PieceDone,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+)
+from diffusers_helper.packing import Mode, plan_sections
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.windows import decode_windows
+
+STEPS = 25
+
+
+def job_of(mode: Mode = "inverted", seconds: float = 6.0, **changes: Any) -> Job:
+    request = GenerationRequest(
+        image="/o/j/input.png", prompt="a <b>ball</b>", mode=mode, seconds=seconds, steps=STEPS
+    )
+    facts = {"id": "20261121-081530-3f9a", "state": "running", "folder": Path("/o/20261121-081530-3f9a")}
+    return Job(**{**facts, "request": request, "created": 1000.0, "started": 1000.0, **changes})
+
+
+def history(
+    job: Job, *, load: float, first: float, step: float, latent: float, write: float = 0.0
+) -> list[Event]:
+    """Return a job of known costs in seconds.
+
+    Args:
+        job: The job.
+        load: The time before the first section.
+        first: The time of a section's first step.
+        step: The time of each further step.
+        latent: The time to decode a latent frame.
+        write: The time to write a latent frame's frames.
+    """
+    plan = plan_sections(job.request.seconds, mode=job.request.mode)
+    events: list[Event] = []
+    now = 0.0
+
+    def say(kind: type[Event], **fields: Any) -> None:
+        events.append(kind(job=job.id, time=now, **fields))
+
+    say(JobStarted, sections=len(plan), frames=plan.total_frames, width=96, height=64)
+    say(StageStarted, stage="load")
+    now += load
+    for section, windows in zip(plan, decode_windows(plan), strict=True):
+        number = section.number
+        say(StageStarted, stage="sample", section=number)
+        for done in range(1, STEPS + 1):
+            now += first if done == 1 else step
+            say(StepDone, section=number, step=done, steps=STEPS)
+        say(StageStarted, stage="decode", section=number)
+        for piece, latents in enumerate(windows, 1):
+            now += latent * latents
+            say(PieceDone, stage="decode", section=number, piece=piece, pieces=len(windows))
+        say(StageStarted, stage="write", section=number)
+        now += write * sum(windows)
+        video = f"/o/{job.id}/video-{number:04}.mp4"
+        front = 36 if job.request.mode == "inverted" and number > 1 else 0
+        say(
+            SectionFinished, section=number, sections=len(plan), video=video, frames=section.total_frames,
+            added_in_front=front, thumbnail=f"/o/{job.id}/thumbs/{number:04}.webp",
+        )  # fmt: skip
+    say(Finished, video=f"/o/{job.id}/video.mp4", frames=plan.total_frames, seconds=now)
+    return events
+
+
+def later(events: list[Event], seconds: float, index: int) -> list[Event]:
+    """Return the events with those from an index on so many seconds later."""
+    return [replace(event, time=event.time + seconds * (at >= index)) for at, event in enumerate(events)]
+
+
+def recorded(name: str) -> tuple[Job, list[Event]]:
+    """Return a job of the demo model and its events, with the times that they had on one idle processor.
+
+    Args:
+        name: Seconds and order, such as `10 inverted`.
+    """
+    seconds, mode = name.split()
+    job = job_of(mode, float(seconds))  # pyright: ignore[reportArgumentType]
+    job = replace(job, request=replace(job.request, steps=8))
+    plan = plan_sections(job.request.seconds, mode=job.request.mode)
+
+    def event(kind: str, time: float, *facts: Any) -> Event:
+        about: dict[str, Any] = {"job": job.id, "time": time}
+        if kind == "job":
+            frames = plan.total_frames
+            return JobStarted(**about, sections=len(plan), frames=frames, width=128, height=128)
+        if kind == "stage":
+            return StageStarted(**about, stage=facts[0], section=facts[1])
+        if kind == "step":
+            return StepDone(**about, section=facts[0], step=facts[1], steps=8)
+        if kind == "piece":
+            return PieceDone(**about, stage="decode", section=facts[0], piece=facts[1], pieces=facts[2])
+        if kind == "section":
+            return SectionFinished(**about, section=facts[0], sections=len(plan), video="v", frames=33)
+        return Finished(**about, video="v", frames=plan.total_frames, seconds=time)
+
+    runs = json.loads(Path(__file__).with_name("recorded_runs.json").read_text())
+    return job, [event(*row) for row in runs[name]]
