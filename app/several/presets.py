@@ -15,7 +15,7 @@ from diffusers_helper.output.recipe import Recipe, read_recipe
 from diffusers_helper.request import SETTINGS
 
 START = "start"
-"""The name of the preset with which the page and the command line begin, if there is one."""
+"""The name of the preset with which the page begins, if there is one."""
 _MAX_NAME = 50
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import SPAN_SETTINGS, Lineage, Span, joined
+from diffusers_helper.output.lineage import SPAN_SETTINGS, Lineage, Span
 from diffusers_helper.output.vae_record import read_uses, write_uses
 from diffusers_helper.packing import FPS, MAX_SECONDS, WINDOW, count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -144,7 +144,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     before = Lineage.read(folder.lineage)
     spans = [replace(span, last=min(span.last, keep)) for span in before.spans if span.last < keep]
     following = before.request_for(keep, request)
-    lineage = Lineage(joined((*spans, Span.of(keep, following)), new), folder.job, keep)
+    lineage = Lineage((*spans, Span.of(keep, following)), folder.job, keep)
     lineage.sections(new)  # checks that the spans fit
     return Branch(_as_it_was_decoded(new, folder), lineage, folder)
 

@@ -22,7 +22,7 @@ from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.output.lineage import Lineage, joined
 from diffusers_helper.packing import count_sections
 from diffusers_helper.request import GenerationRequest
 
@@ -56,7 +56,7 @@ class Origins:
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
         if request.mode == "inverted":  # in forward order the number of sections after one has no effect
             origin["sections"] = str(count_sections(request.seconds))
-        if before := self._lineage.before(number):
+        if before := joined(self._lineage.before(number), request):
             origin["earlier"] = json.dumps([span.to_dict() for span in before], sort_keys=True)
         return origin
 
