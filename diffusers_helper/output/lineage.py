@@ -52,15 +52,15 @@ class Span:
         Raises:
             InputError: For anything else.
         """
-        match data:
-            case {"sections": int(last), "settings": dict(found)} if last > 0:
-                settings = cast(dict[str, Any], found)
-            case _:
-                raise InputError(
-                    f"An earlier span of sections is {short_repr(data)}; expected its last section and its "
-                    "settings.",
-                    "Use the file that Longtake wrote.",
-                )
+        fields = cast(dict[str, Any], data) if isinstance(data, dict) else {}
+        last, settings = fields.get("sections"), fields.get("settings")
+        if not isinstance(last, int) or last < 1 or not isinstance(settings, dict):
+            raise InputError(
+                f"An earlier span of sections is {short_repr(data)}; expected its last section and its "
+                "settings.",
+                "Use the file that Longtake wrote.",
+            )
+        settings = cast(dict[str, Any], settings)
         if unknown := sorted(set(settings) - set(SPAN_SETTINGS)):
             raise InputError(
                 f"{short_repr(unknown[0])} is no setting of single sections; expected some of "

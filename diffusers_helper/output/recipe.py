@@ -230,7 +230,8 @@ def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[
 def _vae_uses(data: object) -> tuple[tuple[VaeUse, ...], list[str]]:
     try:
         uses = tuple(VaeUse(**item) for item in cast(Any, data or []))
-        if not all(isinstance(use.tile, int) and isinstance(use.chunk, int) for use in uses):
+        values: list[Any] = [value for use in uses for value in (use.section, use.tile, use.chunk)]
+        if not all(isinstance(value, int) for value in values):
             raise TypeError("it is no number")
     except TypeError:
         return (), ["How the VAE worked is written in a way that this version does not know; it is left out."]
