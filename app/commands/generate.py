@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import IO, NoReturn
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
@@ -87,11 +88,10 @@ def make_video(arguments: argparse.Namespace) -> int:
 
         signals.cancel, signals.interrupt, signals.hurry = end, service.stop, hurry
         try:
+            if not jobs[0].is_over:
+                service.start(adopt=False)
             for job in jobs:
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
-                display.begin(job)
-                if job is jobs[0] and not job.is_over:
-                    service.start(adopt=False)
                 last = _show(service, job, known, display)
                 codes.append(_exit_code(last) if last is not None else 128 + (signals.number or 0))
         finally:
@@ -99,13 +99,10 @@ def make_video(arguments: argparse.Namespace) -> int:
                 end()
             service.stop()
     for job, code in zip(jobs, codes, strict=True):
-        _say_how_it_ended(service, job.id, code, shlex.quote(arguments.out))
-    code = next((code for code in codes if code), 0)
+        _say_how_it_ended(service, job.id, code, arguments.out)
+    code = next(filter(None, codes), 0)
     if arguments.in_process:
-        # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
-        stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _end_now(stdout, code)
     return code
 
 
@@ -115,6 +112,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
     Returns:
         The final event; None if the program is ended before.
     """
+    display.begin(job)
     if job.is_over:
         *_, last = (item[1] for item in service.follow(job.id) if item is not None)
         display.show(last)
@@ -146,6 +144,16 @@ def _circumstances(service: JobService, job_id: str, told: str) -> str:
     return _LEADS if told in (_FOLLOWS, _LEADS) else ""
 
 
+def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
+    """End the process, though a job's thread may still be inside a native library.
+
+    An interpreter that ends meanwhile in the usual way aborts.
+    """
+    stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _say_how_it_ended(service: JobService, job_id: str, code: int, out: str) -> None:
     """Tell where the report of a failed job is, or how one that this program left goes on."""
     job = service.job(job_id)
@@ -153,7 +161,7 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, out: str) -> 
         _report(service, job)
     elif code > 128 and not job.is_over:
         text = _LEFT if job.state in BEGUN else _INTERRUPTED
-        sys.stderr.write(text.format(job=job.id, out=out))
+        sys.stderr.write(text.format(job=job.id, out=shlex.quote(out)))
 
 
 def _print_requests(origin: Origin, *, as_json: bool) -> int:

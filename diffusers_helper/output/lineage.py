@@ -52,12 +52,12 @@ class Span:
         Raises:
             InputError: For anything else.
         """
-        fields = cast(dict[str, Any], data) if isinstance(data, dict) else {}
+        fields: dict[str, Any] = cast(Any, data) if isinstance(data, dict) else {}
         last, settings = fields.get("sections"), fields.get("settings")
         if not isinstance(last, int) or last < 1 or not isinstance(settings, dict):
+            shown = short_repr(cast(object, data))
             raise InputError(
-                f"An earlier span of sections is {short_repr(data)}; expected its last section and its "
-                "settings.",
+                f"An earlier span of sections is {shown}; expected its last section and its settings.",
                 "Use the file that Longtake wrote.",
             )
         settings = cast(dict[str, Any], settings)

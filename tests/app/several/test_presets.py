@@ -28,7 +28,7 @@ def test_a_preset_comes_back_as_it_was(tmp_path: Path) -> None:
     assert preset_names(folder) == ()
     assert start_settings(folder).settings == {}
     settings = {"prompt": "Ein Boot 红色的船", "steps": 9, "vae_tile": None, "cfg": 2}
-    file = save_preset(folder, "nächtlich 夜", {**settings, "image": "/home/ada/boat.png"})
+    file = save_preset(folder, "nächtlich 夜", {**settings, "image": "/srv/ada/boat.png"})
     assert json.loads(file.read_text(encoding="utf-8")) == settings
     assert load_preset(folder, "nächtlich 夜").settings == settings
     save_preset(folder, START, {"steps": 4})
@@ -43,7 +43,7 @@ def test_a_preset_of_another_version_is_used_as_far_as_possible(tmp_path: Path) 
     found = load_preset(tmp_path, "new")
     assert found.settings == {"steps": 7}
     assert [word in "".join(found.notices) for word in ("'lora'", "`crf` is 99")] == [True, True]
-    request = GenerationRequest(image="/home/ada/boat.png", steps=3, seed=2)
+    request = GenerationRequest(image="/srv/ada/boat.png", steps=3, seed=2)
     assert import_preset(tmp_path, "mine", request.to_json().encode()).settings["seed"] == 2
     assert "ada" not in (tmp_path / "mine.json").read_text()
 

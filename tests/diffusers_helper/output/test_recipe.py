@@ -36,7 +36,7 @@ NOT_IN_A_RECIPE = {"image", "preserved_gb", "vram_cap_gb"}
 
 
 def recipe_of(**changes: Any) -> Recipe:
-    request = GenerationRequest(image="/home/ada/boat.png", prompt=SCRIPTS, **changes)
+    request = GenerationRequest(image="/srv/ada/boat.png", prompt=SCRIPTS, **changes)
     return Recipe.of(
         request, (), USES, model="demo", side=192, made_with={"longtake": "1"}, picture=PICTURE
     )  # fmt: skip
@@ -94,7 +94,7 @@ def test_every_setting_comes_back(video: Path, kind: str) -> None:
 
 
 def test_a_recipe_says_nothing_about_the_machine_or_the_person() -> None:
-    request = GenerationRequest(image="/home/ada/boat.png", model="/home/ada/models/mine", vram_cap_gb=7.5)
+    request = GenerationRequest(image="/srv/ada/boat.png", model="/srv/ada/models/mine", vram_cap_gb=7.5)
     others = replace(request, image="/tmp/x.png", preserved_gb=3.0, vram_cap_gb=None)
     texts = {
         Recipe.of(one, (), USES, model=None, side=64, made_with={}, picture=PICTURE).to_json()
@@ -131,10 +131,10 @@ def test_any_text_and_any_span_come_back(prompt: str, negative: str, seed: int, 
 
 
 def test_a_request_of_a_job_is_a_recipe_without_a_picture() -> None:
-    request = GenerationRequest(image="/home/ada/boat.png", prompt="a", vram_cap_gb=7.5, vae_tile=96)
+    request = GenerationRequest(image="/srv/ada/boat.png", prompt="a", vram_cap_gb=7.5, vae_tile=96)
     found = read_recipe(request.to_json().encode())
     assert (found.notices, found.picture) == ((), None)
-    assert found.request("/home/ada/boat.png") == request
+    assert found.request("/srv/ada/boat.png") == request
 
 
 def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
