@@ -3,7 +3,8 @@
 #
 #   ./test.sh [--quick] [arguments of pytest, such as tests/diffusers_helper/test_packing.py -k forward]
 #
-# --quick leaves out the tests that are marked `slow` or `page`, and checks style and types while the others run.
+# --quick leaves out the tests that are marked `slow` or `page`, runs the others in two processes unless arguments
+# say which, and checks style and types meanwhile.
 # It reads the same settings from the environment as webui.sh.
 set -euo pipefail
 
@@ -18,12 +19,19 @@ if [[ ${1:-} != --quick ]]; then
 fi
 
 shift
-report=$(mktemp)
-scripts/check >"$report" 2>&1 &
-check=$!
-trap 'kill "$check" 2>/dev/null || true; rm -f "$report"' EXIT
+quick=("$venv/bin/python" -m pytest -m "not slow and not page")
+reports=$(mktemp -d)
+scripts/check >"$reports/check" 2>&1 &
+others=($!)
+if [[ $# -eq 0 ]]; then
+    # The library's tests and all others take about as long; on two cores they run side by side.
+    "${quick[@]}" --ignore tests/diffusers_helper >"$reports/tests" 2>&1 &
+    others+=($!)
+    set -- tests/diffusers_helper
+fi
+trap 'kill "${others[@]}" 2>/dev/null || true; rm -rf "$reports"' EXIT
 failed=0
-"$venv/bin/python" -m pytest -m "not slow and not page" "$@" || failed=$?
-wait "$check" || failed=1
-cat "$report"
+"${quick[@]}" "$@" || failed=$?
+for other in "${others[@]}"; do wait "$other" || failed=1; done
+cat "$reports"/*
 exit "$failed"

@@ -24,7 +24,7 @@ from app.commands.jobs import add_jobs
 from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
 from app.commands.tune import add_tune
-from app.jobs.stdio import open_closed_streams
+from app.jobs.stdio import open_closed_streams, start_log
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
@@ -37,20 +37,12 @@ Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: The arguments after the program's name; the process's own by default.
-
-    Returns:
-        The process's exit code.
-    """
+    """Run one command, by default the one of the process's own arguments, and return the exit code."""
     open_closed_streams()
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     try:
         arguments = _parser().parse_args(argv)
-        level = logging.INFO if arguments.verbose else logging.WARNING
-        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=level)
+        start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)
     except LongtakeError as error:
         sys.stderr.write(error_line(error))

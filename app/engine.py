@@ -9,18 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import logging
 import os
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.jobs.stdio import take_stdin, take_stdout
+from app.jobs.stdio import start_log, take_stdin, take_stdout
 from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
@@ -39,7 +38,7 @@ class Order:
     folder: Path
     request: str
     deadly: list[dict[str, str]]
-    cancel: CancelToken
+    cancel: CancelToken = field(default_factory=CancelToken)
 
 
 class Orders:
@@ -61,13 +60,7 @@ class Orders:
                 command = json.loads(line)
                 if command["do"] == "run":
                     self._add(
-                        Order(
-                            job=command["job"],
-                            folder=Path(command["folder"]),
-                            request=command["request"],
-                            deadly=command["deadly"],
-                            cancel=CancelToken(),
-                        )
+                        Order(command["job"], Path(command["folder"]), command["request"], command["deadly"])
                     )
                 elif command["do"] == "cancel":
                     self._cancel(command["job"])
@@ -122,26 +115,18 @@ class EventPipe:
             os._exit(1)
 
 
-def _end_with_parent() -> None:
-    """End with the parent even when native code holds the interpreter lock and the listener cannot run."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _leave_interrupts_to_parent() -> None:
-    """Ignore Ctrl-C, which reaches the whole process group; the parent decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
 def main() -> None:
     """Run the engine until its standard input ends."""
-    _leave_interrupts_to_parent()
-    _end_with_parent()
+    # Ctrl-C reaches the whole process group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if sys.platform == "linux":
+        # End with the parent even when native code holds the interpreter lock and the listener cannot run.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     events = EventPipe(take_stdout())
     orders = Orders(events.send)
     threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=sys.argv[1])
+    start_log(sys.argv[1])
     try:
         from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner

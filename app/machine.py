@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -18,6 +20,7 @@ from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detec
 from diffusers_helper.units import gb_bytes
 
 _SECONDS = 10.0
+_ROOT = str(Path(__file__).resolve().parents[1])
 
 
 def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
@@ -82,6 +85,13 @@ def named_machine(card: str) -> Machine:
     kind = "cpu" if family == "cpu" else "cuda" if family == "cuda" else "rocm"
     arch = {"gfx103x": "gfx1030", "cdna": "gfx942"}.get(family, family if kind == "rocm" else "")
     return Machine(kind, arch, f"{family} with {size} GB", total, is_apu=family == "gfx1151")
+
+
+def module_command(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command that runs one of our modules as a process of its own, and its environment."""
+    path = os.pathsep.join(filter(None, (_ROOT, environ.get("PYTHONPATH"))))
+    # -P keeps Python from importing a folder named `app` where the program was started.
+    return (sys.executable, "-P", "-m", module), {**environ, "PYTHONPATH": path}
 
 
 def output_of(*command: str, environ: Mapping[str, str] | None = None, seconds: float = _SECONDS) -> str:

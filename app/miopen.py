@@ -69,12 +69,9 @@ _MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")
 
 
 def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
-    """Remove MIOpen's folders below a home directory, and print which and how much.
+    """Remove MIOpen's folders below a home directory, print which and how much, and return the exit code 0.
 
     A folder that a variable points to may hold other things; it is named and left alone, as is a link.
-
-    Returns:
-        The exit code 0.
     """
     count = 0
     for name in MIOPEN_FOLDERS:

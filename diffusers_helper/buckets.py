@@ -11,11 +11,7 @@ REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
 
 
 def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, int], ...]:
-    """Return the reference shapes scaled to `side` pixels, with edges rounded to multiples of `multiple`.
-
-    Returns:
-        Different (height, width) pairs in the reference order.
-    """
+    """Return the different reference shapes (height, width), scaled to `side`, in multiples of `multiple`."""
     if multiple < 1 or side < multiple:
         raise ValueError(f"side {side} with multiple {multiple}; expected side >= multiple >= 1.")
 
@@ -33,8 +29,4 @@ def nearest_bucket(
     if height < 1 or width < 1:
         raise ValueError(f"picture of {width}x{height}; expected at least one pixel each way.")
     candidates = buckets(side, multiple)
-    best = min(
-        range(len(candidates)),
-        key=lambda i: (abs(height * candidates[i][1] - width * candidates[i][0]), -i),
-    )
-    return candidates[best]
+    return min(reversed(candidates), key=lambda shape: abs(height * shape[1] - width * shape[0]))

@@ -32,6 +32,11 @@ def short_repr(value: object) -> str:
     return _short.repr(value).replace("`", "'")
 
 
+def first_line(error: BaseException) -> str:
+    """Return the beginning of an error's text, or its kind if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def own_name(name: str) -> str:
     """Return the name of a setting or command on surfaces that have no other name for it."""
     return _COMMANDS.get(name, name)
@@ -66,11 +71,7 @@ class LongtakeError(Exception):
 
 
 class InputError(LongtakeError, ValueError):
-    """A request that cannot be carried out as it stands. Nothing has been loaded or written for it.
-
-    Attributes:
-        expected: The values that the setting may have.
-    """
+    """A request that cannot be carried out as it stands. Nothing has been loaded or written for it."""
 
     code = "bad_input"
 
@@ -88,11 +89,7 @@ class InputError(LongtakeError, ValueError):
 
         Args:
             message: The sentence, for an error that is not about one setting's value.
-            remedy: The action that helps.
-            setting: The setting at fault.
-            value: The value of the setting.
             found: The fault, as it follows the setting's name, where that is not simply the value.
-            expected: The values that the setting may have.
         """
         message = message or f"`{setting}` {found or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)

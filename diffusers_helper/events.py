@@ -135,10 +135,9 @@ class Finished(Event):
         seconds: Wall time.
         peak_host_bytes: The most main memory that the engine has held since it was started; 0 if unknown.
         peak_device_bytes: The most that tensors took on the device at one time.
-        cap_bytes: The cap that this stayed under.
-        bytes_streamed: Bytes that were copied by streaming.
         retries: The number of times that a smaller plan was tried.
         vae_tile_px: The side of the VAE's tiles; None where it used none.
+        advice: A sentence on settings that would have been better, where measurements support one.
     """
 
     is_final: ClassVar[bool] = True
@@ -151,6 +150,7 @@ class Finished(Event):
     bytes_streamed: int = 0
     retries: int = 0
     vae_tile_px: int | None = None
+    advice: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

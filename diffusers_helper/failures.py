@@ -43,14 +43,7 @@ _KEPT = "What was finished until then is kept; start again."
 def failed_event(
     error: BaseException, job: str, time: float, video: str | None, frames: int, folder: Path | None = None
 ) -> Failed:
-    """Return the explanation of an exception that ended a job.
-
-    Args:
-        error: The exception.
-        job, time: The fields of the event.
-        video, frames: The video that existed by then.
-        folder: The job's folder.
-    """
+    """Return the explanation of an exception that ended a job; `folder` is the job's own."""
     known = error if isinstance(error, LongtakeError) else _explained(error, folder)
     return Failed(
         job=job, time=time,
@@ -60,11 +53,7 @@ def failed_event(
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """Return how the engine process ended, as it follows the process's name in a sentence.
-
-    Args:
-        exit_code: The value of `Popen.returncode`.
-    """
+    """Return how the engine process ended, by `Popen.returncode`, as it follows its name in a sentence."""
     if exit_code is not None and exit_code < 0:
         return f"was ended by {_signal_name(-exit_code)}"
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
@@ -85,7 +74,6 @@ def engine_died_event(
 
     Args:
         exit_code: The value of `Popen.returncode`.
-        job, time, video, frames: The fields of the event.
         attempts: The number of engines that have died at the job.
         lessons: The lessons from their deaths, a line each.
         errors: The last lines that the last one wrote to standard error.

@@ -13,11 +13,7 @@ from diffusers_helper.errors import InputError
 
 
 def given_path(path: str | Path, setting: str) -> Path:
-    """Return a path that a person gave, with `~` replaced by the home folder it stands for.
-
-    Args:
-        path: The path.
-        setting: The name of the setting that holds it.
+    """Return a path that a person gave for a setting, with `~` replaced by the home folder it stands for.
 
     Raises:
         InputError: If there is no such home folder, or for a name that is not UTF-8 and so cannot be told.

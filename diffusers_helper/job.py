@@ -34,7 +34,6 @@ from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
-from diffusers_helper.vae.plan import Task
 
 # The latents' channels, and the pixels for one latent along each side
 _CHANNELS, _SHRINK = 16, 8
@@ -45,18 +44,10 @@ class Job:
     """All that the stages of one job work with.
 
     Attributes:
-        request: The settings of the video.
-        models: The model's parts.
         cancel: The token that ends the job between two blocks of a network.
         given: The start picture, upright and opaque.
         picture: The same picture in the size of the video.
-        sections: The sections to make, in order.
-        folder: The folder of the job's files.
         earlier: The folder of an earlier run whose work is reused, if there is one.
-        memory: The owner of the networks on the device.
-        vae: The model's VAE.
-        video: The growing video.
-        report: The source of the job's events.
         lineage: The origin of the first sections of a branch.
     """
 
@@ -100,9 +91,9 @@ class Job:
             self.report.warned(doubt)
         return checkpoints
 
-    def note_vae(self, task: Task, number: int) -> None:
+    def note_vae(self, number: int) -> None:
         """Record how the VAE has just worked on a section, or on the picture, whose number is 0."""
-        how = self.memory.vae_use(task, self.picture.height, self.picture.width)
+        how = self.memory.vae_use(self.picture.height, self.picture.width)
         note_use(self.folder.vae, VaeUse(number, *how))
 
     def recipe(self, picture: bytes) -> Recipe:
@@ -195,7 +186,7 @@ def _open_folder(
     request: GenerationRequest, picture: Image.Image, earlier: JobFolder | None, folder: Path | None
 ) -> JobFolder:
     """Return the job's folder, after writing the picture and the request to it."""
-    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.create(Path("outputs"))
+    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
     if opened.segments.exists() and opened != earlier:
         raise InputError(
             f"{opened.path} holds another video; expected a new folder.", "Choose another folder."

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 AUTO, OFF = "auto", "off"
 CHOICES = (AUTO, *RUNGS, OFF)
+
+DEVIATION = "Each way rounds once, so that pictures differ by rounding: by about 55 dB, which nobody sees."
 
 _KINDS: dict[Trouble, ErrorKind] = {
     "device_memory": ErrorKind.MEMORY, "host_memory": ErrorKind.MEMORY, "device": ErrorKind.DEVICE,
@@ -56,24 +57,20 @@ def initialize_miopen_fallback(
     Args:
         folder: The folder of learned routes; None forgets them with the process.
         rung: `auto`, or the only rung to use for debugging, or `off`. Any other value means `auto`.
-        on_first_call: See `cache.conv.ConvLadder`.
-        after_first_call: See `cache.conv.ConvLadder`.
+        on_first_call, after_first_call: See `cache.conv.ConvLadder`.
     """
     if rung not in CHOICES:
         _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
         rung = AUTO
-    ladder = None
-    if rung == OFF:
-        _log.info("[MIOpen Fallback] Switched off")
-    else:
-        forced = None if rung == AUTO else rung
+    ladder, forced = None, None if rung == AUTO else rung
+    if rung != OFF:
         ladder = ConvLadder(
             RouteStore(folder), classify, forced=forced,
             on_first_call=on_first_call, after_first_call=after_first_call,
         )  # fmt: skip
-        _log.info("[MIOpen Fallback] Fallback system initialized")
-        _log.info("[MIOpen Fallback] Strategy: %s", forced or " → ".join(RUNGS))
-    return MIOpenFallbackHandler(ladder)
+    handler = MIOpenFallbackHandler(ladder, forced or " → ".join(RUNGS))
+    handler.log_start()
+    return handler
 
 
 class MIOpenFallbackHandler:
@@ -85,9 +82,17 @@ class MIOpenFallbackHandler:
         ladder: The ladder that computes the convolutions; None if the fallback is switched off.
     """
 
-    def __init__(self, ladder: ConvLadder | None) -> None:
-        self.ladder = ladder
+    def __init__(self, ladder: ConvLadder | None, strategy: str = " → ".join(RUNGS)) -> None:
+        self.ladder, self._strategy = ladder, strategy
         self._installed: weakref.WeakSet[_Conv] = weakref.WeakSet()
+
+    def log_start(self) -> None:
+        """Log that the fallback is there, and its ways in their order."""
+        if self.ladder is None:
+            _log.info("[MIOpen Fallback] Switched off")
+            return
+        _log.info("[MIOpen Fallback] Fallback system initialized")
+        _log.info("[MIOpen Fallback] Strategy: %s", self._strategy)
 
     @property
     def cpu_attempts(self) -> int:
@@ -98,6 +103,11 @@ class MIOpenFallbackHandler:
     def cpu_successes(self) -> int:
         """Return the number of those that gave a result."""
         return 0 if self.ladder is None else self.ladder.successes["cpu"]
+
+    @property
+    def changed(self) -> int:
+        """Return how often a convolution has changed its way since the process started."""
+        return 0 if self.ladder is None else len(self.ladder.left)
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
         """Give the ladder to every Conv2d and Conv3d in `modules` that does not have it yet.
@@ -138,9 +148,7 @@ class MIOpenFallbackHandler:
     def __enter__(self) -> MIOpenFallbackHandler:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def statistics(self) -> str:
@@ -148,10 +156,7 @@ class MIOpenFallbackHandler:
         ladder = self.ladder
         if ladder is None or not (ladder.left or ladder.avoided or self.cpu_attempts):
             return ""
-        lines = [
-            "=== MIOpen Fallback Statistics ===",
-            f"CPU fallback attempts: {self.cpu_attempts}, successes: {self.cpu_successes}",
-        ]
+        *lines, end = self._cpu_lines()
         for name in RUNGS:
             errors = [reason for (_, rung), reason in ladder.left.items() if rung == name]
             if errors:
@@ -160,12 +165,21 @@ class MIOpenFallbackHandler:
                 lines.append(f"{name} avoided for {avoided} shapes, as it ended processes at others")
             if name not in ("miopen", "cpu") and ladder.attempts[name]:
                 lines.append(f"{name} attempts: {ladder.attempts[name]}, successes: {ladder.successes[name]}")
-        return "\n".join([*lines, "=" * 35])
+        if self.changed:
+            lines.append(DEVIATION)
+        return "\n".join([*lines, end])
+
+    def _cpu_lines(self) -> tuple[str, ...]:
+        """Return the lines that the memory document shows, which end the statistics of a quiet job."""
+        counts = f"CPU fallback attempts: {self.cpu_attempts}, successes: {self.cpu_successes}"
+        return "=== MIOpen Fallback Statistics ===", counts, "=" * 35
 
     def print_stats(self) -> None:
-        """Log the statistics if there are any."""
+        """Log the statistics, as a warning where a way had to be left."""
         if text := self.statistics():
             _log.warning("%s", text)
+        elif self.ladder is not None:
+            _log.info("%s", "\n".join(self._cpu_lines()))
 
 
 class _Served:

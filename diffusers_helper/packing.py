@@ -166,14 +166,9 @@ def _section(mode: Mode, window: int, number: int, count: int, padding: int) -> 
         overlap_frames=overlap,
         final_frames=decoded - pending,
         pending_frames=pending,
-        total_frames=_total_frames(mode, window, number, count),
+        total_frames=frames_of(window * number + (mode == "forward" or is_last)),
         video_position=count - number if mode == "inverted" else number - 1,
     )
-
-
-def _total_frames(mode: Mode, window: int, number: int, count: int) -> int:
-    with_picture = mode == "forward" or number == count
-    return frames_of(window * number + with_picture)
 
 
 def plan_sections(seconds: float, window: int = WINDOW, mode: Mode = "inverted") -> SectionPlan:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import GenerationCancelled, LongtakeError
+from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
@@ -30,7 +30,7 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.output.frames import FrameBlender, write_thumbnail
-from diffusers_helper.output.lineage import Lineage, texts_of
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.output.previews import LatentColours, Preview
 from diffusers_helper.packing import WINDOW, Section
 from diffusers_helper.request import GenerationRequest
@@ -45,8 +45,6 @@ class Result:
     """A finished video.
 
     Attributes:
-        video: The file.
-        frames: Its number of frames.
         latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), fp32 on the CPU.
     """
 
@@ -71,7 +69,6 @@ def generate(
     On the CPU, the same request with the same model gives the same bytes.
 
     Args:
-        request: The settings of the video.
         models: The request's model, loaded or not.
         on_event: Called in this thread with each event, from JobStarted to Finished or Cancelled.
         cancel: The token that ends the job between two blocks of a network.
@@ -108,7 +105,8 @@ def generate(
                 final, pending = blender.add(frames, section)
                 write(job, section, frames, final, pending)
                 del frames, final, pending  # frees them before the next section is sampled
-        return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
+        figures = {**job.memory.usage(), "advice": job.memory.advice()}
+        return Result(job.report.finished(figures), job.video.frames, history.latents)
     except GenerationCancelled:
         job.report.cancelled()
         raise
@@ -135,14 +133,14 @@ def encode(job: Job) -> dict[str, Tensor]:
     seed = job.lineage.root(job.request).seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
     start = encode_picture(job.vae, job.picture, noise, job.pieces("vae_encode"), job.cancel)
-    job.note_vae("encode", 0)
+    job.note_vae(0)
     return texts | {"start": start, "vision": job.memory.run("vision", vision)}
 
 
 def condition_of(job: Job, number: int, encodings: dict[str, Tensor]) -> Condition:
     """Return the condition of a section, made of the result of `encode`."""
     request, texts = job.lineage.request_for(number, job.request), job.lineage.texts(job.request)
-    places = [texts.index(text) for text in texts_of(request)]
+    places = [texts.index(text) for text in request.texts]
     positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in places)
     return Condition(
         positive, negative[0] if negative else None, encodings["vision"],
@@ -155,15 +153,8 @@ def denoise(
 ) -> Tensor:
     """Sample a section's clean latents from noise, and return them (1, 16, W, h, w) on the host.
 
-    Args:
-        job: The job.
-        section: The section to make.
-        encodings: The result of `encode`.
-        context: The clean latents that the section sees.
-        preview: The preview of each step's prediction.
-
     Raises:
-        LongtakeError: If the transformer overflows.
+        LongtakeError: If the transformer overflows in fp32 too.
     """
     request = job.lineage.request_for(section.number, job.request)
     condition = condition_of(job, section.number, encodings)
@@ -181,14 +172,7 @@ def denoise(
         noisy = noise.to(job.models.device)
         return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=on_step))
 
-    latents = job.memory.run("sample", sample, section.number)
-    if not bool(latents.isfinite().all()):
-        raise LongtakeError(
-            f"Section {section.number}: latents are not finite numbers; the transformer overflowed.",
-            "Try another prompt, picture or guidance; if it stays, the model's files may be damaged.",
-            code="not_finite",
-        )
-    return latents
+    return job.memory.run("sample", sample, section.number)
 
 
 def decode(job: Job, section: Section, history: History) -> Tensor:
@@ -204,7 +188,7 @@ def write(job: Job, section: Section, frames: Tensor, final: np.ndarray, pending
     # For the last section that an earlier run has written, only the frames that face the next are needed.
     if section.number > job.video.sections:
         job.report.stage("write", section)
-        job.note_vae("decode", section.number)
+        job.note_vae(section.number)
         job.video.add_section(final, pending)
     job.memory.save()
     if job.video.latest is not None:  # the kept sections of a branch are shown together with its first own

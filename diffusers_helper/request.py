@@ -17,6 +17,9 @@ from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, Mode
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
 SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
+VAE_PRECISIONS = {
+    "auto": "By the card", "fp32": "32 bit", "fp16": "16 bit", "bf16": "16 bit, wide range",
+}  # fmt: skip
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 # This is enough for people, and too little for a text field to fill a disk. Each model's own limit in tokens
@@ -251,8 +254,31 @@ class GenerationRequest:
         "The side of the pieces in which pictures are encoded and decoded. Other pieces give slightly other "
         "pixels.",
         "Memory", low=64, high=1024, step=32, multiple=32, unit="pixels", otherwise="what fits",
-        on_page=False,
     )] = None
+    vae_precision: Annotated[str, SettingInfo(
+        "VAE Precision",
+        "The number format in which the VAE computes. Another one gives slightly other pixels. fp32 takes "
+        "twice the memory, and is used in any case after an overflow.",
+        "Memory", choices=VAE_PRECISIONS,
+    )] = "auto"
+    vae_chunk: Annotated[int, SettingInfo(
+        "VAE Chunk (Latent Frames)",
+        "The latent frames by which the VAE's windows of time advance; 3 is the VAE's own. Fewer take less "
+        "memory. Another number gives other pixels.",
+        "Memory", low=1, high=8,
+    )] = 3
+    vae_threshold: Annotated[float, SettingInfo(
+        "VAE Memory Threshold",
+        "The share of the memory beside the weights that the VAE may be planned with. A smaller one leads to "
+        "smaller tiles sooner, and these to other pixels.",
+        "Memory", low=0.1, high=1, step=0.05,
+    )] = 1.0
+    vae_cleanup: Annotated[int, SettingInfo(
+        "VAE Clean-Up Frequency",
+        "The number of the VAE's pieces after which unused memory goes back to the driver; 0 stands for "
+        "never. The pixels stay the same.",
+        "Memory", low=0, high=1000,
+    )] = 0
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -265,6 +291,11 @@ class GenerationRequest:
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
             raise no_picture()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the prompts that are used, one for each run of the model in a step."""
+        return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
     def to_json(self) -> str:
         """Return the settings as a JSON object."""

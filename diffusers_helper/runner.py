@@ -10,12 +10,24 @@ from pathlib import Path
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
-from diffusers_helper.events import Cancelled, Event, SectionFinished
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    PieceDone,
+    SectionFinished,
+    StepDone,
+    Warned,
+    to_dict,
+)
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.local import Local
-from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.loaders import Models, load_models
 from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.job_log import job_log
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
 
@@ -26,7 +38,6 @@ class Runner:
     """A runner that keeps the models of the last job for the next one."""
 
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        """Keep the settings of this machine, and the fallback for its convolutions."""
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._info: ModelInfo | None = None
@@ -45,9 +56,18 @@ class Runner:
             request: A request from `submit`, which has decided whether its model may be a folder.
             folder: The folder for the job's files. What an earlier run has left there is not made again.
             on_event: Called in this thread with each event.
-            cancel: The token that ends the job.
         """
-        said = _Said(on_event)
+        changed = self._convolutions.changed
+
+        def on_end() -> str:
+            return DEVIATION if self._convolutions.changed > changed else ""
+
+        with job_log(JobFolder(folder).log):
+            self._convolutions.log_start()
+            self._run(request, folder, _Said(on_event, on_end), cancel)
+            self._convolutions.print_stats()
+
+    def _run(self, request: GenerationRequest, folder: Path, said: _Said, cancel: CancelToken) -> None:
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
@@ -64,11 +84,11 @@ class Runner:
                 error, folder.name, time.monotonic() - started, said.video, said.frames, folder
             )
             expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full", "download")
-            _log.error("job %s: %s", folder.name, end.message, exc_info=not expected)
+            level = logging.INFO if isinstance(error, InputError) else logging.ERROR
+            _log.log(level, "job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
             said(end)
-        self._convolutions.print_stats()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
         if self._models is None or info != self._info:
@@ -83,16 +103,34 @@ class Runner:
 
 
 class _Said:
-    """A forwarder of events that remembers what the final one has to repeat."""
+    """A forwarder of events that remembers what the final one has to repeat.
 
-    def __init__(self, on_event: Callable[[Event], None]) -> None:
-        self._on_event = on_event
+    Args:
+        on_event: Receives the events.
+        on_end: Returns what is to be said of a video in which convolutions changed their way; "" if none did.
+    """
+
+    def __init__(self, on_event: Callable[[Event], None], on_end: Callable[[], str]) -> None:
+        self._on_event, self._on_end = on_event, on_end
         self.the_end = False
         self.video: str | None = None
         self.frames = 0
 
     def __call__(self, event: Event) -> None:
+        if not isinstance(event, StepDone | PieceDone | Failed):  # too many, and told with its cause
+            _log.info("%s", _words(event))
         if isinstance(event, SectionFinished):
             self.video, self.frames = event.video, event.frames
+        if isinstance(event, Finished) and (words := self._on_end()):
+            message = f"Convolutions failed while this video was made, and other ways computed them. {words}"
+            self._on_event(Warned(job=event.job, time=event.time, message=message))
         self.the_end = event.is_final
         self._on_event(event)
+
+
+def _words(event: Event) -> str:
+    """Return an event as one line, such as `stage_started: stage sample, section 1`."""
+    facts = {name: value for name, value in to_dict(event).items() if value not in (None, 0, "")}
+    kind = facts.pop("event")
+    told = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("job", "time"))
+    return f"{kind}: {told}"

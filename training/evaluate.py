@@ -1,7 +1,7 @@
-"""Measures the demo model against its goals on cases made with seeds that training never used.
+"""The measurement of the demo model against its goals, on cases with seeds that training never used.
 
-``python -m training.evaluate`` prints a table, writes it as JSON and draws a contact sheet beside it. Videos
-are made by the product's own path: a picture goes in, frames come out.
+``python -m training.evaluate`` prints a table, writes it as JSON and draws a contact sheet beside it. The
+product's own path makes the videos: a picture goes in, frames come out.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import json
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKLHunyuanVideo
 
 from diffusers_helper.buckets import buckets
 from training.figures import Outcome, judge, psnr
 from training.product_engine import ProductEngine
 from training.render import Renderer, canvases
-from training.scenes import CAMERA_MOTIONS, MOTIONS, Case, Motion, sample_case
+from training.scenes import CAMERA_MOTIONS, MOTIONS, STILL, Case, Motion, sample_case
 from training.sheet import save_contact_sheet
-from training.tracker import agrees, observe
+from training.tracker import agrees, observe, shown_strength
 from training.vae import held_out_clips, psnr_per_clip
 
 LOG = logging.getLogger(__name__)
@@ -45,11 +47,13 @@ GOALS = {
 }
 MODES = ("inverted", "forward")
 PHOTO_SECTIONS = 4  # 4.8 seconds
+LONG_PHOTO = ("zooms in", 8)  # 9.6 seconds
+Result = TypeVar("Result")
 
 
 @dataclass
 class Cases:
-    """Fresh cases, as many of each motion, that the tracker reads right on the true clip."""
+    """New cases, the same number of each motion, that the tracker reads correctly in the true clip."""
 
     seed: int
     renderer: Renderer = field(init=False)
@@ -73,7 +77,7 @@ class Cases:
         return [pair for name in MOTIONS for pair in found[name]]
 
     def readable(self, case: Case, size: tuple[int, int]) -> bool:
-        """Return whether the tracker reads the true clip right."""
+        """Return whether the tracker reads the true clip correctly."""
         truth = self.renderer.case(case, [0, 18, 36], size)
         fine = agrees(
             case, observe(self.renderer, case.scene, _spread(truth), amounts=(0.3, 0.55, 1.0, 1.67))
@@ -89,79 +93,77 @@ def _spread(three: torch.Tensor) -> torch.Tensor:
     return clip
 
 
-def vae_psnr(vae: AutoencoderKLHunyuanVideo, cases: Cases, count: int) -> tuple[float, float]:
-    """Return mean and median PSNR in dB over held-out clips of 37 frames."""
-    rng = np.random.default_rng(cases.seed + 1)
-    values = []
-    for _ in range(count):
-        case = sample_case(rng, 128, 128, cases.renderer.count)
-        values.append(psnr_per_clip(vae, cases.renderer.case(case, range(37), (128, 128))[None])[0])
-    return float(torch.stack(values).mean()), float(torch.stack(values).median())
+@lru_cache(maxsize=1)
+def engine_of(model: Path, steps: int | None, cfg: float) -> ProductEngine:
+    """Return the engine of this process, made once."""
+    return ProductEngine(model, steps, cfg)
 
 
-def photographs(engine: ProductEngine, cases: Cases) -> list[float]:
-    """Return the last frames' PSNR in dB for slow pans and zooms over photo-like grounds without things.
+def vae_psnr(engine: ProductEngine, cases: Cases, index: int) -> float:
+    """Return the PSNR in dB of one held-out clip of 37 frames, encoded and decoded."""
+    case = sample_case(np.random.default_rng([cases.seed, 1, index]), 128, 128, cases.renderer.count)
+    clip = cases.renderer.case(case, range(37), (128, 128))
+    return float(psnr_per_clip(engine.vae(), clip[None])[0])
 
-    The order of sections alternates; the videos are long, so that what a later section spoils is seen.
+
+def photograph(engine: ProductEngine, cases: Cases, index: int, name: str, sections: int, mode: str) -> float:
+    """Return the last frame's PSNR in dB for a slow camera motion over a photo-like ground without things.
+
+    The videos are long, to show what a later section spoils.
     """
-    rng = np.random.default_rng(cases.seed + 2)
-    values = []
-    for index, name in enumerate(CAMERA_MOTIONS):
-        while True:
-            case = sample_case(rng, 128, 128, cases.renderer.count)
-            if case.scene.background.kind == "leaves":
-                break
-        motion = Motion(name, "slowly")
-        picture = cases.renderer.clip(case.scene, motion, [0], (128, 128))[:, 0]
-        prompt = f"the camera {name} slowly"
-        video = engine.make(picture, prompt, MODES[index % 2], PHOTO_SECTIONS, seed=index)
-        truth = cases.renderer.clip(case.scene, motion, [video.shape[1] - 1], (128, 128))[:, 0]
-        values.append(psnr(video[:, -1], truth))
-    return values
+    rng = np.random.default_rng([cases.seed, 2, index])
+    while True:
+        case = sample_case(rng, 128, 128, cases.renderer.count)
+        if case.scene.background.kind == "leaves":
+            break
+    motion, scene = Motion(name, "slowly"), replace(case.scene, things=())
+    picture = cases.renderer.clip(scene, motion, [0], (128, 128))[:, 0]
+    video = engine.make(picture, f"the camera {name} slowly", mode, sections, seed=index)
+    truth = cases.renderer.clip(scene, motion, [video.shape[1] - 1], (128, 128))[:, 0]
+    return psnr(video[:, -1], truth)
 
 
 def make_and_judge(
-    engine: ProductEngine, cases: Cases, chosen: list[tuple[Case, tuple[int, int]]], part: int, parts: int
-) -> list[Outcome]:
-    """Make and judge the videos of one part of the chosen cases."""
-    outcomes = []
-    for index in range(part, len(chosen), parts):
-        case, size = chosen[index]
-        mode = MODES[index % 2]
-        sections = 2 if index % 4 >= 2 else 1
-        picture = cases.renderer.case(case, [0], size)[:, 0]
-        video = engine.make(picture, case.prompt, mode, sections, seed=index)
-        outcomes.append(judge(cases.renderer, case, size, mode, sections, video))
-        if len(outcomes) % 10 == 0:
-            LOG.info("part %d: %d videos, %.1f %% right", part, len(outcomes), 100 * _share(outcomes))
-    return outcomes
+    engine: ProductEngine, cases: Cases, index: int, case: Case, size: tuple[int, int]
+) -> Outcome:
+    """Make and judge the video of one case; orders take turns, and two of four videos have two sections."""
+    mode = MODES[index % 2]
+    sections = 2 if index % 4 >= 2 else 1
+    picture = cases.renderer.case(case, [0], size)[:, 0]
+    video = engine.make(picture, case.prompt, mode, sections, seed=index)
+    return judge(cases.renderer, case, size, mode, sections, video)
 
 
-def work(arguments: argparse.Namespace, part: int) -> tuple[list[Outcome], dict]:
-    """Do one process's share: its videos, and in the last process the figures that are not about motion."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+def work(arguments: argparse.Namespace, job: Callable[..., Result], *details: object) -> Result:
+    """Do one job in a process of the pool."""
     torch.set_num_threads(arguments.threads)
-    engine = ProductEngine(arguments.model, arguments.steps, arguments.cfg)
-    cases = Cases(arguments.seed)
-    chosen = cases.make(arguments.per_motion)
-    extra: dict = {"unreadable_cases_left_out": cases.rejected}
-    outcomes = make_and_judge(engine, cases, chosen, part, arguments.processes)
-    if part == arguments.processes - 1:
-        extra["vae_psnr"], extra["vae_psnr_median"] = vae_psnr(engine.vae(), cases, arguments.vae_clips)
-        photos = photographs(engine, cases)
-        extra |= {"photo_psnr": float(np.mean(photos)), "photo_psnr_lowest": min(photos)}
-    return outcomes, extra
+    return job(engine_of(arguments.model, arguments.steps, arguments.cfg), *details)
 
 
 def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
-    """Return the table of figures, and what came of each video."""
+    """Return the table of figures, and the outcome of each video."""
+    cases = Cases(arguments.seed)
+    chosen = cases.make(arguments.per_motion)
+    LOG.info("%d cases are drawn", len(chosen))
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(work, arguments, part) for part in range(arguments.processes)]
-        results = [job.result() for job in jobs]
-    outcomes = [outcome for part, _ in results for outcome in part]
-    table = summary(outcomes) | {"prompts": len(outcomes)}
-    for _, extra in results:
-        table |= extra
+        submit = partial(pool.submit, work, arguments)
+        # The longest jobs come first, so that no process waits for another at the end.
+        long_photos = {mode: submit(photograph, cases, 0, *LONG_PHOTO, mode) for mode in MODES}
+        photos = [
+            submit(photograph, cases, index, name, PHOTO_SECTIONS, MODES[index % 2])
+            for index, name in enumerate(CAMERA_MOTIONS)
+        ]
+        videos = [submit(make_and_judge, cases, index, *pair) for index, pair in enumerate(chosen)]
+        clips = [submit(vae_psnr, cases, index) for index in range(arguments.vae_clips)]
+        outcomes = []
+        for video in videos:
+            outcomes.append(video.result())
+            if len(outcomes) % 10 == 0:
+                LOG.info("%d videos, %.1f %% right", len(outcomes), 100 * _share(outcomes))
+        table = summary(outcomes) | {"prompts": len(outcomes), "unreadable_cases_left_out": cases.rejected}
+        table |= _spread_of("vae_psnr", [clip.result() for clip in clips], "lowest")
+        table |= _spread_of("photo_psnr", [photo.result() for photo in photos], "lowest")
+        table |= {f"long_photo_psnr_{mode}": photo.result() for mode, photo in long_photos.items()}
     table["seconds_for_2s_video"] = time_two_seconds(arguments)
     return table, outcomes
 
@@ -180,7 +182,7 @@ def _share(outcomes: list[Outcome]) -> float:
     return float(np.mean([o.right for o in outcomes])) if outcomes else 0.0
 
 
-def _spread_of(name: str, values: list[float | None], worst: str) -> dict[str, float]:
+def _spread_of(name: str, values: Sequence[float | None], worst: str) -> dict[str, float]:
     """Return mean and worst of the values that are there, under ``name`` and ``name_lowest`` or the like."""
     known = [value for value in values if value is not None]
     if not known:
@@ -192,8 +194,14 @@ def _spread_of(name: str, values: list[float | None], worst: str) -> dict[str, f
 
 
 def summary(outcomes: list[Outcome]) -> dict:
-    """Return the figures over all videos, and the right share by motion, mode, length and shape."""
-    by_motion = {name: 100 * _share([o for o in outcomes if o.case.motion.name == name]) for name in MOTIONS}
+    """Return the figures over all videos, and those of motion by motion, mode, length and shape."""
+    kinds = {name: [o for o in outcomes if o.case.motion.name == name] for name in MOTIONS}
+    by_motion = {name: 100 * _share(some) for name, some in kinds.items()}
+    strength = {
+        name: float(np.mean([shown_strength(o.case, o.seen) for o in some] or [0.0]))
+        for name, some in kinds.items()
+        if name != STILL
+    }
     groups = {
         "inverted": [o for o in outcomes if o.mode == "inverted"],
         "forward": [o for o in outcomes if o.mode == "forward"],
@@ -206,6 +214,7 @@ def summary(outcomes: list[Outcome]) -> dict:
         "motion_right": 100 * _share(outcomes),
         "motion_right_worst_kind": min(by_motion.values()),
         "motion_right_by_kind": by_motion,
+        "motion_strength_by_kind": strength,
         "motion_right_by_group": {name: 100 * _share(group) for name, group in groups.items()},
         **_spread_of("shape_overlap", [o.overlap for o in outcomes], "lowest"),
         **_spread_of("rest_psnr", [o.rest for o in outcomes], "lowest"),
@@ -217,14 +226,15 @@ def summary(outcomes: list[Outcome]) -> dict:
 
 
 def report(table: dict) -> str:
-    """Return the goals and what was reached, one line each."""
+    """Return the goals and the reached figures, one line each."""
     lines = []
     for name, (sign, goal) in GOALS.items():
         value = table[name]
         met = value >= goal if sign == ">=" else value <= goal
         lines.append(f"{name:26} {value:8.2f}  goal {sign} {goal:g}  {'met' if met else 'NOT met'}")
     for name, value in table["motion_right_by_kind"].items():
-        lines.append(f"  {name:24} {value:8.1f}")
+        strength = table["motion_strength_by_kind"].get(name)
+        lines.append(f"  {name:24} {value:8.1f}" + ("" if strength is None else f"  x{strength:.2f}"))
     for name, value in table["motion_right_by_group"].items():
         lines.append(f"  {name:24} {value:8.1f}")
     return "\n".join(lines)
@@ -240,6 +250,7 @@ def describe(outcome: Outcome) -> str:
 
 
 def main() -> None:
+    """Evaluate the model that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("assets/demo_model"), help="model folder")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Makes the examples: pictures that go with prompts, and short animations for the page and the documents."""
+"""The making of the examples: pictures with prompts, and animations for the page and the documents."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PAGE_EVERY, PAGE_MILLISECONDS, PAGE_QUALITY = 2, 67, 60
 
 
 def thing(shape: str, colour: str, x: float, y: float, radius: float) -> Thing:
-    """Return a thing in the colour its name says."""
+    """Return a thing in the colour that its name says."""
     return Thing(shape, colour, COLOURS[colour], x, y, radius)
 
 
 @dataclass(frozen=True)
 class Example:
-    """A picture and what to ask for; ``sections`` of 1.2 seconds are made in the order ``mode``."""
+    """A picture and its prompt; ``sections`` of 1.2 seconds are made in the order ``mode``."""
 
     prompt: str
     background: Background
@@ -41,7 +41,7 @@ class Example:
 
     @property
     def file_name(self) -> str:
-        """The name of the picture, made of the prompt's words."""
+        """Return the name of the picture, made of the prompt's words."""
         return re.sub("[^a-z0-9]+", "-", self.prompt)
 
     def picture(self, renderer: Renderer, pixels: int) -> torch.Tensor:
@@ -79,7 +79,7 @@ def draw(folder: Path) -> None:
 
 
 def save_animation(path: Path, video: torch.Tensor, pixels: int) -> None:
-    """Write a video (3, T, H, W) in -1..1 as a GIF of a side in pixels, with one palette for all frames."""
+    """Write a video (3, T, H, W) in -1..1 as a GIF with one palette for all frames."""
     frames = video[:, ::EVERY].transpose(0, 1)
     large = F.interpolate(frames, (pixels, pixels), mode="bicubic", antialias=True)
     images = [to_image(frame) for frame in large]
@@ -117,6 +117,7 @@ def animate(folder: Path, model: Path) -> None:
 
 
 def main() -> None:
+    """Draw the examples that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--folder", type=Path, default=Path("assets/examples"), help="where to write the page's examples"

@@ -1,4 +1,4 @@
-"""Puts the trained parts together as the folder that the product ships."""
+"""The assembly of the trained parts into the folder that the product ships."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATIC_FILES = ("README.md", "LICENSE")
 
 
 def facts(steps: int) -> dict:
-    """What the product must know about the model before it loads it."""
+    """Return the facts that the product must know about the model before it loads it."""
     return {
         "title": "Longtake demo model",
         "modes": ["inverted", "forward"],
@@ -35,10 +35,10 @@ def facts(steps: int) -> dict:
 
 @torch.no_grad()
 def quiet(vae: AutoencoderKLHunyuanVideo) -> None:
-    """Take the spread out of the encoder's posterior, in place.
+    """Remove the spread from the encoder's posterior, in place.
 
-    It served to train the decoder. The pipeline starts from a sample of the picture's latent, and a quiet one
-    keeps the first frame nearer to the picture.
+    It served to train the decoder. The pipeline starts from a sample of the picture's latent, and a sample
+    with little spread keeps the first frame nearer to the picture.
     """
     channels = vae.config["latent_channels"]
     vae.quant_conv.weight[channels:] = 0

@@ -1,4 +1,4 @@
-"""The figures of one video: what moved, whether things stay things, and whether the rest stays as it is."""
+"""The figures of one video: what moved, whether things keep their shape, what else changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from training.render import Renderer, pixel_grid, signed_distance
 from training.scenes import CAMERA_MOTIONS, DIRECTIONS, STILL, Case, Motion, Scene, moved
 from training.tracker import Seen, agrees, observe
 
-# Thing and ground are told apart where their colours are so far from each other, of 2 from black to white.
+# Thing and ground are distinguished where their colours differ by this much; black and white differ by 2.
 LEAST_CONTRAST = 0.5
-# Nothing of a thing is further from its middle than so many times its radius.
+# No part of a thing is further from its centre than this many times its radius.
 REACH = 2.0
 
 

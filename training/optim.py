@@ -12,7 +12,7 @@ from training.quick import quick_dtype
 
 
 def orthogonalise(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
-    """Newton-Schulz iteration on a batch of matrices (n, rows, columns): all singular values near 1."""
+    """Run the Newton-Schulz iteration on matrices (n, rows, columns), so that singular values come near 1."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.to(quick_dtype())
     wide = x.shape[1] <= x.shape[2]
@@ -26,7 +26,7 @@ def orthogonalise(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised; its steps are as large as AdamW's, so that both share a learning rate."""
+    """An optimiser with orthogonalised momentum; its steps are as large as those of AdamW."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.0):
         super().__init__(list(params), {"lr": lr, "momentum": momentum, "decay": decay})
@@ -74,7 +74,7 @@ class Optimizers:
         self.adam = torch.optim.AdamW(rest, lr, betas=(0.9, 0.97), weight_decay=0.0)
 
     def step(self, factor: float, clip: float = 1.0) -> bool:
-        """One step at ``factor`` times the learning rate; False, and no step, if a gradient is not finite."""
+        """Make a step at a share of the learning rate; return False if a gradient is not finite."""
         norm = nn.utils.clip_grad_norm_(self.params, clip)
         if not torch.isfinite(norm):
             self.zero_grad()

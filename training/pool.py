@@ -16,12 +16,12 @@ from training.transformer import Conditions
 Size = tuple[int, int]
 # Two sections and the picture: a motion ends with frame 72.
 CLIP_LATENTS = 19
-# A latent stands for four frames; a single picture's latent is nearest to it so long before the last of them.
+# A latent stands for four frames; a single picture's latent comes nearest to it this long before the last.
 BEFORE_LAST = 1.5
 TIMES = (0.0, *(4 * k - BEFORE_LAST for k in range(1, CLIP_LATENTS)))
-# Clips are drawn and encoded so many at a time, in groups of pictures that stay in the processor's cache.
+# Clips are drawn and encoded in groups of this many pictures, which stay in the processor's cache.
 CLIPS_AT_A_TIME, PICTURES_AT_A_TIME = 8, 8
-# How often each motion is drawn: those that are learned early come less often.
+# The frequency of each motion: those that are learned early are drawn less often.
 SHARES = dict.fromkeys(MOTIONS, 1.0) | {
     "grows": 1.2, "shrinks": 1.2, "spins": 2.0, "zooms in": 1.3, "zooms out": 1.6,
     "pans right": 0.7, "pans left": 0.7, "pans up": 0.7, "pans down": 0.7, "stays still": 0.6,
@@ -65,7 +65,7 @@ def encode_cases(
 
 
 def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
-    """Return a case at random whose motion is drawn by ``SHARES``."""
+    """Return a random case whose motion is drawn by ``SHARES``."""
     weights = np.array([SHARES[name] for name in MOTIONS])
     wanted = str(rng.choice(MOTIONS, p=weights / weights.sum()))
     while True:
@@ -76,7 +76,7 @@ def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
 
 @dataclass
 class Pool:
-    """Clips by picture size; beyond ``limit`` a size forgets its oldest."""
+    """Clips by picture size; a size with more than ``limit`` clips forgets its oldest."""
 
     vae: AutoencoderKLHunyuanVideo
     encoders: Encoders
@@ -94,7 +94,7 @@ class Pool:
         del kept[: -self.limit]
 
     def grow(self, rng: np.random.Generator, size: Size, batch: int, visits: float) -> None:
-        """Add clips before a step with ``batch`` clips, so that each is seen about ``visits`` times."""
+        """Add clips before a step with ``batch`` clips, so that each is used about ``visits`` times."""
         due = batch / visits
         count = int(due) + int(rng.random() < due % 1)
         have = len(self.items.get(size, []))
@@ -106,7 +106,7 @@ class Pool:
             self.add(rng, size, count)
 
     def state(self) -> list[dict]:
-        """Return the clips as tensors, so that a run that goes on has the same ones."""
+        """Return the clips as tensors, so that a resumed run has the same ones."""
         return [
             {
                 "size": size,
@@ -127,13 +127,13 @@ class Pool:
             ]
 
     def batch(self, rng: np.random.Generator, size: Size, count: int) -> tuple[torch.Tensor, Conditions]:
-        """Return clips of a size at random: latents (B, 16, 19, h, w) and conditions."""
+        """Return random clips of a size: latents (B, 16, 19, h, w) and conditions."""
         kept = self.items[size]
         return collate([kept[int(i)] for i in rng.choice(len(kept), count, replace=False)], rng)
 
 
 def collate(items: list[Item], rng: np.random.Generator | None = None) -> tuple[torch.Tensor, Conditions]:
-    """Stack items; the guidance is drawn from all that the page offers, or is the usual 10."""
+    """Stack items; the guidance is drawn from the range that the page offers, or is the usual 10."""
     count = len(items)
     guidance = np.exp(rng.uniform(0, np.log(32), count)) if rng is not None else np.full(count, 10.0)
     mask = torch.stack([item.text.mask for item in items])

@@ -17,7 +17,7 @@ DIAMOND_WIDTH = 0.62
 
 
 def pixel_grid(height: int, width: int, box: tuple[int, int, int, int] | None = None):
-    """Return coordinates of pixel centres, two tensors (h, w); ``box`` is top, left, h, w of a crop."""
+    """Return x and y of the pixel centres (h, w); ``box`` is top, left, h and w of a crop."""
     side = math.sqrt(height * width)
     top, left, rows, columns = box or (0, 0, height, width)
     y = (torch.arange(top, top + rows) + 0.5 - height / 2) / side
@@ -46,7 +46,7 @@ def noise_canvas(rng: np.random.Generator) -> np.ndarray:
 
 
 def leaves_canvas(rng: np.random.Generator) -> np.ndarray:
-    """Return overlapping soft-shaded patches (size, size, 3) with the statistics of photographs."""
+    """Return overlapping shaded patches (size, size, 3) with the statistics of photographs."""
     size = CANVAS_PIXELS
     axis = (np.arange(size) + 0.5) / size * 2 * CANVAS_HALF - CANVAS_HALF
     y, x = np.meshgrid(axis, axis, indexing="ij")
@@ -140,7 +140,7 @@ class Renderer:
         box: tuple[int, int, int, int] | None = None,
         target: int = 0,
     ) -> torch.Tensor:
-        """Return pixels (3, T, h, w) in -1..1 of a scene at these frames; the thing ``target`` moves."""
+        """Return pixels (3, T, h, w) in -1..1 of a scene; ``target`` is the thing that moves."""
         grid_x, grid_y = pixel_grid(*size, box)
         pixel = 1 / math.sqrt(size[0] * size[1])
         views = [camera(motion, frame) for frame in frames]

@@ -1,8 +1,9 @@
-"""The one command that makes the demo model, from nothing to the folder that ships; resumable.
+"""The command that makes the demo model, from nothing to the folder that ships.
 
-``python -m training.run`` trains on CPU cores; training on GPUs is not written. Stopped and started again it
-goes on exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of a model folder
-and trains the transformer only. Minutes are of processor time, so that a paused run does not lose its place.
+``python -m training.run`` trains on CPU cores; training on GPUs is not written. A stopped run that is started
+again continues exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of a
+model folder and trains the transformer only. Minutes are processor time, so that a paused run does not lose
+its place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOG = logging.getLogger("training")
 STAGES = ("encoders", "images", "clips", "freeze", "transformer", "decoder", "export")
 BEFORE_FREEZING = ("images", "clips")
 STAGES_FROM_START = ("transformer", "export")
-# Shares of the time, and the stage whose weights a VAE stage starts from.
+# The shares of the time, and the stage from whose weights a VAE stage starts.
 SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
 SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
 
@@ -41,7 +42,9 @@ def load_parts(
     Weights trained on from the same start can be averaged, and their mean is often better than either.
     """
     transformer, vae = build_transformer(), build_vae()
-    weights = torch.load(folder / CHECKPOINT, weights_only=True)["average"]
+    state = torch.load(folder / CHECKPOINT, weights_only=True)
+    # Weights that were given and not yet trained on have no mean.
+    weights = state.get("average") or state["model"]
     if start is not None and share < 1:
         model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(start / "transformer").float()
         before = model.state_dict()
@@ -70,7 +73,7 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
         if not frozen.exists():
             LOG.info("scaling factor %.4f", freeze(folder, "clips"))
     elif name == "transformer":
-        launch(train, (str(folder), Plan(minutes)), processes)
+        launch(train, (str(folder), Plan(minutes, arguments.rate)), processes)
     elif name == "export":
         transformer, vae = load_parts(folder, arguments.start, arguments.share)
         export(transformer, vae, folder / "model", arguments.target)
@@ -81,8 +84,9 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
 
 
 def main() -> None:
+    """Run the stages that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=115, help="training time in all")
+    parser.add_argument("--minutes", type=float, default=115, help="processor time of the stages that run")
     parser.add_argument("--folder", type=Path, default=Path(".training"), help="checkpoints and logs")
     parser.add_argument(
         "--target", type=Path, default=Path("assets/demo_model"), help="folder to write the model to"
@@ -94,6 +98,7 @@ def main() -> None:
         "--only", choices=STAGES, action="append", help="run just this stage (may be repeated)"
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
+    parser.add_argument("--rate", type=float, default=Plan.lr, help="the transformer's learning rate")
     parser.add_argument(
         "--share",
         type=float,
@@ -104,11 +109,10 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if arguments.start:
         start_from(arguments.start, arguments.folder)
-    stages = STAGES_FROM_START if arguments.start else STAGES
-    whole = sum(SHARES.get(name, 0.0) for name in stages)
-    for name in arguments.only or stages:
-        minutes = arguments.minutes * SHARES.get(name, 0.0) / whole
-        run_stage(name, arguments, minutes)
+    chosen = arguments.only or (STAGES_FROM_START if arguments.start else STAGES)
+    whole = sum(SHARES.get(name, 0.0) for name in chosen) or 1.0
+    for name in chosen:
+        run_stage(name, arguments, arguments.minutes * SHARES.get(name, 0.0) / whole)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Scenes of the demo world: what is in a picture, what a prompt asks for, and where everything is at a time.
+"""The scenes of the demo world: the content of a picture, what a prompt asks for, and all places over time.
 
 Lengths are in units of the picture's side, the square root of width times height, with the origin in the
 middle, x to the right and y downwards. A motion lasts ``MOTION_FRAMES`` frames and then rests, so that the
@@ -31,7 +31,7 @@ STILL = "stays still"
 MOTIONS = OBJECT_MOTIONS + CAMERA_MOTIONS + (STILL,)
 SPEEDS = ("slowly", "", "quickly")
 MOVE_DISTANCE = {"slowly": 0.24, "": 0.45, "quickly": 0.75}
-# Smaller things and motions than these leave next to no trace in the latents, and are learned last or never.
+# Things and motions smaller than these leave almost no trace in the latents, and are learned last or never.
 GROWTH = {"slowly": 0.6, "": 1.0, "quickly": 1.5}
 SPIN = {"slowly": math.radians(80), "": math.radians(150), "quickly": math.radians(220)}
 ZOOM = {"slowly": 0.4, "": 0.7, "quickly": 1.1}
@@ -67,7 +67,7 @@ class Background:
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture; the first of ``things`` is the one the prompt may name, and it lies on top."""
+    """A picture; its prompt may name the first of ``things``, which lies on top."""
 
     background: Background
     things: tuple[Thing, ...]
@@ -78,7 +78,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Motion:
-    """What happens: one of ``MOTIONS`` at one of ``SPEEDS``; ``amount`` scales it (1 is as named)."""
+    """An event: one of ``MOTIONS`` at one of ``SPEEDS``; ``amount`` scales it (1 is as named)."""
 
     name: str = STILL
     speed: str = ""
@@ -95,18 +95,18 @@ class Case:
 
 
 def half_extent(height: int, width: int) -> tuple[float, float]:
-    """Half width and half height of a picture in units of its side."""
+    """Return half the width and half the height of a picture in units of its side."""
     side = math.sqrt(height * width)
     return width / (2 * side), height / (2 * side)
 
 
 def progress(frame: float) -> float:
-    """How much of a motion is done at a frame, 0 to 1."""
+    """Return how much of a motion is done at a frame, 0 to 1."""
     return min(max(frame / MOTION_FRAMES, 0.0), 1.0)
 
 
 def moved(thing: Thing, motion: Motion, frame: float, scene: Scene) -> Thing:
-    """The named thing at a frame: moved, grown or turned, and never out of the picture."""
+    """Return the named thing at a frame: moved, grown or turned, and never out of the picture."""
     done = progress(frame) * motion.amount
     if motion.name in DIRECTIONS:
         dx, dy = DIRECTIONS[motion.name]
@@ -127,7 +127,7 @@ def moved(thing: Thing, motion: Motion, frame: float, scene: Scene) -> Thing:
 
 
 def camera(motion: Motion, frame: float) -> tuple[float, float, float]:
-    """The camera at a frame: shift in x and y, and how wide it sees (1 is as at the start)."""
+    """Return the camera at a frame: its shift in x and y, and how wide it sees (1 is as at the start)."""
     done = progress(frame) * motion.amount
     if motion.name == "zooms in":
         return 0.0, 0.0, math.exp(-ZOOM[motion.speed] * done)
@@ -140,7 +140,7 @@ def camera(motion: Motion, frame: float) -> tuple[float, float, float]:
 
 
 def sample_background(rng: np.random.Generator, canvases: int) -> Background:
-    """A background at random; ``canvases`` is how many bitmaps there are to choose from."""
+    """Return a random background; ``canvases`` is the number of bitmaps to choose from."""
     weights = np.array([0.13, 0.13, 0.09, 0.1, 0.1, 0.1, 0.15, 0.2])
     kind = str(rng.choice(BACKGROUNDS, p=weights / weights.sum()))
     base = rng.uniform(0.05, 0.95, 3) if rng.random() < 0.75 else np.full(3, rng.uniform(0.1, 0.9))
@@ -157,12 +157,12 @@ def sample_background(rng: np.random.Generator, canvases: int) -> Background:
 
 
 def colour_distance(first: tuple[float, ...], second: tuple[float, ...]) -> float:
-    """Plain RGB distance, 0 to about 1.7."""
+    """Return the plain RGB distance, 0 to about 1.7."""
     return float(np.linalg.norm(np.subtract(first, second)))
 
 
 def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...] = ()) -> Thing | None:
-    """A thing that differs in colour from the background and does not lie on others."""
+    """Return a random thing that differs in colour from the background and does not lie on others."""
     names = list(COLOURS)
     for _ in range(24):
         colour = names[int(rng.integers(len(names)))]
@@ -185,7 +185,7 @@ def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...
 
 
 def sample_scene(rng: np.random.Generator, height: int, width: int, canvases: int) -> Scene:
-    """A scene at random for a picture of ``height`` times ``width`` pixels: none to three things."""
+    """Return a random scene for a picture of ``height`` times ``width`` pixels: none to three things."""
     half_width, half_height = half_extent(height, width)
     grain = float(rng.uniform(0.01, 0.04)) if rng.random() < 0.1 else 0.0
     scene = Scene(sample_background(rng, canvases), (), half_width, half_height, grain)
@@ -199,7 +199,7 @@ def sample_scene(rng: np.random.Generator, height: int, width: int, canvases: in
 
 
 def _with_room(rng: np.random.Generator, scene: Scene, motion: Motion) -> Scene:
-    """The scene with its first thing moved back where it has room for the motion."""
+    """Return the scene with its first thing moved back to where it has room for the motion."""
     thing = scene.things[0]
     if motion.name not in DIRECTIONS or rng.random() < 0.15:
         return scene
@@ -219,7 +219,7 @@ def _with_room(rng: np.random.Generator, scene: Scene, motion: Motion) -> Scene:
 
 
 def sample_motion(rng: np.random.Generator, scene: Scene) -> Motion:
-    """A motion at random that can be seen in the scene."""
+    """Return a random motion that can be seen in the scene."""
     blank = not scene.things
     if rng.random() < (0.6 if blank else 0.1):
         return Motion(STILL, "")
@@ -233,7 +233,7 @@ def sample_motion(rng: np.random.Generator, scene: Scene) -> Motion:
 
 
 def sample_case(rng: np.random.Generator, height: int, width: int, canvases: int) -> Case:
-    """A scene, a motion and its prompt."""
+    """Return a random scene, a motion and its prompt."""
     scene = sample_scene(rng, height, width, canvases)
     motion = sample_motion(rng, scene)
     if motion.name in OBJECT_MOTIONS:
@@ -242,7 +242,7 @@ def sample_case(rng: np.random.Generator, height: int, width: int, canvases: int
 
 
 def write_prompt(rng: np.random.Generator, scene: Scene, motion: Motion) -> str:
-    """A prompt for the motion; colour and shape are left out only where one thing is in the scene."""
+    """Return a prompt for the motion; colour and shape are left out only where one thing is in the scene."""
     if motion.name in CAMERA_MOTIONS:
         words = ["the", "camera", motion.name]
     else:

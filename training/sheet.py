@@ -1,4 +1,4 @@
-"""Draws contact sheets: what was asked for, and frames of what came."""
+"""The drawing of contact sheets: the prompts, and frames of the resulting videos."""
 
 from __future__ import annotations
 

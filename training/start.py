@@ -1,4 +1,4 @@
-"""Starts a training folder from a model folder that was exported before."""
+"""The start of a training folder from a model folder that was exported before."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LOG = logging.getLogger(__name__)
 
 
 def start_from(model: Path, folder: Path) -> bool:
-    """Write encoders, VAE and transformer of ``model`` as a training folder; False if it has a checkpoint.
+    """Write a model folder as a training folder; return False if that has a checkpoint.
 
-    The VAE's latent space is frozen as it is. The optimiser and the running mean start anew, and the phase of
-    small pictures is left out.
+    The VAE's latent space is frozen. The optimiser and the running mean start again, and the phase of small
+    pictures is left out.
     """
     if (folder / CHECKPOINT).exists():
         return False

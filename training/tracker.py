@@ -36,7 +36,7 @@ LEAST, MOST = 0.45, 2.2
 
 @dataclass(frozen=True)
 class Seen:
-    """The motion seen in a video: name, strength (1 is normal speed), thing, and error of the match."""
+    """The motion seen in a video, its strength (1 is normal speed), its thing, and the error."""
 
     motion: str
     amount: float
@@ -53,6 +53,13 @@ def expected_amount(motion: Motion) -> float:
     if motion.name.startswith("zooms"):
         table = ZOOM
     return motion.amount * table[motion.speed] / table[""]
+
+
+def shown_strength(case: Case, seen: Seen) -> float:
+    """Return the strength of the named motion in a video, 1 as named; 0 if another motion was seen."""
+    named = seen.motion == case.motion.name and (seen.target == 0 or seen.motion in CAMERA_MOTIONS)
+    expected = expected_amount(case.motion)
+    return seen.amount / expected if named and expected else 0.0
 
 
 def possible(scene: Scene, amounts: tuple[float, ...]) -> Iterator[tuple[str, float, int]]:

@@ -1,4 +1,4 @@
-"""Trains the transformer: small pictures first, then pictures of the product's size and shapes."""
+"""The training of the transformer: small pictures first, then pictures of the product's size and shapes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def large_sizes() -> dict[Size, float]:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the run: to which share of it, on which pictures, frames of a section, clips in a step.
+    """A part of the run: the share where it ends, its pictures, frames of a section, and clips in a step.
 
     Motion is decided at high noise, so noise levels are shifted ``shift`` times as far as in sampling.
     """
@@ -63,7 +63,7 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run goes: minutes of processor time in all, learning rate, visits to a clip."""
+    """The course of a run: minutes of processor time in all, learning rate, visits to a clip."""
 
     minutes: float
     lr: float = 1.0e-3
@@ -84,7 +84,7 @@ def factor(done: float, step: int) -> float:
 
 
 def draw(rng: np.random.Generator, shares: dict[Size, float]) -> Size:
-    """Return a picture size at random."""
+    """Return a random picture size."""
     sizes, weights = list(shares), np.array(list(shares.values()))
     return sizes[int(rng.choice(len(sizes), p=weights / weights.sum()))]
 
@@ -97,8 +97,8 @@ def stretch_of(size: Size) -> float:
 class Trainer:
     """One process of the training.
 
-    All that is random in a step follows from its number, so that a run that was stopped goes on exactly. Time
-    is the process's own, so that a paused run does not lose its place.
+    All that is random in a step follows from its number, so that a stopped run continues exactly. Time is the
+    process's own, so that a paused run does not lose its place.
     """
 
     def __init__(self, rank: int, world: int, root: Path, plan: Plan) -> None:
@@ -123,7 +123,7 @@ class Trainer:
         self.losses: list[float] = []
 
     def _canvases(self) -> torch.Tensor:
-        """Return the grounds' bitmaps; they take half a minute to draw, so a run keeps them."""
+        """Return the grounds' bitmaps. Drawing them takes half a minute, so that a run keeps them."""
         path = self.root / f"canvases_{self.rank}.pt"
         if not path.exists():
             save_state(path, {"bitmaps": make_canvases(TRAIN_SEED + self.rank, CANVASES)})
@@ -143,7 +143,7 @@ class Trainer:
             self.pool.load(torch.load(self.clips, weights_only=True))
 
     def save(self) -> None:
-        """Write what a run needs to go on."""
+        """Write what a run needs to continue."""
         save_state(self.clips, self.pool.state())
         if self.rank == 0:
             state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
@@ -158,7 +158,7 @@ class Trainer:
         """Draw clips and make one step."""
         done = self.done()
         phase = phase_at(self.learned + (1 - self.learned) * done)
-        # Sizes are drawn alike in all processes, so that none waits for a longer one.
+        # All processes draw the same sizes, so that none waits for a longer step.
         size = draw(np.random.default_rng([TRAIN_SEED, self.step]), phase.sizes)
         rng = np.random.default_rng([TRAIN_SEED, self.step, 1 + self.rank])
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))

@@ -15,14 +15,14 @@ from diffusers_helper.packing import HISTORY, WINDOW, frame_indices, paddings
 from training.encoders import WIDTH
 
 SEED = 31
-# How much what moves counts beside the whole picture; the floors keep still clips' own noise from counting.
+# The weight of what moves beside the whole picture; the floors keep the noise of still clips from counting.
 MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 2.0, 0.02, 0.2, 40.0
 # Slope, offset and cap of FramePack's rule for the shift of the noise levels.
 SHIFT_SLOPE, SHIFT_OFFSET, SHIFT_CAP = (1.15 - 0.5) / (4096 - 256), 0.456667, math.log(7)
 
 
 def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
-    """The demo transformer, untrained: says nothing at first, all gates nearly closed."""
+    """Return the untrained demo transformer, whose output is zero at first, with all gates nearly closed."""
     torch.manual_seed(SEED)
     model = HunyuanVideoFramepackTransformer3DModel(
         num_attention_heads=4, attention_head_dim=44, num_layers=1, num_single_layers=6, num_refiner_layers=1,
@@ -38,9 +38,9 @@ def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
 
 
 class StretchedRope(nn.Module):
-    """The model's positions, stretched: a small picture fills the same places as a large one.
+    """The model's positions, stretched so that a small picture fills the same places as a large one.
 
-    So what is learned on small pictures, which cost a quarter, holds for large ones. At ``stretch`` 1 it is
+    What is learned on small pictures, which cost a quarter, then holds for large ones. At ``stretch`` 1 it is
     diffusers' own module.
     """
 
@@ -50,7 +50,7 @@ class StretchedRope(nn.Module):
         self.stretch = 1.0
 
     def forward(self, frame_indices: torch.Tensor, height: int, width: int, device: torch.device):
-        """Cosines and sines, each (frames * rows * columns, head dim / 2 of the model)."""
+        """Return cosines and sines, each (frames * rows * columns, head dim / 2 of the model)."""
         counts = (height // self.patch_size, width // self.patch_size)
         rows, columns = ((torch.arange(n, device=device) + 0.5) * self.stretch - 0.5 for n in counts)
         axes = torch.meshgrid(frame_indices.to(device, torch.float32), rows, columns, indexing="ij")
@@ -62,13 +62,13 @@ class StretchedRope(nn.Module):
 
 
 def shift_of(latents_shape: tuple[int, ...]) -> float:
-    """FramePack's shift for noisy latents (..., T, h, w)."""
+    """Return FramePack's shift for noisy latents (..., T, h, w)."""
     frames, height, width = latents_shape[-3:]
     return math.exp(min(SHIFT_SLOPE * frames * height * width / 4 + SHIFT_OFFSET, SHIFT_CAP))
 
 
 def sigmas_of(shape: tuple[int, ...], steps: int) -> torch.Tensor:
-    """Noise levels from 1 down to 0, (steps + 1)."""
+    """Return noise levels from 1 down to 0, (steps + 1)."""
     t = torch.linspace(1, 0, steps + 1)
     shift = shift_of(shape)
     return shift * t / (1 + (shift - 1) * t)
@@ -76,7 +76,7 @@ def sigmas_of(shape: tuple[int, ...], steps: int) -> torch.Tensor:
 
 @dataclass
 class Section:
-    """Which latents of a clip one section makes and which it sees; ``None`` stands for zeros."""
+    """The latents of a clip that one section makes and those that it sees; ``None`` stands for zeros."""
 
     mode: str
     padding: int
@@ -85,12 +85,12 @@ class Section:
 
 
 def draw_section(rng: np.random.Generator) -> Section:
-    """Return a section of a video at random, as the pipeline would make it.
+    """Return a random section of a video, as the pipeline would make it.
 
-    Later sections come less often than in videos: after two of them nothing moves.
+    Later sections are drawn less often than they occur in videos, since nothing moves after the first two.
     """
     if rng.random() < 0.45:
-        # Nearest first: 1x, 2x, 4x.
+        # The nearest come first: 1x, 2x, 4x.
         count = int(rng.choice([1, 2, 3, 4, 7], p=[0.38, 0.44, 0.06, 0.07, 0.05]))
         padding = int(rng.choice(paddings(count)))
         noisy = list(range(padding * WINDOW + 1, padding * WINDOW + WINDOW + 1))
@@ -99,14 +99,14 @@ def draw_section(rng: np.random.Generator) -> Section:
         return Section("inverted", padding, noisy, [i if i <= total else None for i in following])
     begin = int(rng.choice([0, 1, 2, 4, 7], p=[0.48, 0.38, 0.06, 0.05, 0.03])) * WINDOW
     noisy = list(range(begin + 1, begin + WINDOW + 1))
-    # Oldest first: 4x, 2x, 1x.
+    # The oldest come first: 4x, 2x, 1x.
     return Section(
         "forward", 0, noisy, [i if i >= 0 else None for i in range(begin - HISTORY + 1, begin + 1)]
     )
 
 
 def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None]) -> torch.Tensor:
-    """Latents (B, 16, n, h, w) at the given times; time 0 is ``start``, times past the end are the last."""
+    """Return latents (B, 16, n, h, w) at these times; 0 is ``start``, None is blank."""
     frames = []
     for time in wanted:
         if time is None:
@@ -120,7 +120,7 @@ def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None])
 
 
 def model_inputs(section: Section, start: torch.Tensor, history: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A section's clean inputs; ``start`` (B, 16, 1, h, w), ``history`` (B, 16, 19, h, w)."""
+    """Return a section's clean inputs; ``start`` (B, 16, 1, h, w), ``history`` (B, 16, 19, h, w)."""
     indices = frame_indices(section.mode, WINDOW, section.padding)
     if section.mode == "inverted":
         near, half, quarter = history.split([1, 2, 16], dim=2)
@@ -139,7 +139,10 @@ def model_inputs(section: Section, start: torch.Tensor, history: torch.Tensor) -
 
 @dataclass
 class Conditions:
-    """Same for all sections: text tokens (B, 8, 64), mask, pooled (B, 64), picture (B, 4, 64), guidance."""
+    """The inputs that all sections share.
+
+    Text tokens are (B, 8, 64), with a mask; pooled is (B, 64), the picture (B, 4, 64).
+    """
 
     tokens: torch.Tensor
     mask: torch.Tensor
@@ -158,17 +161,17 @@ class Conditions:
 
 
 def draw_sigmas(batch: int, generator: torch.Generator, shift: float) -> torch.Tensor:
-    """Noise levels (B), one from each of B equal strata, shifted."""
+    """Return noise levels (B), one from each of B equal strata, shifted."""
     t = (torch.arange(batch) + torch.rand(batch, generator=generator)) / batch
     t = t[torch.randperm(batch, generator=generator)].clamp(0.002, 1)
     return shift * t / (1 + (shift - 1) * t)
 
 
 def motion_weight(clean: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """How much each place of a clip counts (B, T, h, w): by how far it is from the picture's latent.
+    """Return the weight of each place of a clip (B, T, h, w), by its distance from the picture's latent.
 
-    The sum over a clip is about the same whether a small pale thing shrinks or the whole picture pans; else
-    the small motions are lost in the loss of the large ones.
+    The sum over a clip is about the same whether a small pale thing shrinks or the whole picture pans.
+    Otherwise the small motions would be lost in the loss of the large ones.
     """
     change = (clean - start).abs().mean(dim=1)
     area = change.mean(dim=(1, 2, 3), keepdim=True) + LEAST_CHANGE
@@ -185,16 +188,16 @@ def flow_loss(
     shift: float,
     frames: int = WINDOW,
 ) -> torch.Tensor:
-    """Return the squared error of the velocity, noise minus clean, of one section; per clip (B).
+    """Return the squared error of the velocity, noise minus clean, of one section, for each clip (B).
 
-    Of the section's frames ``frames`` are made, drawn at random. Each frame's error is as good a lesson as it
-    is among all nine, and a step on three frames costs half as much.
+    Of the section's frames, ``frames`` random ones are made. The error of a frame teaches as much as it does
+    among all nine, and a step on three frames costs half as much.
     """
     start = latents[:, :, :1]
     clean = gather(latents, start, section.noisy)
     batch = clean.shape[0]
     history = gather(latents, start, section.history)
-    # Errors of earlier sections look like noise; having seen it, the model does not let them grow.
+    # Errors of earlier sections look like noise. A model that has seen such noise does not let them grow.
     level = 0.15 * torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) < 0.5)
     present = (history.abs().amax(dim=(1, 3, 4), keepdim=True) > 0).float()
     dirt = torch.randn(history.shape, generator=generator) * level.view(-1, 1, 1, 1, 1) * present

@@ -1,4 +1,4 @@
-"""Trains the video VAE: first on single pictures, then on short clips, at last the decoder alone."""
+"""The training of the video VAE: first on single pictures, then on short clips, at last the decoder alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCENE_SIZES = ((128, 128), (64, 64), (96, 160), (160, 96), (128, 128), (112, 144
 
 @dataclass(frozen=True)
 class VaeStage:
-    """One stage of the training: its share of the time and the clips that are drawn."""
+    """One stage of the training: its share of the time, and the clips that are drawn."""
 
     name: str
     frames: int
@@ -45,7 +45,7 @@ STAGES = {
 
 
 def build_vae() -> AutoencoderKLHunyuanVideo:
-    """The demo VAE, untrained: 8x8x4 compression into 16 channels, 2.9 M parameters."""
+    """Return the untrained demo VAE: 8x8x4 compression into 16 channels, 2.9 M parameters."""
     torch.manual_seed(TRAIN_SEED)
     vae = AutoencoderKLHunyuanVideo(
         block_out_channels=(16, 32, 64, 64),
@@ -58,14 +58,14 @@ def build_vae() -> AutoencoderKLHunyuanVideo:
     with torch.no_grad():
         for param in vae.parameters():
             if param.ndim == 5 and param.shape[2] == 3:
-                # All weight on the newest frame: the picture VAE is already a clip VAE.
+                # With all weight on the newest frame, the picture VAE is already a clip VAE.
                 param[:, :, 2] = param.sum(dim=2) / math.sqrt(3) * 1.7
                 param[:, :, :2] = 0
     return vae
 
 
 def draw_batch(rng: np.random.Generator, renderer: Renderer, stage: VaeStage) -> torch.Tensor:
-    """Random crops of random clips, (B, 3, T, crop, crop) in -1..1."""
+    """Return random crops of random clips, (B, 3, T, crop, crop) in -1..1."""
     clips = []
     for _ in range(stage.batch):
         size = SCENE_SIZES[int(rng.integers(len(SCENE_SIZES)))]
@@ -95,7 +95,7 @@ def draw_batch(rng: np.random.Generator, renderer: Renderer, stage: VaeStage) ->
 def vae_loss(
     vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor, generator: torch.Generator, decoder_only: bool
 ) -> tuple[torch.Tensor, float]:
-    """Reconstruction plus a small KL of clips (B, 3, T, H, W); and the PSNR in dB."""
+    """Return the reconstruction loss plus a small KL of clips (B, 3, T, H, W), and the PSNR in dB."""
     with torch.autocast("cpu", torch.bfloat16):
         with torch.set_grad_enabled(not decoder_only):
             mean, logvar = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)
@@ -119,7 +119,7 @@ def vae_loss(
 
 @torch.no_grad()
 def held_out_clips(count: int, frames: int, size: tuple[int, int], seed: int = HELD_OUT_SEED) -> torch.Tensor:
-    """Whole pictures never trained on, (count, 3, frames, H, W)."""
+    """Return whole pictures that are never trained on, (count, 3, frames, H, W)."""
     rng = np.random.default_rng(seed)
     renderer = Renderer(canvases(seed, 8))
     cases = [sample_case(rng, *size, renderer.count) for _ in range(count)]
@@ -128,7 +128,7 @@ def held_out_clips(count: int, frames: int, size: tuple[int, int], seed: int = H
 
 @torch.no_grad()
 def psnr_per_clip(vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor) -> torch.Tensor:
-    """PSNR (B,) in dB of encoding and decoding clips one by one."""
+    """Return the PSNR (B,) in dB of encoding and decoding clips one by one."""
     values = []
     for clip in clips:
         latents = vae.encode(clip[None].to(vae.dtype)).latent_dist.mode()
@@ -145,12 +145,12 @@ def save_state(path: Path, state: dict) -> None:
 
 
 def schedule(done: float) -> float:
-    """Learning-rate factor at a share ``done`` (0..1) of a stage: warm-up, flat, then down to 4 %."""
+    """Return the learning-rate factor at a share (0..1) of a stage: warm-up, flat, down to 4 %."""
     return min(1.0, done / 0.03 + 0.05) * min(1.0, max(0.04, (1 - done) / 0.6))
 
 
 def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: float, source: str) -> None:
-    """Train one stage for some minutes; resumes from its own checkpoint, starts from ``source``'s."""
+    """Train one stage for some minutes; resume from its own checkpoint, or start from ``source``'s."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     stage, root = STAGES[stage_name], Path(folder)
     path = root / f"vae_{stage_name}.pt"

@@ -1,4 +1,4 @@
-"""Looks at a transformer in training: fixed cases, motion told by the tracker, and a contact sheet."""
+"""A view of a transformer in training: fixed cases, motions read by the tracker, and a contact sheet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODES = ("inverted", "forward")
 
 @dataclass
 class Watch:
-    """A fixed set of cases never trained on, of one picture size, as many of each motion."""
+    """A fixed set of cases that are never trained on, of one picture size, the same number of each motion."""
 
     size: tuple[int, int]
     cases: list[Case]
@@ -35,7 +35,7 @@ class Watch:
 
     @classmethod
     def make(cls, vae, encoders: Encoders, size: tuple[int, int], per_motion: int = 2) -> Watch:
-        """Draw and encode the cases; those that even the true clip does not show are left out."""
+        """Draw and encode the cases, without those that even the true clip does not show."""
         renderer = Renderer(canvases(WATCH_SEED, 4))
         rng = np.random.default_rng(WATCH_SEED)
         found: dict[str, list[Case]] = {name: [] for name in MOTIONS}
@@ -52,9 +52,9 @@ class Watch:
 
     @torch.no_grad()
     def projections(self, model) -> dict[str, float]:
-        """Return how much of each true motion is in the clip that is told from noise alone; 1 is all.
+        """Return the share of each true motion in the clip that is predicted from noise alone.
 
-        Means by motion over the first section in both orders: the earliest sign of right motions.
+        The means by motion over the first section in both orders are the earliest sign of right motions.
         """
         generator = torch.Generator().manual_seed(WATCH_SEED)
         found: dict[str, list[float]] = defaultdict(list)

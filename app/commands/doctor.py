@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
 from app.jobs.stdio import say
-from app.machine import output_of, this_local, this_machine
+from app.machine import module_command, output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import given_path
@@ -153,13 +153,8 @@ def examine(
 
 def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the output of `app.probe`; empty if it crashes or hangs."""
-    path = os.pathsep.join(
-        filter(None, (str(Path(__file__).resolve().parents[2]), environ.get("PYTHONPATH")))
-    )
-    answer = output_of(
-        sys.executable, "-P", "-m", "app.probe",
-        environ={**environ, "PYTHONPATH": path}, seconds=_PROBE_SECONDS,
-    )  # fmt: skip
+    command, environ = module_command("app.probe", environ)
+    answer = output_of(*command, environ=environ, seconds=_PROBE_SECONDS)
     try:
         return cast(dict[str, Any], json.loads(answer.splitlines()[-1])) if answer else {}
     except ValueError:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import IO, NoReturn
 
@@ -20,6 +21,7 @@ from app.commands.arguments import (
     take_find_mode,
 )
 from app.commands.origin import Origin, chosen_origin, save_given
+from app.commands.plan import check_memory
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import BEGUN, Job, NoSuchJob
@@ -66,11 +68,8 @@ def make_video(arguments: argparse.Namespace) -> int:
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    outputs = given_path(arguments.out, "outputs")
-    if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
-        raise NoSuchJob(wanted)
-    service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
     codes = list[int]()
+    service = _service(arguments, origin)
     with Signals() as signals:
         jobs = origin.queue(service)
         known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
@@ -104,6 +103,23 @@ def make_video(arguments: argparse.Namespace) -> int:
     if arguments.in_process:
         _end_now(stdout, code)
     return code
+
+
+def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
+    """Return the service for new jobs, or for a job to resume, unless one fits into no plan.
+
+    Raises:
+        InputError: If one does not fit, if there is no such job, or if a picture cannot be used.
+    """
+    outputs = given_path(arguments.out, "outputs")
+    if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
+        raise NoSuchJob(wanted)
+    service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
+    for request in origin.to_check:
+        check_memory(request)
+    if arguments.resume and (old := service.job(arguments.resume)).is_resumable:
+        check_memory(replace(old.request, image=str(JobFolder(old.folder).input)))
+    return service
 
 
 def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:

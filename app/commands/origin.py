@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,12 @@ class Origin:
     Attributes:
         queue: Queues them, or puts one back into the queue.
         requests: Their settings, as far as they are known before.
+        to_check: Those of them whose need of memory is to be checked, without what does not change it.
     """
 
     queue: Queue
     requests: tuple[GenerationRequest, ...] = ()
+    to_check: tuple[GenerationRequest, ...] = ()
 
 
 def add_origins(group: argparse._ActionsContainer) -> None:
@@ -166,7 +168,9 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
 def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
     requests = variants(request, 1 if arguments.variants is None else arguments.variants)
 
-    return Origin(partial(_queue_all, requests, others), requests)
+    # Where the picture lies inside a recipe, the engine checks.
+    to_check = () if others.get("picture") else requests[:1]
+    return Origin(partial(_queue_all, requests, others), requests, to_check)
 
 
 def _batch(arguments: argparse.Namespace) -> Origin:
@@ -181,7 +185,8 @@ def _batch(arguments: argparse.Namespace) -> Origin:
         )
     count = 1 if arguments.variants is None else arguments.variants
     requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
-    return Origin(partial(_queue_all, requests, {}), requests)
+    to_check = tuple(dict.fromkeys(replace(one, seed=0) for one in requests))
+    return Origin(partial(_queue_all, requests, {}), requests, to_check)
 
 
 def _queue_all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 from dataclasses import asdict
@@ -11,8 +12,9 @@ from typing import Any
 
 from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
 from app.jobs.stdio import say
-from app.machine import named_machine, this_local, this_machine
+from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
@@ -26,6 +28,7 @@ from diffusers_helper.planning.profiles import Profile, profile_in_force
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
 
+_log = logging.getLogger(__name__)
 _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in all")
 
 
@@ -71,6 +74,30 @@ def print_plan(arguments: argparse.Namespace) -> int:
     text = json.dumps(_as_json(plan, profile)) + "\n" if arguments.json else _as_text(plan, profile, info)
     say(text)
     return 0
+
+
+def check_memory(request: GenerationRequest) -> None:
+    """Refuse a request that does not fit into this machine's memory, before anything is made for it.
+
+    The engine judges what cannot be planned here: a card whose size only its driver knows, and a model whose
+    files cannot be read.
+
+    Raises:
+        DoesNotFit: If no plan keeps within the cap.
+        InputError: For a model, a picture or a value in the environment that cannot be used.
+    """
+    info = find_model(request.model, allow_folder=True)
+    profile, local = this_profile(os.environ), this_local(os.environ)
+    if not (profile.cap_bytes.value or request.vram_cap_gb):
+        return
+    shape = _shape(request.image, request, info)
+    try:
+        calibration = Calibration.read(local.calibration, profile.machine.card)
+        plan_video(request, info, profile, shape=shape, calibration=calibration, learned=local.learned)
+    except DoesNotFit:
+        raise
+    except LongtakeError as error:
+        _log.info("the plan is left to the engine: %s", error)
 
 
 def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:

@@ -105,6 +105,8 @@ class ProgressBar:
         if isinstance(event, Finished):
             video = event.video
             self._say(f"Finished: {event.frames} frames in {duration(event.seconds)}.")
+            if event.advice:
+                self._say(event.advice)
         elif isinstance(event, Cancelled | Failed):
             video = event.video
             if isinstance(event, Failed):

@@ -40,7 +40,6 @@ class Job:
         place: The job's place in the queue, at first its time of submission; the smallest comes first.
         created, started, ended: Seconds since the epoch; None for those that have not happened yet.
         video: The file that can be watched: the whole video, or the part that is finished.
-        frames: The number of frames of `video`.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
         favourite: Whether a person marked it to be kept.
     """

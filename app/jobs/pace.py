@@ -19,7 +19,7 @@ from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.packing import SectionPlan, plan_sections
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.vae.windows import decode_work
+from diffusers_helper.vae.windows import OWN_CHUNK, decode_work
 
 LAST_JOBS = 6
 _RECENT = 60  # number of finished jobs that are searched for those of one model
@@ -32,12 +32,14 @@ class Work:
     Attributes:
         pixels: The pixels of one frame.
         passes: Runs of the model per step: 2 with classifier-free guidance, otherwise 1.
+        chunk: The latent frames by which the VAE's windows of time advance.
     """
 
     plan: SectionPlan
     steps: int
     pixels: int
     passes: int = 1
+    chunk: int = OWN_CHUNK
 
     @property
     def megapixels(self) -> float:
@@ -51,7 +53,7 @@ class Work:
     @property
     def tails(self) -> tuple[float, ...]:
         """Return the work of each section's decode: megapixels x latent frames."""
-        return tuple(self.megapixels * latents for latents in decode_work(self.plan))
+        return tuple(self.megapixels * latents for latents in decode_work(self.plan, self.chunk))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
             tails[event.section] = max(0.0, event.time - last)
             last = event.time
         elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
-            work = Work(plan, request.steps, pixels, passes(request.cfg))
+            work = Work(plan, request.steps, pixels, passes(request.cfg), request.vae_chunk)
             step = fmean(others or firsts)
             decoding = sum(work.tails[number - 1] for number in tails)
             lead = max(0.0, fmean(firsts) - step)

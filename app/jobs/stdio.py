@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -25,6 +26,16 @@ def open_closed_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def start_log(level: int | str) -> None:
+    """Write log records from this level on to standard error; a program calls it once.
+
+    The handler has the level too, since a job's own log file hears more than the console shows.
+    """
+    console = logging.StreamHandler()
+    console.setLevel(level)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=level, handlers=[console])
 
 
 def say(text: str) -> None:
@@ -57,6 +68,12 @@ def explained() -> Generator[None, None, None]:
             f"Standard output cannot be written ({error.strerror}); expected a terminal, a pipe or a file.",
             "Send it to a place with room.",
         ) from error
+
+
+def opened(pipe: IO[bytes] | None) -> IO[bytes]:
+    """Return the pipe of a child process that was started with one."""
+    assert pipe is not None
+    return pipe
 
 
 def take_stdout() -> IO[bytes]:

@@ -86,8 +86,6 @@ def endpoint(
     """Return the endpoint's function, whose job goes on even if the call is given up.
 
     Args:
-        service: The service that takes the jobs.
-        catalogue: The models to choose from.
         listens: Returns whether whoever made a call still waits for its answer.
     """
     signature, calls = _signature(catalogue.preselected), _Calls(service, catalogue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
@@ -19,7 +20,6 @@ class Catalogue:
     Attributes:
         preselected: The name that a new page shows.
         folder: The facts of that folder's model, listed as `preselected`.
-        planner: The planner of the machine's memory.
     """
 
     preselected: str = DEFAULT_MODEL
@@ -66,13 +66,11 @@ class Catalogue:
         Raises:
             InputError: For anything that cannot be used, and for what does not fit into the machine's memory.
         """
-        settings = dict(settings)
-        model = settings.get("model", self.preselected)
+        model: Any = settings.get("model", self.preselected)
+        settings = {**settings, "model": self.key(model)}
         if settings.get("mode") is None and isinstance(model, str):
             settings["mode"] = self.info(model).modes[0]
-        folder = self.folder.folder if self.folder and model == self.preselected else None
-        settings["model"] = str(folder) if folder else model
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))
         picture = self.planner.pictures.plain(request.image)
-        return service.submit(request, allow_folder=folder is not None, picture=picture)
+        return service.submit(request, allow_folder=request.model != model, picture=picture)

@@ -7,17 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from app.jobs.stdio import opened
+from app.machine import module_command
 from diffusers_helper.errors import PictureError
 
-_ROOT = str(Path(__file__).resolve().parents[2])
-# -P keeps Python from importing a folder named `app` where the program was started.
-_COMMAND = (sys.executable, "-P", "-m", "app.ui.picture_worker")
 _REMEDY = "Open it in a picture viewer and save it as PNG or JPEG."
 
 
@@ -63,16 +61,13 @@ class PictureProcess:
     of PNG files go through its pipes. Its input closes when this process ends, and then it ends too.
     """
 
-    def __init__(self, limits: Limits, command: tuple[str, ...] = _COMMAND) -> None:
+    def __init__(self, limits: Limits, command: tuple[str, ...] = ()) -> None:
         self.limits, self._command = limits, command
         self._turn = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def decode(self, path: Path) -> Decoded | None:
-        """Decode a picture.
-
-        Returns:
-            The picture, or None if it has more pixels than this process decodes.
+        """Return a picture, or None if it has more pixels than this process decodes.
 
         Raises:
             PictureError: If the picture cannot be used, or takes more time or memory than the limits allow.
@@ -105,18 +100,17 @@ class PictureProcess:
             if self._process.poll() is None:
                 return self._process
             _close(self._process)
-        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        command, surroundings = module_command("app.ui.picture_worker", os.environ)
+        # The threads of numpy's library, which nothing here uses, would reserve address space.
+        surroundings["OPENBLAS_NUM_THREADS"] = "1"
         return subprocess.Popen(
-            (*self._command, str(self.limits.memory)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # The threads of numpy's library, which nothing here uses, would reserve address space.
-            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
-        )
+            (*(self._command or command), str(self.limits.memory)),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=surroundings,
+        )  # fmt: skip
 
     def _ask(self, process: subprocess.Popen[bytes], path: Path) -> tuple[dict[str, Any], bytes]:
         command = {"path": str(path), "most_pixels": self.limits.pixels, "seconds": self.limits.seconds}
-        stdin, stdout = _pipe(process.stdin), _pipe(process.stdout)
+        stdin, stdout = opened(process.stdin), opened(process.stdout)
         try:
             stdin.write(json.dumps(command).encode() + b"\n")
             stdin.flush()
@@ -139,9 +133,4 @@ def _refusal(path: Path, what: str) -> PictureError:
 def _close(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         with contextlib.suppress(OSError):
-            _pipe(pipe).close()
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None
-    return pipe
+            opened(pipe).close()

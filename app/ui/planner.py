@@ -27,6 +27,7 @@ from diffusers_helper.planning.job import (
     longest_text,
     network_folders,
     plan_video,
+    profile_of,
     weights_speed,
 )
 from diffusers_helper.planning.profiles import Profile
@@ -43,8 +44,6 @@ class Planner:
     """A planner for one machine. Any thread may use it.
 
     Attributes:
-        profile: The profile of the machine that the engine computes on.
-        calibration: Ratios of measured to estimated memory there.
         local: The facts that `doctor` and jobs keep about the machine.
         pictures: Sizes of the pictures that were handed in; a video's shape follows from its picture's.
     """
@@ -63,10 +62,10 @@ class Planner:
 
     @property
     def defaults(self) -> dict[str, float]:
-        """Return cap and preserved memory of this machine in GB, as the form shows them."""
+        """Return cap and preserved memory of this machine in GB, and its tiles, as the form shows them."""
         settings = (self.profile.cap_bytes, self.profile.preserved_bytes)
         values = (float(gb_text(setting.value)) for setting in settings)
-        return dict(zip(MEMORY_SETTINGS, values, strict=True))
+        return {**dict(zip(MEMORY_SETTINGS, values, strict=True)), "vae_tile": self.profile.vae_tile.value}
 
     @property
     def most_gb(self) -> float:
@@ -83,12 +82,7 @@ class Planner:
         }
 
     def plan(self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None) -> VideoPlan:
-        """Return the plan of a request.
-
-        Args:
-            request: The settings of the video.
-            info: The facts of its model.
-            shape: Height and width of the video; None for an unknown picture.
+        """Return the plan of a request for a video of this height and width, or for an unknown picture.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -97,6 +91,7 @@ class Planner:
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
         # `doctor` may have looked since the page was opened.
         profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
+        profile = profile_of(request, profile)
         return plan_video(
             request, info, profile,
             shape=(height, width),
@@ -113,7 +108,8 @@ class Planner:
         texts = longest_text(request, info), request.cfg > 1
         # A hub model may be downloaded while the page is up.
         folders = network_folders(info)
-        key = info.name, folders, height, width, texts, request.vae_tile, profile.attention.value
+        vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
+        key = info.name, folders, height, width, texts, vae, profile.attention.value
         with self._lock:
             if key in self._demands:
                 return self._demands[key]

@@ -17,13 +17,7 @@ def on_load(module: str, function: str = "default") -> str:
 
 
 def call(module: str, function: str, *leading: object) -> str:
-    """Return the `js` of an event whose values go to an exported function of a module.
-
-    Args:
-        module: The path of the module, relative to the folder of this one.
-        function: The name of the function.
-        leading: Arguments before the values.
-    """
+    """Return the `js` of an event whose values go, after the leading arguments, to a function of a module."""
     given = "".join(f"{json.dumps(argument)}, " for argument in leading)
     return f"(...values) => {_imported(module)}.then((module) => module.{function}({given}...values))"
 

@@ -41,7 +41,6 @@ class Room:
     """A bounded number of places, for one event loop; of all, one that nobody listens to is lost first.
 
     Args:
-        size: The number of places.
         newcomer_goes: Whether the newcomer, or else the first comer, loses its place if all are listened to.
     """
 
@@ -54,11 +53,7 @@ class Room:
 
     @contextmanager
     def place(self, hears: Callable[[], bool]) -> Generator[Place, None, None]:
-        """Take a place while the context lasts.
-
-        Args:
-            hears: Whether someone listens to what is waited for.
-        """
+        """Take a place while the context lasts; `hears` tells whether someone listens."""
         place = Place(hears)
         self._places.append(place)
         staying = [one for one in self._places if not one.is_lost.is_set()]
@@ -77,8 +72,6 @@ def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
     Gradio keeps the messages of each session until they are fetched, for ever if nobody does.
 
     Args:
-        page: The page.
-        request: The request.
         behind: The number of messages that a listener may be behind.
     """
     session: Any = request and request.session_hash

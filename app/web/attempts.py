@@ -18,9 +18,6 @@ class Attempts:
 
     Nobody can use up another's attempts: there is no common limit, and a browser that was logged in before
     has its own, even if others guess from its address. The methods may be called from any thread.
-
-    Args:
-        clock: A clock in seconds that never runs backwards.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,14 +26,10 @@ class Attempts:
         self._browsers: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, address: str, browser: str | None = None) -> float:
-        """Count an attempt, if one is left.
+        """Count an attempt, if one is left, and return the seconds to wait for it; 0 if it may be made now.
 
         Args:
-            address: The address that it comes from.
             browser: The name that `succeeded` returned for that browser before, if any.
-
-        Returns:
-            The seconds to wait for the next attempt; 0 if this one may be made.
         """
         each = LOGIN_SECONDS / LOGIN_ATTEMPTS
         with self._lock:
@@ -53,9 +46,7 @@ class Attempts:
         """Give back the attempts before the right password, and return a name for the browser to keep."""
         with self._lock:
             self._free_at.pop(self._who(address, browser), None)
-            known = (
-                browser if browser is not None and browser in self._browsers else secrets.token_urlsafe(24)
-            )
+            known = browser if browser and browser in self._browsers else secrets.token_urlsafe(24)
             self._browsers[known] = None
             self._browsers.move_to_end(known)
             while len(self._browsers) > _BROWSERS_KNOWN:

@@ -13,11 +13,14 @@ from pathlib import Path
 
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
+from app.redact import without_names, without_paths
 from app.ui import scripts
 from diffusers_helper.output.job_folder import JobFolder
 
-# A job's folder shows the start picture, the versions of the video and a small picture of each section.
-_SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp")
+# A job's folder shows the start picture, the versions of the video and a small picture of each section, and
+# the end of its log.
+_SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
+_LOG_BYTES = 64 * 1024
 # No served file may run anything, so SVG drawings, which may hold scripts, are not among the types.
 _TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
@@ -53,7 +56,10 @@ class ServedFiles:
             is_job = JobFolder(folder).request.is_file() and folder.resolve() == self.outputs.resolve() / job
         except OSError:  # a name that no file system accepts
             return _NOT_THERE
-        return _served(folder, name) if is_job else _NOT_THERE
+        if not is_job:
+            return _NOT_THERE
+        is_log = name == JobFolder(folder).log.name
+        return _served_log(folder, self.outputs) if is_log else _served(folder, name)
 
     def upload(self, path: str) -> Response:
         """Return an upload, by its path below the folder of uploads."""
@@ -81,17 +87,40 @@ def _is_plain(part: str) -> bool:
 
 
 def _served(folder: Path, name: str) -> Response:
-    kind = _TYPES.get(Path(name).suffix.lower())
+    kind, real = _TYPES.get(Path(name).suffix.lower()), _inside(folder, name)
+    if kind is None or real is None:
+        return _NOT_THERE
+    headers = {"content-disposition": "inline", "cache-control": "private"}
+    return FileResponse(real, media_type=kind, headers=headers)
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    """Return the regular file of this name in the folder; None if there is none."""
     try:
         real = (folder / name).resolve(strict=True)
         # No link in the folder may lead out of it.
         is_ours = real.is_relative_to(folder.resolve()) and stat.S_ISREG(real.stat().st_mode)
     except OSError:  # it does not exist, or no file system accepts the name
+        return None
+    return real if is_ours else None
+
+
+def _served_log(folder: Path, outputs: Path) -> Response:
+    """Return the end of a job's log as plain text, without names and paths of this machine."""
+    real = _inside(folder, JobFolder(folder).log.name)
+    if real is None:
         return _NOT_THERE
-    if kind is None or not is_ours:
+    try:
+        with real.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _LOG_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
         return _NOT_THERE
-    headers = {"content-disposition": "inline", "cache-control": "private"}
-    return FileResponse(real, media_type=kind, headers=headers)
+    if size > _LOG_BYTES:
+        text = text.partition("\n")[2]
+    told = "\n".join(without_names(without_paths(line, outputs)) for line in text.split("\n"))
+    return PlainTextResponse(told, headers={"cache-control": "no-store"})
 
 
 @dataclass(frozen=True)
@@ -110,11 +139,7 @@ class UploadRoom:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
-        """Remove the rest of interrupted uploads, then the oldest uploads, until one more upload fits.
-
-        Returns:
-            False if everything that is left is too young to be removed.
-        """
+        """Remove the rest of interrupted uploads, then the oldest ones, and return whether one more fits."""
         with self._lock:
             kept = sorted(self._files())
             total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()

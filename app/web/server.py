@@ -22,7 +22,7 @@ from app.commands.arguments import (
     take_find_mode,
 )  # fmt: skip
 from app.jobs.service import JobService
-from app.jobs.stdio import open_closed_streams, say
+from app.jobs.stdio import open_closed_streams, say, start_log
 from app.machine import this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
@@ -36,18 +36,11 @@ _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve the page until Ctrl-C or SIGTERM.
-
-    Args:
-        argv: The arguments after the program's name; the process's own by default.
-
-    Returns:
-        The process's exit code.
-    """
+    """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
     open_closed_streams()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     try:
         arguments = _parser().parse_args(argv)
+        start_log(logging.INFO if arguments.verbose else logging.WARNING)
         auth = _auth(arguments)
         _take_memory_settings(arguments)
         take_find_mode(arguments)
@@ -95,6 +88,7 @@ def _parser() -> Parser:
             help=f"{text} if it says nothing else, 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
         )  # fmt: skip
     add_find_mode(parser)
+    parser.add_argument("--verbose", action="store_true", help="log each action to standard error")
     parser.add_argument(
         "--auth", metavar="USER:PASSWORD",
         help=f"ask for a password; better set {AUTH_VARIABLE} in the environment, where no list of "
@@ -178,16 +172,10 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
     page = None
     try:
         page, url = open_page(
-            service,
-            outputs,
-            model=arguments.model,
-            server=arguments.server,
-            port=port,
-            share=arguments.share,
-            inbrowser=arguments.inbrowser,
-            auth=auth,
+            service, outputs, model=arguments.model, server=arguments.server, port=port,
+            share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
             allowed_hosts=arguments.allowed_host,
-        )
+        )  # fmt: skip
         # The engine starts only now, since it would slow down the start of the page.
         service.start(warm=True)
         say(f"Longtake is on {url}\nCtrl-C ends it.\n")

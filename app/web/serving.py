@@ -64,10 +64,8 @@ def open_page(
 
     Args:
         outputs: The service's folder; the page serves the media of its jobs.
-        model: The preselected model; a registered name, or a folder.
         auth: The user and the password.
         allowed_hosts: Names, besides this machine's own, by which the page may be requested.
-        profile: The profile of the machine that memory is planned for; by default the one in force here.
 
     Returns:
         The page, for `close_page`, and its address.
@@ -79,12 +77,11 @@ def open_page(
     from app.ui.catalogue import Catalogue
     from app.ui.page import build_page
     from app.ui.planner import Planner
+    from app.ui.theme import CSS_FILES, ICON_FILE, theme
 
     profile, local = profile or this_profile(os.environ), this_local(os.environ)
     planner = Planner(profile, Calibration.read(local.calibration, profile.machine.card), local)
-    page = build_page(service, Catalogue.starting_with(model, planner))
-    page._queue.sleep_when_free = _CALL_SECONDS
-    page._queue.progress_update_sleep_when_free = _PROGRESS_SECONDS  # the page does not use this progress
+    page = _let_rest(build_page(service, Catalogue.starting_with(model, planner)))
     outputs = given_path(outputs, "outputs").absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     _, url, public_url = page.launch(
@@ -103,12 +100,20 @@ def open_page(
         run_history=False,
         footer_links=["api"],
         app_kwargs={"lifespan": _guarded(hosts, outputs, has_login=auth is not None)},
-        **_appearance(),
+        theme=theme(),
+        css_paths=CSS_FILES,
+        favicon_path=ICON_FILE,
     )
     if public_url:
         hosts.trusted.add(urlsplit(public_url).hostname or "")
         page.share = False  # otherwise gradio's page would load a script of another site
     return page, public_url or url
+
+
+def _let_rest(page: gr.Blocks) -> gr.Blocks:
+    page._queue.sleep_when_free = _CALL_SECONDS
+    page._queue.progress_update_sleep_when_free = _PROGRESS_SECONDS  # the page does not use this progress
+    return page
 
 
 def _take_environment() -> None:
@@ -154,17 +159,14 @@ def _guarded(
     from app.web.sessions import LeanSessions
 
     uploads = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()
-    settings: dict[str, Any] = {
-        "hosts": hosts,
-        "files": ServedFiles(outputs, uploads),
-        "uploads": UploadRoom(uploads, UPLOAD_BYTES),
-        "login": has_login,
-    }
+    files, room = ServedFiles(outputs, uploads), UploadRoom(uploads, UPLOAD_BYTES)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
         app.state_holder = LeanSessions(app.get_blocks())
-        app.middleware_stack = Guard(app.middleware_stack, **settings)
+        app.middleware_stack = Guard(
+            app.middleware_stack, hosts=hosts, files=files, uploads=room, login=has_login
+        )
         yield
 
     return lifespan
@@ -186,9 +188,3 @@ def _checker(user: str, password: str) -> Callable[[str, str], bool]:
         return hmac.compare_digest(expected[1], given_password.encode()) and user_is_right
 
     return is_right
-
-
-def _appearance() -> dict[str, Any]:
-    from app.ui.theme import CSS_FILES, ICON_FILE, theme
-
-    return {"theme": theme(), "css_paths": CSS_FILES, "favicon_path": ICON_FILE}

@@ -21,11 +21,8 @@ class Condition:
     """The prompt, the picture and the strengths that condition a section.
 
     Attributes:
-        positive: The prompt.
         negative: The prompt to avoid; None where real guidance is off.
         vision: (1, tokens, D), SigLIP's view of the picture.
-        guidance: The distilled guidance of the request.
-        cfg: The scale of real guidance.
         cfg_rescale: The share of it that is rescaled.
     """
 

@@ -36,8 +36,7 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
         InputError: If a text has more than 256 tokens.
     """
     without = _count("", info)
-    texts = {"prompt": request.prompt} | ({"negative": request.negative} if request.cfg > 1 else {})
-    for name, text in texts.items():
+    for name, text in zip(("prompt", "negative"), request.texts, strict=False):
         if without is None or (all_of_it := _count(text, info)) is None:
             return
         count = all_of_it - without

@@ -16,11 +16,7 @@ _SECONDS = 2.0
 
 
 def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
-    """Measure the bytes per second of reads past the page cache; None where that is impossible.
-
-    Args:
-        seconds: The time after which no further block of 8 MiB is read.
-    """
+    """Return the bytes per second of reads past the page cache, measured so long; None where that fails."""
     flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
     if flags == os.O_RDONLY:
         return None
@@ -45,11 +41,7 @@ def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
 
 @dataclass(frozen=True)
 class DiskSpeeds:
-    """The speeds of the disks by the folders that weights lie in, for any thread.
-
-    Attributes:
-        facts: The place of the speeds.
-    """
+    """The speeds of the disks by the folders that weights lie in, for any thread."""
 
     facts: Facts = field(default_factory=Facts)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)

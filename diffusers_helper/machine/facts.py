@@ -15,11 +15,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts in one file. A file that is missing or damaged counts as empty, so that no job fails for it.
-
-    Attributes:
-        file: None keeps nothing.
-    """
+    """The facts in one file; None keeps nothing. A missing or damaged file counts as empty: no job fails."""
 
     file: Path | None = None
 
@@ -40,10 +36,7 @@ class Facts:
             _log.warning("%s cannot be written (%s)", self.file, error)
 
     def forget(self) -> int:
-        """Remove the file.
-
-        Returns:
-            The number of entries that it had.
+        """Remove the file, and return the number of entries that it had.
 
         Raises:
             OSError: If it cannot be removed.

@@ -9,11 +9,7 @@ from diffusers_helper.machine.facts import Facts
 
 
 def seen_kernel(facts: Facts, card: str) -> str:
-    """Return the operation that SDPA became on a card (`Machine.card`) with the installed torch.
-
-    Returns:
-        Its name; "" if nobody has looked.
-    """
+    """Return the operation that SDPA became on a card with the installed torch; "" if nobody has looked."""
     kernel = facts.read(_key(card, _torch_version())).get("kernel")
     return kernel if isinstance(kernel, str) else ""
 

@@ -32,6 +32,11 @@ class Local:
         return self._facts("smaller_plans.json")
 
     @property
+    def tile_times(self) -> Facts:
+        """Return the times that the VAE took with each size of tiles (`planning.advice`)."""
+        return self._facts("tile_times.json")
+
+    @property
     def kernels(self) -> Facts:
         """Return the attention kernel that SDPA ran here (`machine.kernels`)."""
         return self._facts("attention.json")

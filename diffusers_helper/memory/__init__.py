@@ -1,4 +1,28 @@
 """The content of the device, which `budget` decides by integers and the store carries out.
 
-Nothing is imported here, so that the planner's callers need no torch.
+The names that FramePack and the memory document use can be imported from here. They are looked up when they
+are first used, so that the planner's callers need no torch.
 """
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "diffusers_helper.planning.budget": ("MAX_VRAM_USAGE_GB",),
+    "diffusers_helper.memory.status": (
+        "check_vram_limit", "get_cuda_allocated_memory_gb", "get_cuda_free_memory_gb", "log_memory_status",
+    ),
+    "diffusers_helper.memory.flush": ("flush_rocm_allocator",),
+    "diffusers_helper.memory.whole_models": (
+        "cpu", "gpu", "load_model_as_complete", "move_model_to_device_with_memory_preservation",
+        "offload_model_from_device_for_memory_preservation", "unload_complete_models",
+    ),
+}  # fmt: skip
+NAMES = {name: place for place, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Return one of `NAMES` from its module."""
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(NAMES[name]), name)

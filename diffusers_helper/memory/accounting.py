@@ -63,9 +63,6 @@ class Account(TorchDispatchMode):
     or from nothing, and those that `to` copies. Operations on other tensors belong to the host. The account
     sees operations only while it is entered, and only on the thread that entered it, since a dispatch mode
     belongs to its thread; copies by other threads have to be adopted. Any thread may ask for figures.
-
-    Attributes:
-        cap_bytes: The limit of the live bytes; None for no cap.
     """
 
     def __init__(self, cap_bytes: int | None = None) -> None:

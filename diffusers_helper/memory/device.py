@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -21,7 +20,6 @@ class Device(ABC):
     counted, and only on the thread that entered.
 
     Attributes:
-        torch_device: The device of tensors.
         cap_bytes: The most that torch may hold on it; None for no cap.
         has_gpu: Whether it is a GPU, where copying costs time and a flush returns memory to the driver.
     """
@@ -75,9 +73,7 @@ class Device(ABC):
     def __enter__(self) -> Self: ...
 
     @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def put(self, tensor: Tensor) -> Tensor:
         """Return a copy on the device, contiguous and in storage of its own."""
@@ -135,9 +131,7 @@ class CudaDevice(Device):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         return None
 
 
@@ -146,10 +140,9 @@ class AccountingDevice(Device):
 
     has_gpu = False
 
-    def __init__(self, cap_bytes: int | None = None) -> None:
+    def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
-        self.account = Account(cap_bytes)
-        self.cap_bytes = cap_bytes
+        self.account = Account()
 
     @property
     def total_bytes(self) -> int:
@@ -189,21 +182,11 @@ class AccountingDevice(Device):
         self.account.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.account.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.account.__exit__(*error)
 
 
-def open_device(cap_bytes: int | None = None, torch_device: torch.device | str | None = None) -> Device:
-    """Return the device to compute on, with a cap on the memory that torch may hold there.
-
-    Args:
-        cap_bytes: The cap; None for no cap.
-        torch_device: None for the first GPU, or the accounting device where there is none.
-    """
-    wanted = torch.device(torch_device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    device: Device = CudaDevice(wanted) if wanted.type == "cuda" else AccountingDevice()
-    if cap_bytes is not None:
-        device.limit(cap_bytes)
-    return device
+def open_device(torch_device: torch.device | None = None) -> Device:
+    """Return the device to compute on; None for the first GPU, or the accounting device without one."""
+    wanted = torch_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return CudaDevice(wanted) if wanted.type == "cuda" else AccountingDevice()

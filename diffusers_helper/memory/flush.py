@@ -48,7 +48,6 @@ class FlushReport:
     """The bytes that one flush gave back.
 
     Attributes:
-        stage: The place in the job.
         gc_bytes: Bytes of tensors that were garbage.
         cache_bytes: Bytes that torch's allocator returned to the driver.
         pool_bytes: Bytes that the default pool returned; 0 if it cannot be asked.
@@ -91,9 +90,7 @@ def flush_rocm_allocator(
         if device is not None and device.torch_device.index is not None:
             index = device.torch_device.index
         pool_bytes, trimmed = library.trim(stage, index, max(0, int(min_resident_gb * GB)))
-    report = FlushReport(stage, max(0, gc_bytes), max(0, cache_bytes), pool_bytes, trimmed)
-    _log.debug("[%s] gave back: %s", stage, report)
-    return report
+    return FlushReport(stage, max(0, gc_bytes), max(0, cache_bytes), pool_bytes, trimmed)
 
 
 def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:

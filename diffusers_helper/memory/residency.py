@@ -32,12 +32,7 @@ class _Placed:
 
 
 class Residency:
-    """The networks that are on one device.
-
-    Attributes:
-        device: The device.
-        trace: Told what the streaming does; None for nobody.
-    """
+    """The networks that are on one device; `trace` is told what the streaming does."""
 
     def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
         self.device, self.trace = device, trace
@@ -56,12 +51,7 @@ class Residency:
         return placed is not None and placed.streamed == frozenset(streamed)
 
     def load_model_as_complete(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Move a whole network onto the device.
-
-        Args:
-            model: The network.
-            dtype: The type of its weights there; None for the stored type.
-        """
+        """Move a whole network onto the device; the type of its weights there is None for the stored type."""
         self.move_model_to_device_with_memory_preservation(module, dtype=dtype)
 
     def move_model_to_device_with_memory_preservation(
@@ -79,7 +69,6 @@ class Residency:
         If it fails, what was begun is undone.
 
         Args:
-            model: The network.
             preserved_bytes: For the log.
             blocks: The network's blocks in the order they run.
             streamed: Indices of those to stream, ascending.
@@ -107,14 +96,13 @@ class Residency:
         preserved_bytes: int = 0,
         blocks: Sequence[nn.Module],
         streamed: Sequence[int],
-        num_slots: int = 2,
     ) -> None:
         """Stream these blocks of a network that is on the device whole; the rest stays."""
         placed = self._placed[id(module)]
         members = _members(placed.weights, blocks, streamed)
         for weight in (weight for block in members.values() for weight in block):
             weight.to_host()
-        self._stream(placed, blocks, members, num_slots)
+        self._stream(placed, blocks, members)
         _log.info(
             "Offloading %s from %s to preserve memory: %.2f GB",
             type(module).__name__, self.device, preserved_bytes / GB,
@@ -125,16 +113,13 @@ class Residency:
         placed: _Placed,
         blocks: Sequence[nn.Module],
         members: dict[int, list[Weight]],
-        num_slots: int,
+        num_slots: int = 2,
     ) -> None:
         placed.streamed = frozenset(members)
         if members:
+            parts = [(index, blocks[index], members[index]) for index in members]
             placed.streamer = Streamer(
-                placed.module,
-                [(index, blocks[index], members[index]) for index in members],
-                device=self.device,
-                num_slots=num_slots,
-                trace=self.trace,
+                placed.module, parts, device=self.device, num_slots=num_slots, trace=self.trace
             )
 
     def _say_loaded(self, module: nn.Module, blocks: int, streamed: int, preserved_bytes: int) -> None:

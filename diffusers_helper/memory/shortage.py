@@ -133,12 +133,7 @@ def advice(
 
 
 class OutOfDeviceMemory(LongtakeError):
-    """A shortage of the device's memory for which no smaller plan is left.
-
-    Attributes:
-        shortage: The figures of the last error.
-        steps: The advice, the most likely remedy first; together they are `remedy`.
-    """
+    """A shortage of the device's memory for which no smaller plan is left; `steps` make the `remedy`."""
 
     code = "out_of_memory"
 

@@ -1,6 +1,6 @@
 """Lines on the console that say how full the device is, in the words people know from FramePack on AMD.
 
-Nothing here sets a limit; plans and `Device.limit` do.
+Nothing here sets a limit; plans and `Device.limit` do. Without a named device, torch's current GPU is meant.
 """
 
 from __future__ import annotations
@@ -10,31 +10,36 @@ import logging
 import torch
 
 from diffusers_helper.memory.device import CudaDevice, Device
-from diffusers_helper.units import GB
+from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB
+from diffusers_helper.units import GB, gb_text
 
 _log = logging.getLogger(__name__)
 
-MAX_VRAM_USAGE_GB: float = 20.0
-"""The cap for cards of 20 to 24 GB, which leaves the driver room; in force where a device has none."""
-
 _NEAR = 0.9
+# The memory document asks for 4 to 6 GB before the VAE decodes; under a small cap, for a half of it.
+_FREE_FOR_VAE = 4 * GB
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
-    """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one.
+    """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one."""
+    found = _find(device)
+    return found.allocated_bytes() / GB if found else 0.0
+
+
+def get_cuda_free_memory_gb(device: Device | torch.device | None = None) -> float:
+    """Return the GB (1024^3 bytes) that can still be allocated on a device; 0 without one.
 
     Args:
         device: None for torch's current GPU.
     """
     found = _find(device)
-    return found.allocated_bytes() / GB if found else 0.0
+    return found.free_bytes() / GB if found else 0.0
 
 
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
     """Return whether less than 90 % of the limit is allocated, and warn if not.
 
     Args:
-        device: None for torch's current GPU.
         limit_gb: None for the device's cap, or `MAX_VRAM_USAGE_GB` if it has none.
     """
     found = _find(device)
@@ -52,10 +57,6 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
     """Empty the allocator's cache where `check_vram_limit` warns, and return whether it did.
 
     It is called between two stages; during a load the allocator is left alone.
-
-    Args:
-        device: None for torch's current GPU.
-        model_name: The model that is about to be loaded.
     """
     found = _find(device)
     if found is None or check_vram_limit(found):
@@ -65,13 +66,26 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
     return True
 
 
-def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
-    """Log one line with what is free, allocated and reserved; none without a device.
+def lack_for_vae(device: Device, need_bytes: int) -> str:
+    """Return a sentence if too little of a GPU is free for the VAE to decode, with what helps; "" otherwise.
 
     Args:
-        device: None for torch's current GPU.
-        prefix: Text before the line, such as "[Before VAE Load] ".
+        device: The device, when all other networks have left it.
+        need_bytes: The memory that the VAE takes by plan, its weights included.
     """
+    cap = device.total_bytes if device.cap_bytes is None else device.cap_bytes
+    free, least = device.free_bytes(), max(need_bytes, min(_FREE_FOR_VAE, cap // 2))
+    if not device.has_gpu or free >= least:
+        return ""
+    return (
+        f"Only {gb_text(free)} GB of the card's memory are free before the VAE decodes; {gb_text(least)} GB "
+        "should be. If it fails, close other programs that use the card, restart Longtake, or choose smaller "
+        "VAE tiles."
+    )
+
+
+def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
+    """Log one line, after a prefix such as "[Before VAE Load] ", on what is free; none without a device."""
     found = _find(device)
     if found is None:
         return
@@ -79,13 +93,9 @@ def log_memory_status(device: Device | torch.device | None = None, prefix: str =
     share = 100 * allocated / limit if limit else 100.0
     _log.info(
         "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
-        prefix,
-        _gb(found.free_bytes() / GB),
-        _gb(allocated),
-        share,
-        _gb(limit),
+        prefix, _gb(found.free_bytes() / GB), _gb(allocated), share, _gb(limit),
         _gb(found.reserved_bytes() / GB),
-    )
+    )  # fmt: skip
 
 
 def _find(device: Device | torch.device | None) -> Device | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -14,11 +15,12 @@ from torch import nn
 from diffusers_helper.memory import flush
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.residency import Residency
-from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status
-from diffusers_helper.memory.streaming import Trace
+from diffusers_helper.memory.status import clear_cache_near_limit, lack_for_vae, log_memory_status
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
+from diffusers_helper.units import gb_text
 
+_log = logging.getLogger(__name__)
 # The places where the memory document flushes: before a stage's model loads, when all others have left, and
 # after a stage's models have left.
 _FLUSH_BEFORE = {"text": flush.POST_UNLOAD_TEXT_ENC, "sample": flush.POST_UNLOAD_TRANSFORMER}
@@ -65,8 +67,6 @@ class StageRecord:
         begin, end: Seconds since the store was made.
         predicted_bytes, measured_bytes: The peak, by plan and in fact.
         resident_bytes: Weights that stayed, those of other models included.
-        streamed_bytes: The bytes that were copied in by streaming.
-        is_complete: Whether the use came to its end.
     """
 
     stage: str
@@ -85,27 +85,22 @@ class Store:
     """The networks of a job, each put on a device as far as the plan allows and taken off again.
 
     Not for use by several threads.
-
-    Attributes:
-        device: The device that they are put on.
-        plan: The job's plan in force.
-        log: All moves, in order.
-        records: All stages, in order.
     """
 
     def __init__(
-        self,
-        device: Device,
-        source: Source,
-        plan: JobPlan,
-        trace: Trace | None = None,
+        self, device: Device, source: Source, plan: JobPlan, warn: Callable[[str], None] = _log.warning
     ) -> None:
-        """Begin with an empty device."""
+        """Begin with an empty device.
+
+        Args:
+            warn: Called with each sentence that a person should know.
+        """
         self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
         self._source, self._weights = source, dict[str, Weights]()
-        self._residency = Residency(device.torch_device, trace)
+        self._residency = Residency(device.torch_device)
         self._networks: dict[str, nn.Module] = {}
         self._start = time.monotonic()
+        self._warn, self._has_warned = warn, False
         self.follow(plan)
 
     @property
@@ -137,7 +132,9 @@ class Store:
     def flush(self, stage: str) -> None:
         """Give unused memory back to the driver."""
         self.log.append(Move("flush", stage))
-        flush.flush_rocm_allocator(stage, device=self.device)
+        report = flush.flush_rocm_allocator(stage, device=self.device)
+        freed = map(gb_text, (report.gc_bytes, report.cache_bytes, report.pool_bytes))
+        _log.info("[%s] Gave back: garbage %s GB, cache %s GB, pool %s GB", stage, *freed)
 
     @contextmanager
     def on_device(
@@ -151,7 +148,6 @@ class Store:
         Args:
             working_bytes: The most that its inputs, activations and outputs will take.
             stage: The use of the network; its name if there is only one.
-            section: For the record.
 
         Raises:
             DoesNotFit: If it cannot be done within the cap; then nothing was moved.
@@ -189,6 +185,15 @@ class Store:
         if plan.stage in _STATUS:
             log_memory_status(self.device, f"[Before {_STATUS[plan.stage]} Load] ")
         clear_cache_near_limit(self.device, kind)
+        if plan.stage == "decode" and not self.plan.keep_all_resident:
+            self._warn_of_lack(plan)
+
+    def _warn_of_lack(self, plan: StagePlan) -> None:
+        """Warn once if the VAE finds less memory than it should."""
+        lack = lack_for_vae(self.device, plan.peak_bytes - plan.reserve_bytes)
+        if lack and not self._has_warned:
+            self._has_warned = True
+            self._warn(lack)
 
     def _load(self, plan: StagePlan, network: nn.Module) -> None:
         if self._residency.is_on_device(network, plan.streamed_blocks):

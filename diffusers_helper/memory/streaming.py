@@ -53,9 +53,6 @@ class Streamer:
 
     It works by hooks on the blocks, which are called in ascending order; blocks may be left out, as a step
     cache does, or begun again. The results are those of resident weights, to the bit.
-
-    Attributes:
-        bytes_copied: The number of all bytes copied.
     """
 
     def __init__(

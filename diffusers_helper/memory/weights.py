@@ -20,13 +20,7 @@ _ALIGNMENT_GPU = 256
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One parameter or buffer.
-
-    Attributes:
-        tensor: The tensor that the module holds.
-        host: Its values in main memory.
-        dtype: Its type on the device.
-    """
+    """One parameter or buffer of a module, its values in main memory, and its type on the device."""
 
     tensor: Tensor
     host: Tensor
@@ -51,7 +45,6 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
     """Return all parameters and buffers, each once, in main memory as they are now.
 
     Args:
-        module: The module that holds them.
         dtype: The type of most parameters on the device; None for the stored type. Those that are stored in
             another type than most keep it on purpose.
     """

@@ -29,7 +29,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.part_files import find_part, fingerprint, stored_dtype
@@ -53,7 +53,6 @@ class Models:
     """The parts of one model. Each part is loaded when it is first asked for, and stays loaded.
 
     Attributes:
-        info: The registered facts about the model.
         device: The device that computes. The parts stay in main memory, in their stored type.
     """
 
@@ -114,11 +113,8 @@ class Models:
                     self._parts[name] = _load(name, folder)
                 self._fingerprints[name] = fingerprint(folder)
             except _LOAD_ERRORS as error:
-                reason = (
-                    str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-                )
                 raise LongtakeError(
-                    f"{name} of model {self.info.name} cannot be loaded from {folder} ({reason}).",
+                    f"{name} of model {self.info.name} cannot be loaded from {folder} ({first_line(error)}).",
                     "Check that the folder is complete, or download the model's files again.",
                 ) from error
             if name in ("transformer", "vae"):
@@ -136,7 +132,6 @@ def load_models(
     """Return the parts of a model. None is loaded yet; `Models.load` or the first use does that.
 
     Args:
-        info: The registered facts about the model.
         device: The device that computes; None for the first GPU, or the CPU where there is none.
         cancel: Raises before anything is done if it is already set.
         convolutions: The fallback for failing Conv3d modules; None for one that forgets what it learns.
@@ -172,26 +167,21 @@ def _load(name: str, folder: Path) -> Any:
     _check_class(folder, kind)
     with _no_progress_bars():
         module, report = kind.from_pretrained(
-            folder,
-            dtype=stored_dtype(folder),
-            use_safetensors=True,
-            output_loading_info=True,
+            folder, dtype=stored_dtype(folder), use_safetensors=True, output_loading_info=True
         )
     lacking = sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])])
     if lacking:
         raise ValueError(
             f"{len(lacking)} weights are missing or have another shape; the first is {lacking[0]}"
         )
-    module = cast(nn.Module, module).eval().requires_grad_(False)
-    return module
+    return cast(nn.Module, module).eval().requires_grad_(False)
 
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
     """Switch off progress bars, which would interrupt the log; events report the progress."""
-    libraries = [
-        library for library in (diffusers_logging, transformers_logging) if library.is_progress_bar_enabled()
-    ]
+    both = (diffusers_logging, transformers_logging)
+    libraries = [library for library in both if library.is_progress_bar_enabled()]
     for library in libraries:
         library.disable_progress_bar()
     try:

@@ -16,7 +16,7 @@ from huggingface_hub.utils import tqdm
 from safetensors import safe_open
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.models.hub_cache import is_complete
 from diffusers_helper.models.registry import PartSource
@@ -63,10 +63,10 @@ def find_part(source: PartSource, cancel: CancelToken) -> Path:
     try:
         folder, reason = _snapshot(source, wanted, tqdm_class=Progress), "files are missing"
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        folder, reason = None, (str(error).strip().splitlines() or [type(error).__name__])[0]
+        folder, reason = None, first_line(error)
     if folder is None or not is_complete(folder):
         raise LongtakeError(
-            f"{source.location} is incomplete on this machine and cannot be downloaded ({reason[:200]}).",
+            f"{source.location} is incomplete on this machine and cannot be downloaded ({reason}).",
             "Check the network connection and start again; what was downloaded is kept.",
             code="download",
         )

@@ -38,7 +38,6 @@ class ModelInfo:
         modes: The orders of sections that it supports; the first is its default.
         steps, guidance: The values that suit it best; the page starts with them.
         vocabulary: The words that it knows, by group; empty for a model that reads free text.
-        examples: Prompts that work.
     """
 
     name: str
@@ -78,10 +77,8 @@ class ModelInfo:
 
 
 # Revisions are pinned, so that a change on the hub can neither change a result nor add other files.
-_COMMUNITY = "hunyuanvideo-community/HunyuanVideo"
-_COMMUNITY_REVISION = "e8c2aaa66fe3742a32c11a6766aecbf07c56e773"
-_REDUX = "lllyasviel/flux_redux_bfl"
-_REDUX_REVISION = "45b801affc54ff2af4e5daf1b282e0921901db87"
+_COMMUNITY = ("hunyuanvideo-community/HunyuanVideo", "e8c2aaa66fe3742a32c11a6766aecbf07c56e773")
+_REDUX = ("lllyasviel/flux_redux_bfl", "45b801affc54ff2af4e5daf1b282e0921901db87")
 # name: title, the transformer's repository, its revision, the order of sections in its training
 _PUBLISHED: dict[str, tuple[str, str, str, Mode]] = {
     "framepack-i2v": (
@@ -96,15 +93,10 @@ _PUBLISHED: dict[str, tuple[str, str, str, Mode]] = {
 
 
 def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> ModelInfo:
-    def community(part: str) -> PartSource:
-        return PartSource(location=_COMMUNITY, subfolder=part, revision=_COMMUNITY_REVISION)
-
-    def redux(part: str) -> PartSource:
-        return PartSource(location=_REDUX, subfolder=part, revision=_REDUX_REVISION)
-
-    parts = {part: community(part) for part in PARTS[1:6]}
-    parts |= {part: redux(part) for part in PARTS[6:]}
-    parts["transformer"] = PartSource(location=repo, revision=revision)
+    parts = {"transformer": PartSource(location=repo, revision=revision)}
+    for names, (shared, shared_revision) in ((PARTS[1:6], _COMMUNITY), (PARTS[6:], _REDUX)):
+        for part in names:
+            parts[part] = PartSource(location=shared, subfolder=part, revision=shared_revision)
     return ModelInfo(name=name, title=title, parts=parts, modes=(mode,))
 
 

@@ -21,8 +21,8 @@ from diffusers_helper.output.vae_record import read_uses, write_uses
 from diffusers_helper.packing import FPS, MAX_SECONDS, WINDOW, count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
-# The limits of memory, which determine no pixel
-_FREE = ("preserved_gb", "vram_cap_gb")
+# The limits of memory, which determine no pixel by themselves
+_FREE = ("preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup")
 _SECTION_SECONDS = 4 * WINDOW / FPS
 
 MAY_DIFFER = (*SPAN_SETTINGS, *_FREE)

@@ -28,6 +28,8 @@ from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 _KEY = "latents"
+# Version 0.1 did not note these; its files are of any value.
+_VAE = ("vae_precision", "vae_tile", "vae_chunk")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
 
 
@@ -47,12 +49,15 @@ class Origins:
         """
         self._request, self._lineage = request, lineage
         pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
-        self._shared = {"picture": pixels, **others}
+        # A branch has its parent's tile and precision as they were in effect there, also where its parent
+        # had left them to the plan.
+        vae = {} if lineage.kept else {name: str(getattr(request, name)) for name in _VAE}
+        self._shared = {"picture": pixels, **vae, **others}
 
     def of_section(self, number: int) -> dict[str, str]:
         """Return the origin of one section's latents."""
         request = self._lineage.request_for(number, self._request)
-        names = (*_PIXELS, "negative") if request.cfg > 1 else _PIXELS
+        names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
         if request.mode == "inverted":  # in forward order the number of sections after one has no effect
             origin["sections"] = str(count_sections(request.seconds))
@@ -82,10 +87,8 @@ class Checkpoints:
         A damaged file ends the series: its section and all later ones are made again.
 
         Args:
-            folder: The job's own folder.
             origins: The origins of the job's results.
             earlier: The folder of the earlier run, of this or another job; None if there is none.
-            shape: The shape of a section's latents.
 
         Raises:
             LongtakeError: If the sections have another origin than this job.
@@ -131,7 +134,8 @@ class Checkpoints:
             return
         try:
             tensors, metadata = _read(earlier.encodings)
-            is_ours = json.loads(metadata["origin"]) == self._origins.of_encodings()
+            expected = self._origins.of_encodings()
+            is_ours = _whole(json.loads(metadata["origin"]), expected) == expected
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             _log.warning("%s: %s; it is made again", earlier.encodings, error)
             return
@@ -166,7 +170,14 @@ class Checkpoints:
             self.doubts.append(f"The first sections were made with {names}; the rest may differ slightly.")
 
 
+def _whole(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, str]:
+    """Return an origin with the VAE's settings where they were not noted, and without those not expected."""
+    noted = {name: value for name, value in found.items() if name not in _VAE or name in expected}
+    return {name: expected[name] for name in _VAE if name in expected} | noted
+
+
 def _check_origin(file: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    found = _whole(found, expected)
     names = {*found, *expected}
     if expected["mode"] == "forward":
         names.discard("sections")  # version 0.1 noted it, though it has no effect

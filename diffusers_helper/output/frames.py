@@ -17,16 +17,10 @@ MAX_SIDE = 192  # in pixels
 
 
 def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) -> Path:
-    """Write the picture from the middle of the frames that a section adds to the video.
+    """Write the picture from the middle of the frames that a section adds to the video, and return its file.
 
     Args:
-        folder: The folder for the pictures, made if it is missing.
-        section: The section.
         frames: (T, H, W, 3), all frames of the section's decode, -1 to 1.
-        mode: The order in which sections are made.
-
-    Returns:
-        The file, named after the section's number.
     """
     own = section.decoded_frames - section.overlap_frames
     middle = own // 2 + (section.overlap_frames if mode == "forward" else 0)

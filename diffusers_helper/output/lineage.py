@@ -101,7 +101,7 @@ class Lineage:
 
     def texts(self, request: GenerationRequest) -> tuple[str, ...]:
         """Return the prompts that the sections need, each once."""
-        texts = (text for one in self.requests(request) for text in texts_of(one))
+        texts = (text for one in self.requests(request) for text in one.texts)
         return tuple(dict.fromkeys(texts))
 
     def before(self, number: int) -> tuple[Span, ...]:
@@ -173,11 +173,6 @@ class Lineage:
             raise InputError(
                 f"{file} is damaged ({error}); expected the origin of a branch.", "Make the branch again."
             ) from error
-
-
-def texts_of(request: GenerationRequest) -> tuple[str, ...]:
-    """Return the prompt of a request, and its negative prompt where that is used."""
-    return (request.prompt, request.negative) if request.cfg > 1 else (request.prompt,)
 
 
 def joined(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...]:

@@ -43,20 +43,16 @@ class Report:
         return time.monotonic() - self._start
 
     def started(self, width: int, height: int) -> None:
-        """Tell that the job has started on a video of this size."""
         sections, frames = len(self._plan), self._plan.total_frames
         self._tell(JobStarted, sections=sections, frames=frames, width=width, height=height)
 
     def warned(self, message: str) -> None:
-        """Pass a sentence on to the person."""
         self._tell(Warned, message=message)
 
     def stage(self, stage: Stage, section: Section | None = None) -> None:
-        """Tell that a stage begins."""
         self._tell(StageStarted, stage=stage, section=_number(section))
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None) -> None:
-        """Tell that a denoising step is finished."""
         picture = str(preview) if preview else None
         self._tell(StepDone, section=section.number, step=step, steps=steps, preview=picture)
 
@@ -80,11 +76,7 @@ class Report:
         )
 
     def finished(self, usage: Mapping[str, Any]) -> Path:
-        """Give the video its lasting name, tell that the job is finished, and return the video's path.
-
-        Args:
-            usage: The figures of memory in `Finished`.
-        """
+        """Give the video its lasting name, and tell that the job is finished, with the figures of memory."""
         video = self._video.finish()
         self._end(Finished, video, seconds=self._seconds, **usage)
         return video

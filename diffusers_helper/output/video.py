@@ -39,6 +39,7 @@ MIN_CRF, MAX_CRF = 1, 51
 # 4:2:0 and whole macroblocks: no cropping in the stream, which some hardware decoders get wrong.
 SIZE_MULTIPLE = 16
 
+_TICK = Fraction(1, FPS)
 _PRESET = "medium"
 # Frame threads change the stream, so their number is part of the format and not of the machine.
 _THREADS = 4
@@ -94,45 +95,34 @@ class GrowingVideo:
         recipe: Returns the recipe that each new version carries; None for versions without one.
     """
 
-    def __init__(
-        self, folder: Path, *, width: int, height: int, mode: Mode, crf: int, fps: int = FPS
-    ) -> None:
+    def __init__(self, folder: Path, *, width: int, height: int, mode: Mode, crf: int) -> None:
         """Open a folder, new or with the sections of an earlier writer.
 
         Args:
-            folder: The job's folder.
             width, height: Frame size in pixels, multiples of 16.
-            mode: The order in which sections come.
             crf: Constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
-            fps: Frames per second.
 
         Raises:
-            ValueError: For a size, mode, crf or fps out of range.
+            ValueError: For a size, mode or crf out of range.
         """
         for name, value in (("width", width), ("height", height)):
             if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
                 raise ValueError(f"{name} is {value}; expected a positive multiple of {SIZE_MULTIPLE}.")
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.")
-        if fps < 1:
-            raise ValueError(f"fps is {fps}; expected at least 1.")
         self._folder = folder.expanduser().absolute()
         job_folder = JobFolder(self._folder)
         job_folder.remove_leftovers()
         self._segments, self._sums_file = job_folder.segments, job_folder.sums
         self._width, self._height, self._mode = width, height, mode
         self._crf = effective_crf(crf)
-        self._fps = fps
         self._segments.mkdir(parents=True, exist_ok=True)
 
         self._sums = _read_sums(self._sums_file)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
         self.recipe: Callable[[], Recipe] | None = None
-        self.latest: Path | None = None
-        for number in sorted(self._versions(), reverse=True):
-            if self._is_whole(self._version(number)):
-                self.latest = self._version(number)
-                break
+        versions = map(self._version, sorted(self._versions(), reverse=True))
+        self.latest = next(filter(self._is_whole, versions), None)
         self.frames = _count_frames(self.latest) if self.latest else 0
         # The newest version cannot be joined again: its provisional segment is gone. A branch has none yet.
         is_branch = not any(_VERSION.fullmatch(name) for name in self._sums)
@@ -250,10 +240,10 @@ class GrowingVideo:
 
     def _open_encoder(self, container: OutputContainer, x264: str) -> VideoStream:
         options = {"preset": _PRESET, "crf": str(self._crf), "x264-params": x264}
-        stream = container.add_stream("libx264", rate=self._fps, options=options)
+        stream = container.add_stream("libx264", rate=FPS, options=options)
         codec = stream.codec_context
         codec.width, codec.height, codec.pix_fmt = self._width, self._height, "yuv420p"
-        codec.time_base = Fraction(1, self._fps)
+        codec.time_base = _TICK
         codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
         codec.color_range = ColorRange.MPEG
         codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
@@ -271,7 +261,7 @@ class GrowingVideo:
                 interpolation=_CONVERSION,
                 threads=1,
             )
-            frame.pts, frame.time_base = index, Fraction(1, self._fps)
+            frame.pts, frame.time_base = index, _TICK
             yield frame
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
@@ -281,7 +271,7 @@ class GrowingVideo:
         and shown at its own time in the segment after the frames of all segments before. So decoding times
         rise by one frame a packet, and showing times have no gap at a join.
         """
-        options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * self._fps)}
+        options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * FPS)}
         recipe = self.recipe() if self.recipe else None
         with replacing(path) as temporary:
             with av.open(temporary, "w", format="mp4", options=options) as output:
@@ -293,14 +283,13 @@ class GrowingVideo:
         return frames
 
     def _copy(self, segments: Sequence[Path], output: OutputContainer) -> int:
-        tick = Fraction(1, self._fps)
         position = 0
         target: VideoStream | None = None
         for segment in segments:
             with av.open(segment, stream_options=_COPY_ONLY) as source:
                 stream = source.streams.video[0]
                 if target is None:
-                    target = output.add_stream_from_template(stream, time_base=tick)
+                    target = output.add_stream_from_template(stream, time_base=_TICK)
                     headers = stream.codec_context.extradata
                 elif stream.codec_context.extradata != headers:
                     raise ValueError(f"{segment} was made with other settings than the segments before.")
@@ -308,8 +297,8 @@ class GrowingVideo:
                 for packet in source.demux(stream):
                     if packet.pts is None:  # the end of the segment
                         continue
-                    shown = start + int(packet.pts * cast(Fraction, stream.time_base) / tick)
-                    packet.stream, packet.time_base, packet.duration = target, tick, 1
+                    shown = start + int(packet.pts * cast(Fraction, stream.time_base) / _TICK)
+                    packet.stream, packet.time_base, packet.duration = target, _TICK, 1
                     packet.pts, packet.dts = shown, position - _REORDER_DELAY
                     output.mux(packet)
                     position += 1

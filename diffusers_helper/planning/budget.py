@@ -14,6 +14,10 @@ from functools import lru_cache
 from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB, gb_text
 
+MAX_VRAM_USAGE_GB: float = 20.0
+"""The cap in GB of 1024^3 bytes for Radeons of up to 24 GB, as far as the card leaves 3.5 GB free; the memory
+document sets it so. It is the limit in the lines about memory where a device has no cap."""
+
 RING_BLOCKS = 2
 # The least that a default of preserved memory leaves for weights, as 18 of 20 GB do.
 LEFT_FOR_WEIGHTS = 2 * GB
@@ -24,8 +28,6 @@ class Weights:
     """A model's weights as they lie on the device.
 
     Attributes:
-        name: The part's name in the registry.
-        total_bytes: The bytes of all weights.
         block_bytes: The bytes of each block that can be streamed, in the order they run. The others are
             always resident while the model is in use.
     """
@@ -45,10 +47,9 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One use of one model: "text", "text_2", "vae_encode", "vision", "sample" or "decode".
+    """One use of one model ("text", "text_2", "vae_encode", "vision", "sample" or "decode").
 
-    Attributes:
-        working_bytes: The most that inputs, activations and outputs take at a time.
+    Its `working_bytes` are the most that inputs, activations and outputs take at a time.
     """
 
     name: str
@@ -69,7 +70,6 @@ class Budget:
     """The memory that a job may use.
 
     Attributes:
-        total_bytes: The device's memory.
         cap_bytes: The most that this process may hold there, in all.
         preserved_bytes: The least that weights leave free.
         reserve_bytes: The memory that no tensor shows: the context, and MIOpen's and BLAS' workspaces.
@@ -99,7 +99,6 @@ class StagePlan:
     """The plan of one stage.
 
     Attributes:
-        stage, model: Names.
         resident_bytes: Weights that stay on the device for the stage.
         resident_blocks, streamed_blocks: Indices of blocks, ascending.
         ring_bytes: The device side of the ring; 0 where nothing is streamed.
@@ -133,7 +132,6 @@ class JobPlan:
 
     Attributes:
         keep_all_resident: Whether all models fit at once and stay on the device between the stages.
-        peak_bytes: The highest peak of the stages.
         smallest_cap_bytes: The cap below which the job would be refused.
     """
 
@@ -160,7 +158,6 @@ class DoesNotFit(InputError):
     """A cap that no plan keeps within.
 
     Attributes:
-        budget: The cap and what else there is.
         demands: The alternative demands, none of which fits.
         stage: Name of the first stage that does not fit.
         smallest_cap_bytes: A cap at which it would work, and below which nothing does.
@@ -257,12 +254,13 @@ def least_resident(model: Weights) -> int:
     return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
 
 
+def _peak(budget: Budget, split: _Split, working_bytes: int, others_bytes: int = 0) -> int:
+    return others_bytes + split.resident_bytes + split.ring_bytes + working_bytes + budget.reserve_bytes
+
+
 def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int = 0) -> bool:
-    weights = split.resident_bytes + others_bytes
-    return (
-        weights + budget.preserved_in_force <= budget.cap_bytes
-        and weights + split.ring_bytes + working_bytes + budget.reserve_bytes <= budget.cap_bytes
-    )
+    kept = split.resident_bytes + others_bytes + budget.preserved_in_force
+    return max(kept, _peak(budget, split, working_bytes, others_bytes)) <= budget.cap_bytes
 
 
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
@@ -298,11 +296,7 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
         working_bytes=stage.working_bytes,
         reserve_bytes=budget.reserve_bytes,
         others_bytes=beside,
-        peak_bytes=beside
-        + split.resident_bytes
-        + split.ring_bytes
-        + stage.working_bytes
-        + budget.reserve_bytes,
+        peak_bytes=_peak(budget, split, stage.working_bytes, beside),
         evict=evict,
         reason=_reason(budget, stage, split),
     )
@@ -354,11 +348,9 @@ def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
 
 def _smallest_cap(budget: Budget, stage: Stage) -> int:
     def need(split: _Split) -> int:
-        working = split.resident_bytes + split.ring_bytes + stage.working_bytes + budget.reserve_bytes
-        kept = split.resident_bytes + budget.preserved_bytes
-        if budget.is_default and split.resident_bytes <= LEFT_FOR_WEIGHTS:
-            # The default is lowered until LEFT_FOR_WEIGHTS are left, and no further.
-            kept = split.resident_bytes
-        return max(working, kept)
+        # A default of preserved memory is lowered until LEFT_FOR_WEIGHTS are left, and no further.
+        is_lowered = budget.is_default and split.resident_bytes <= LEFT_FOR_WEIGHTS
+        kept = split.resident_bytes + (0 if is_lowered else budget.preserved_bytes)
+        return max(_peak(budget, split, stage.working_bytes), kept)
 
     return min(need(split) for split in _splits(stage.model))

@@ -9,26 +9,26 @@ hardware: `Backend` names it, and a local calibration file replaces all estimate
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError
 from diffusers_helper.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.budget import Demand, Stage
-from diffusers_helper.planning.networks import Network
+from diffusers_helper.planning.networks import NETWORKS, Network
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
 # The sizes of the VAE's tiles in pixels that `auto` tries, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
 # The tokens of the template before a prompt (`prompts`), and the most tokens that may follow.
 _HEAD_TOKENS, _MAX_TOKENS = 95, 256
-# Latent frames in one of the VAE's windows of time: they give 17 frames.
-_WINDOW_LATENTS = 5
+# Latent frames in one of the VAE's own windows of time: they give 17 frames.
+OWN_WINDOW = 5
 _SHRINK, _CHANNELS = 8, 16
 # A margin for the scatter of the fits, for buffers and other small tensors.
 _MARGIN, _SMALL = 1.02, 8 * 1024
@@ -44,14 +44,11 @@ class Calibration:
 
     def apply(self, stage: str, num_bytes: int) -> int:
         """Return an estimate corrected by the ratio of its stage."""
-        return math.ceil(num_bytes * self.factors.get(stage, 1.0))
+        return ceil(num_bytes * self.factors.get(stage, 1.0))
 
     @classmethod
     def read(cls, file: Path | None, device: str) -> Calibration:
         """Return the ratios of a device ("cpu", "gfx1100") that `benchmarks/calibrate_memory.py` wrote.
-
-        Args:
-            file: None are known without a file.
 
         Raises:
             InputError: If the file cannot be used.
@@ -73,9 +70,8 @@ class Calibration:
 
     def write(self, file: Path, device: str) -> None:
         """Write the ratios of a device and keep those of other devices that the file has."""
-        known = (
-            cast(dict[str, object], json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
-        )
+        text = file.read_text(encoding="utf-8") if file.is_file() else "{}"
+        known = cast(dict[str, object], json.loads(text))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({**known, device: dict(self.factors)}, indent=2) + "\n", encoding="utf-8")
 
@@ -117,7 +113,7 @@ def transformer_bytes(
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
     scores = 8 * heads * tokens**2 if backend.attention == "math" else 0
-    return math.ceil(_MARGIN * streams + state + scores)
+    return ceil(_MARGIN * streams + state + scores)
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
@@ -127,7 +123,7 @@ def llama_bytes(network: Network, tokens: int) -> int:
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     layers = network.config["num_hidden_layers"]
-    return math.ceil(_MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
+    return ceil(_MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
@@ -136,7 +132,7 @@ def encoder_bytes(network: Network, tokens: int) -> int:
     Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
-    return math.ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
+    return ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def vision_bytes(network: Network) -> int:
@@ -144,10 +140,10 @@ def vision_bytes(network: Network) -> int:
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     pixels = 3 * network.config["image_size"] ** 2
     values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
-    return math.ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
+    return ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
 
 
-def stages(
+def demand_of(
     networks: Mapping[str, Network],
     height: int,
     width: int,
@@ -155,63 +151,38 @@ def stages(
     *,
     text: int = _MAX_TOKENS,
     texts: int = 1,
+    vae_window: int = OWN_WINDOW,
+    vae_share: float = 1.0,
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
-) -> tuple[Stage, ...]:
-    """Return a job's stages in the order of the memory document, with the needs of each.
+) -> Demand:
+    """Return a job's needs with tiles of one size, its stages in the order of the memory document.
 
     Args:
         text: Tokens of the longest prompt that the transformer reads.
         texts: Number of prompts; 2 with real guidance.
+        vae_window: Latent frames in one of the VAE's windows of time.
+        vae_share: The share of the memory beside the weights that the VAE may take.
     """
-    vision = vision_tokens(networks["image_encoder"])
-    vae, piece = networks["vae"], (min(tile, height), min(tile, width))
+    llama, clip, vae, siglip, transformer = (networks[name] for name in NETWORKS)
+    vision, piece = vision_tokens(siglip), (min(tile, height), min(tile, width))
+    sampling = transformer_bytes(transformer, height, width, text=text, vision=vision, backend=backend)
     working = {
-        "text": ("text_encoder", llama_bytes(networks["text_encoder"], _HEAD_TOKENS + text)),
-        "text_2": (
-            "text_encoder_2",
-            encoder_bytes(
-                networks["text_encoder_2"], networks["text_encoder_2"].config["max_position_embeddings"]
-            ),
-        ),
-        "vae_encode": ("vae", encode_bytes(vae, 1, *piece, backend=backend)),
-        "vision": ("image_encoder", vision_bytes(networks["image_encoder"])),
-        "sample": (
-            "transformer",
-            transformer_bytes(
-                networks["transformer"], height, width, text=text, vision=vision, backend=backend
-            ),
-        ),
-        "decode": ("vae", decode_bytes(vae, _WINDOW_LATENTS, *piece, backend=backend)),
+        "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
+        "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
+        "vae_encode": (vae, ceil(encode_bytes(vae, 1, *piece, backend=backend) / vae_share)),
+        "vision": (siglip, vision_bytes(siglip)),
+        "sample": (transformer, sampling),
+        "decode": (vae, ceil(decode_bytes(vae, vae_window, *piece, backend=backend) / vae_share)),
     }
     # The encoders' results are on the device as long as the sampler works.
-    llama, encoder = networks["text_encoder"], networks["image_encoder"]
-    size = networks["transformer"].dtype_bytes
-    kept = (texts * text * llama.config["hidden_size"] + vision * encoder.config["hidden_size"]) * size
-    return tuple(
-        Stage(
-            name,
-            networks[part].weights,
-            calibration.apply(name, num_bytes) + (kept if name == "sample" else 0),
-        )
-        for name, (part, num_bytes) in working.items()
+    kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]
+    after = {"sample": kept * transformer.dtype_bytes}
+    stages = (
+        Stage(name, network.weights, calibration.apply(name, num_bytes) + after.get(name, 0))
+        for name, (network, num_bytes) in working.items()
     )
-
-
-def demands(
-    networks: Mapping[str, Network],
-    height: int,
-    width: int,
-    tiles: Sequence[int],
-    *,
-    text: int = _MAX_TOKENS,
-    texts: int = 1,
-    backend: Backend = Backend(),
-    calibration: Calibration = Calibration(),
-) -> tuple[Demand, ...]:
-    """Return a job's needs with each size of tiles, in their order; `tile_steps` gives the usual sizes."""
-    given: dict[str, Any] = {"text": text, "texts": texts, "backend": backend, "calibration": calibration}
-    return tuple(Demand(tile, stages(networks, height, width, tile, **given)) for tile in tiles)
+    return Demand(tile, tuple(stages))
 
 
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from diffusers_helper.framepack.prompts import encoded_tokens
 from diffusers_helper.machine.facts import Facts
@@ -12,14 +14,15 @@ from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
-from diffusers_helper.planning.estimates import Calibration, largest_bucket, tile_steps
-from diffusers_helper.planning.estimates import demands as demands_of
+from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
-from diffusers_helper.planning.profiles import YOU, Profile
+from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.recovery import Ladder, LearnedLevels
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
+from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
 
+_FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
 # The command that forgets the smaller plans of earlier shortages.
 FORGET = "python -m app doctor --forget-smaller-plans"
@@ -32,7 +35,6 @@ class Cost:
     Attributes:
         runs: The number of times that its model comes onto the device.
         passes: Forward passes in one run.
-        streamed_bytes: The bytes that are copied in for one pass.
         copied_bytes: The bytes that are copied in over the whole video, weights that stay for a run included.
     """
 
@@ -53,7 +55,6 @@ class VideoPlan:
             that the kernel may drop them and read them again.
         seconds_per_step: The time to read them again at the disk's speed where main memory cannot hold them;
             None where it can, or where the disk's speed is not known.
-        notes: Sentences for people.
     """
 
     job: JobPlan
@@ -67,16 +68,17 @@ class VideoPlan:
     notes: tuple[str, ...]
 
 
-def known_networks(info: ModelInfo, profile: Profile) -> dict[str, Network]:
-    """Return the networks of a model as this machine computes with them.
+def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict[str, Network]:
+    """Return the networks of a model as this machine computes with them, one of them perhaps in fp32.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
+    vae = {} if profile.vae_bytes is None else {"vae": profile.vae_bytes}
     return networks(
         info,
         on_cpu=profile.machine.kind == "cpu",
-        vae_bytes=profile.vae_bytes,
+        widths={**vae, in_fp32: _FP32_BYTES},
         folders=dict(zip(NETWORKS, network_folders(info), strict=True)),
     )
 
@@ -99,6 +101,14 @@ def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float
     return ask(file) if file else None
 
 
+def profile_of(request: GenerationRequest, profile: Profile) -> Profile:
+    """Return the profile with the request's own number format of the VAE."""
+    if request.vae_precision == "auto":
+        return profile
+    dtype = cast(VaeDtype, request.vae_precision)
+    return replace(profile, vae_dtype=Setting(dtype, "the job says so", YOU))
+
+
 def demands_for(
     request: GenerationRequest,
     info: ModelInfo,
@@ -106,23 +116,30 @@ def demands_for(
     height: int,
     width: int,
     calibration: Calibration | None = None,
+    in_fp32: str = "",
 ) -> tuple[Demand, ...]:
     """Return the needs of a job, with the tiles that it may use.
+
+    Args:
+        request: The settings of the video.
+        info: The model.
+        profile: The settings of the machine.
+        height: The video's height in pixels.
+        width: The video's width in pixels.
+        calibration: Ratios of measured to estimated memory.
+        in_fp32: The network that computes in fp32, whatever its stored type.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
         InputError: If the model's tokenizer cannot be used.
     """
-    return demands_of(
-        known_networks(info, profile),
-        height,
-        width,
-        tile_steps(profile.vae_tile.value, request.vae_tile),
-        text=longest_text(request, info),
-        texts=len(_texts(request)),
-        backend=profile.backend,
-        calibration=calibration or Calibration(),
-    )
+    with_tiles = partial(
+        demand_of, known_networks(info, profile, in_fp32), height, width,
+        text=longest_text(request, info), texts=len(request.texts),
+        vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
+        backend=profile.backend, calibration=calibration or Calibration(),
+    )  # fmt: skip
+    return tuple(map(with_tiles, tile_steps(profile.vae_tile.value, request.vae_tile)))
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
@@ -131,11 +148,7 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
     Raises:
         InputError: If the model's tokenizer cannot be used.
     """
-    return max(encoded_tokens(text, info) for text in _texts(request))
-
-
-def _texts(request: GenerationRequest) -> tuple[str, ...]:
-    return (request.prompt, request.negative) if request.cfg > 1 else (request.prompt,)
+    return max(encoded_tokens(text, info) for text in request.texts)
 
 
 def learned_levels(
@@ -152,8 +165,15 @@ def learned_levels(
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
     # A level counts among the tiles that such a job may use.
-    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_own_vae(request)}"
     return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
+
+
+def _own_vae(request: GenerationRequest) -> str:
+    """Return the settings that only the VAE's plan depends on, as far as they are a person's own."""
+    names = ("vae_chunk", "vae_threshold")
+    values = {name: getattr(request, name) for name in names}
+    return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
 
 
 def plan_video(
@@ -184,20 +204,24 @@ def plan_video(
         LongtakeError: If a local model's files cannot be read.
     """
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
+    profile = profile_of(request, profile)
     if demands is None:
         demands = demands_for(request, info, profile, height, width, calibration)
     levels = learned_levels(learned, request, info, profile, height, width)
     ladder = Ladder(profile.budget(request.vram_cap_gb, request.preserved_gb), demands, levels.read())
     job = ladder.plan
     sections = plan_sections(request.seconds, mode=request.mode)
-    passes = request.steps * len(_texts(request))
+    passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = job.stage("sample").streamed_bytes
     card = "machine" if profile.machine.kind == "cpu" else "card"
-    notes, seconds = _notes(job, demands[0].vae_tile_px, ladder.reason, card), None
+    wanted, side = demands[0].vae_tile_px or 0, max(height, width)
+    notes, seconds = [*_notes(job, ladder.reason, card), *_vae_notes(job, wanted, side, request)], None
+    if advice := profile.preserved_advice(profile.budget(request.vram_cap_gb, request.preserved_gb)):
+        notes.append(advice)
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
-        seconds = waiting * len(_texts(request)) / speed if speed else None
+        seconds = waiting * len(request.texts) / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes)
@@ -213,20 +237,27 @@ def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:
     return Cost(name, runs, per_run, plan.streamed_bytes, copied)
 
 
-def _notes(job: JobPlan, wanted_tile_px: int | None, learned: str, card: str) -> list[str]:
+def _notes(job: JobPlan, learned: str, card: str) -> list[str]:
     notes: list[str] = []
     if job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
-    if job.vae_tile_px != wanted_tile_px:
-        notes.append(
-            f"The VAE works in tiles of {job.vae_tile_px} pixels instead of {wanted_tile_px}; "
-            "the pixels differ slightly."
-        )
     if learned:
         notes.append(
             f"Memory ran out on this {card} before, so the plan is smaller than it could be: {learned}. "
             f"`{FORGET}` forgets that."
         )
+    return notes
+
+
+def _vae_notes(job: JobPlan, wanted_px: int, side: int, request: GenerationRequest) -> list[str]:
+    """Return what the pieces of the VAE cost in pixels, where the video is larger than they are."""
+    notes, tile = list[str](), job.vae_tile_px
+    if tile and tile < side:
+        instead = f" instead of {wanted_px}" if tile != wanted_px else ""
+        notes.append(f"The VAE works in tiles of {tile} pixels{instead}: {tile_loss(tile)}.")
+    if request.vae_chunk != OWN_CHUNK:
+        mine, own = window_loss(request.vae_chunk), window_loss(OWN_CHUNK)
+        notes.append(f"The VAE chunk is {request.vae_chunk}: {mine}; with its own of {OWN_CHUNK}, {own}.")
     return notes
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -29,7 +29,6 @@ class Network:
     """One network as it computes.
 
     Attributes:
-        weights: Their bytes on the device.
         config: The content of its config.json.
         dtype_bytes: The bytes of one value that it computes with.
         file_bytes: The bytes of its files.
@@ -65,7 +64,7 @@ def networks(
     info: ModelInfo,
     *,
     on_cpu: bool,
-    vae_bytes: int | None = None,
+    widths: Mapping[str, int] = MappingProxyType({}),
     folders: Mapping[str, Path | None] = MappingProxyType({}),
 ) -> dict[str, Network]:
     """Return all networks of a model, by the names of their parts.
@@ -75,7 +74,7 @@ def networks(
     Args:
         on_cpu: Whether there is no GPU; networks stored in fp16 compute in other types then
             (`loaders.dtype_for`).
-        vae_bytes: The bytes of one value that the VAE computes with, if that is not the stored type.
+        widths: The bytes of one value that a network computes with, where that is not the stored type.
         folders: The folders of parts from the hub.
 
     Raises:
@@ -91,11 +90,16 @@ def networks(
             total, blocks, config = _PUBLISHED[name]
             stored = "BF16" if name == "transformer" else "F16"
             network = _network(name, {stored: (total, blocks)}, config, on_cpu)
-        if name == "vae" and vae_bytes is not None:
-            total = network.weights.total_bytes * vae_bytes // network.dtype_bytes
-            network = Network(Weights(name, total), network.config, vae_bytes, network.file_bytes)
-        found[name] = network
+        found[name] = _widened(network, widths[name]) if name in widths else network
     return found
+
+
+def _widened(network: Network, width: int) -> Network:
+    """Return the network as it computes with values of so many bytes."""
+    weights, old = network.weights, network.dtype_bytes
+    blocks = tuple(size * width // old for size in weights.block_bytes)
+    wide = Weights(weights.name, weights.total_bytes * width // old, blocks)
+    return replace(network, weights=wide, dtype_bytes=width)
 
 
 def _read(name: str, folder: Path, on_cpu: bool) -> Network:

@@ -10,16 +10,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
 from diffusers_helper.planning.backend import ROCM, Attention, Backend
-from diffusers_helper.planning.budget import Budget
+from diffusers_helper.planning.budget import LEFT_FOR_WEIGHTS, MAX_VRAM_USAGE_GB, Budget
+from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, DOCUMENT, Setting, variables_for
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.units import GB, gb_bytes
+from diffusers_helper.units import GB, gb_bytes, gb_text
 
 Kind = Literal["rocm", "cuda", "cpu"]
 VaeDtype = Literal["stored", "fp32", "bf16", "fp16"]
@@ -28,17 +29,6 @@ T = TypeVar("T")
 CAP_VARIABLE, PRESERVED_VARIABLE = "LONGTAKE_VRAM_CAP_GB", "LONGTAKE_PRESERVED_GB"
 TILE_VARIABLE, VAE_DTYPE_VARIABLE = "LONGTAKE_VAE_TILE", "LONGTAKE_VAE_DTYPE"
 ATTENTION_VARIABLE, PROFILE_VARIABLE = "LONGTAKE_ATTENTION", "LONGTAKE_PROFILE"
-# The same setting under its present and its older names: a value under any of them is the user's own.
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting(Generic[T]):
-    """A value, its reason, and its source ("you" for a value from arguments, environment or page)."""
-
-    value: T
-    reason: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +36,7 @@ class Machine:
     """The device that computes.
 
     Attributes:
-        kind: "rocm", "cuda" or "cpu".
         arch: gfx name; "" without an AMD card.
-        name: The name for people.
         total_bytes: The device's memory; 0 where only its driver would know.
     """
 
@@ -69,7 +57,6 @@ class Profile:
     """The settings that suit a machine.
 
     Attributes:
-        family: The profile's name.
         cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The largest tiles that "auto" takes, in pixels.
@@ -122,9 +109,21 @@ class Profile:
             is_default=not own,
         )
 
+    def preserved_advice(self, budget: Budget) -> str:
+        """Return the memory document's advice where a person preserves less than it asks for; else ""."""
+        least = min(_LEAST_PRESERVED, budget.cap_bytes - LEFT_FOR_WEIGHTS)
+        kept = budget.preserved_in_force
+        if budget.is_default or kept >= least or not _is_small_radeon(self.family, self.machine):
+            return ""
+        return (
+            f"At least {gb_text(least)} GB of preserved memory are advised for this card; with "
+            f"{gb_text(kept)} GB the driver may find no memory in one piece (BlockAllocator failures)."
+        )
+
 
 YOU = "you"
-_DOCUMENT = "Longtake's memory document"
+# The memory document preserves 18 GB on cards of 20 to 24 GB, and never less than this.
+_LEAST_PRESERVED = 16 * GB
 _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
 
@@ -212,7 +211,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
             256, "pieces that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK
         ),
         attention=_attention(family),
-        environment=_environment(family),
+        environment=variables_for(family),
     )
     return _with_environment(profile, environ)
 
@@ -240,15 +239,16 @@ def _cap(family: str, machine: Machine) -> Setting[int]:
         return Setting(0, "the card's size is known only to its driver", "the engine asks it")
     room = max(total - gb_bytes(3.5), total // 2)
     if _is_small_radeon(family, machine):
-        return Setting(min(20 * GB, room), "3.5 GB stay free against fragmentation", _DOCUMENT)
-    return Setting(room, "3.5 GB stay free for the display and other programs", _DOCUMENT)
+        most = gb_bytes(MAX_VRAM_USAGE_GB)
+        return Setting(min(most, room), "3.5 GB stay free against fragmentation", DOCUMENT)
+    return Setting(room, "3.5 GB stay free for the display and other programs", DOCUMENT)
 
 
 def _preserved(family: str, machine: Machine) -> Setting[int]:
     if family == "cpu":
         return Setting(0, "main memory needs none", _NOT_MEASURED)
     if _is_small_radeon(family, machine):
-        return Setting(18 * GB, "18 GB, or what leaves 2 GB of the cap for weights", _DOCUMENT)
+        return Setting(18 * GB, "18 GB, or what leaves 2 GB of the cap for weights", DOCUMENT)
     return Setting(6 * GB, "enough for the activations at 640", _FRAMEPACK)
 
 
@@ -276,89 +276,54 @@ def _attention(family: str) -> Setting[Attention]:
     )
 
 
-_FAST = Setting(
-    "FAST",
-    "no benchmark of all solvers before the first decode: 84 s became 7 s on a 7900 XTX",
-    "MIOpen's documentation; YuE pull request 169",
-)
-_NAIVE = Setting("1", "the slow convolution stays in the search, so that one is always found", _DOCUMENT)
-_AOTRITON = Setting(
-    "1", "else SDPA falls back to the kernel that keeps all scores", "PyTorch; unsloth 8225 and 8821"
-)
-_ALLOCATOR = Setting(
-    "garbage_collection_threshold:0.8,max_split_size_mb:64",
-    "keeps blocks small and gives back early",
-    _DOCUMENT,
-)
-_PASSIVE = Setting("PASSIVE", "threads that wait leave the cores to the page and the encoder", "OpenMP")
-
-
-def _environment(family: str) -> dict[str, Setting[str]]:
-    if family == "cpu":
-        return {"OMP_WAIT_POLICY": _PASSIVE}
-    if family == "cuda":
-        return {}
-    found = {"MIOPEN_FIND_MODE": _FAST, "MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD": _NAIVE}
-    if family in ("gfx1100", "gfx1151", "gfx1200"):
-        found["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] = _AOTRITON
-    if family in ("gfx1100", "gfx1200", "gfx103x", "radeon"):
-        found[ALLOCATOR_VARIABLES[0]] = _ALLOCATOR
-    return found
-
-
 def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
     """Return the profile with the values that a person sets by variables."""
 
     def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
         text = environ.get(variable)
-        return Setting(read(text), f"{variable} says so", YOU) if text else default
+        try:
+            return Setting(read(text), f"{variable} says so", YOU) if text else default
+        except _Unusable as error:
+            raise InputError(
+                f"{variable} is {str(text)[:60]!r}; expected {error}.", "Correct it, or leave it out."
+            ) from None
 
     return replace(
         profile,
-        cap_bytes=own(CAP_VARIABLE, _gb(CAP_VARIABLE, "vram_cap_gb"), profile.cap_bytes),
-        preserved_bytes=own(
-            PRESERVED_VARIABLE, _gb(PRESERVED_VARIABLE, "preserved_gb"), profile.preserved_bytes
-        ),
-        vae_tile=own(TILE_VARIABLE, _tile, profile.vae_tile),
-        vae_dtype=own(VAE_DTYPE_VARIABLE, _vae_dtype_named, profile.vae_dtype),
-        attention=own(ATTENTION_VARIABLE, _attention_named, profile.attention),
+        cap_bytes=own(CAP_VARIABLE, _number("vram_cap_gb", gb_bytes), profile.cap_bytes),
+        preserved_bytes=own(PRESERVED_VARIABLE, _number("preserved_gb", gb_bytes), profile.preserved_bytes),
+        vae_tile=own(TILE_VARIABLE, _number("vae_tile", int), profile.vae_tile),
+        vae_dtype=own(VAE_DTYPE_VARIABLE, _one_of(get_args(VaeDtype)), profile.vae_dtype),
+        attention=own(ATTENTION_VARIABLE, _one_of(get_args(Attention)), profile.attention),
     )
 
 
-def _gb(variable: str, name: str) -> Callable[[str], int]:
-    setting = SETTINGS[name]
+class _Unusable(ValueError):
+    """A value that cannot be used; its text says what was expected."""
+
+
+def _number(name: str, convert: Callable[[float], int]) -> Callable[[str], int]:
+    """Return a reader of a variable that takes the numbers of a setting."""
 
     def read(text: str) -> int:
         try:
-            return gb_bytes(setting.check(float(text)))
+            return convert(SETTINGS[name].check(float(text)))
         except ValueError:
-            raise _refusal(variable, text, setting.expected) from None
+            raise _Unusable(SETTINGS[name].expected) from None
 
     return read
 
 
-def _tile(text: str) -> int:
-    setting = SETTINGS["vae_tile"]
-    try:
-        return setting.check(int(text))
-    except ValueError:
-        raise _refusal(TILE_VARIABLE, text, setting.expected) from None
+def _one_of(choices: tuple[T, ...]) -> Callable[[str], T]:
+    """Return a reader of a variable that takes one of these words."""
 
+    def read(text: str) -> T:
+        for choice in choices:
+            if choice == text:
+                return choice
+        raise _Unusable(" or ".join(map(str, choices)))
 
-def _vae_dtype_named(text: str) -> VaeDtype:
-    if text == "stored" or text == "fp32" or text == "bf16" or text == "fp16":
-        return text
-    raise _refusal(VAE_DTYPE_VARIABLE, text, "stored, fp32, bf16 or fp16")
-
-
-def _attention_named(text: str) -> Attention:
-    if text == "fused" or text == "math":
-        return text
-    raise _refusal(ATTENTION_VARIABLE, text, "fused or math")
-
-
-def _refusal(variable: str, text: str, expected: str) -> InputError:
-    return InputError(f"{variable} is {text[:60]!r}; expected {expected}.", "Correct it, or leave it out.")
+    return read
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,9 @@ from typing import Protocol
 from torch import Tensor
 
 from diffusers_helper.sampling.denoiser import Denoise, OnStep, StepInfo
-from diffusers_helper.sampling.euler import sample_euler
-from diffusers_helper.sampling.schedule import flow_sigmas, mu_of, shift_of
-from diffusers_helper.sampling.unipc import sample_unipc
+from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
 
-__all__ = [
-    "Denoise",
-    "OnStep",
-    "Sampler",
-    "StepInfo",
-    "flow_sigmas",
-    "mu_of",
-    "sample_euler",
-    "sample_unipc",
-    "sampler",
-    "shift_of",
-]
+__all__ = ["Sampler", "StepInfo", "flow_sigmas", "sampler", "shift_of"]
 
 
 class Sampler(Protocol):

@@ -17,8 +17,6 @@ class StepInfo:
 
     Attributes:
         step: The number of the step, from 1.
-        steps: The number of all steps.
-        sigma: The noise level of the call.
         x0: The model's result, in the shape of the latents. Samplers work on a copy.
     """
 
@@ -71,5 +69,4 @@ class Denoiser:
         return kept
 
     def result(self, x0: Tensor) -> Tensor:
-        """Return the last prediction in the latents' own dtype."""
         return x0.to(self._latents_dtype)

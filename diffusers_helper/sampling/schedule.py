@@ -29,11 +29,6 @@ def shift_of(num_tokens: int) -> float:
     return min(MAX_SHIFT, math.exp(min(mu, MAX_SHIFT)))
 
 
-def mu_of(num_tokens: int) -> float:
-    """Return the logarithm of `shift_of`, which is linear in the tokens and at most ln 7."""
-    return math.log(shift_of(num_tokens))
-
-
 def flow_sigmas(steps: int, shift: float) -> Tensor:
     """Return the noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps.
 

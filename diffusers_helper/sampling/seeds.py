@@ -14,16 +14,8 @@ Purpose = Literal["start_latent", "noise"]
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
     """Return normal noise that depends on nothing but the arguments.
 
-    It is drawn on the CPU, so that every machine draws the same.
-
-    Args:
-        seed: The request's seed.
-        purpose: The use of the noise.
-        section: The section's number; 0 for noise that belongs to none.
-        shape: The tensor's shape.
-
-    Returns:
-        An fp32 tensor on the CPU.
+    It is fp32, and drawn on the CPU, so that every machine draws the same. `section` is 0 for noise that
+    belongs to none.
     """
     digest = hashlib.sha256(f"{seed}/{purpose}/{section}".encode()).digest()
     generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big"))

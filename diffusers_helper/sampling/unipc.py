@@ -81,16 +81,7 @@ def sample_unipc(
     """Return clean latents by one model call per step, which serves predictor and corrector.
 
     The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0: the last prediction is the
-    result.
-
-    Args:
-        denoise: A function (x, sigma) -> x0, both shaped like `x`; sigma is a float64 scalar tensor.
-        x: Latents at `sigmas[0]`, of any shape and floating-point dtype, which the result keeps.
-        sigmas: The steps + 1 strictly descending noise levels, the last one 0.
-        on_step: Called after each model call.
-
-    Raises:
-        ValueError: For other sigmas, latents that are not floating-point, or a prediction of another shape.
+    result. Arguments and errors are those of `sample_euler`.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

@@ -7,6 +7,7 @@ belongs to another program, and plans with the free memory (`vae.guest.Guest`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from diffusers_helper.vae.passes import (
 from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.tiles import join_windows
 from diffusers_helper.vae.windows import window_sizes
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ _Window = tuple[int, int, int, Tiles, torch.dtype]
 class VaeEngine(Generic[_Owner]):
     """An encoder and decoder with one VAE.
 
-    After a shortage of memory it tries the owner's next smaller plan; after an overflow, fp32.
+    After a shortage of memory it tries the owner's next smaller plan; after an overflow, fp32, and after the
+    first one in fp32, the same once more.
 
     Attributes:
         owner: The owner of the VAE.
@@ -112,6 +116,7 @@ class VaeEngine(Generic[_Owner]):
     def __init__(self, owner: _Owner) -> None:
         self.owner = owner
         self._windows: dict[_Window, Tensor] = {}
+        self._has_failed = False  # whether the task at hand has overflowed in fp32
 
     def decode(
         self,
@@ -179,12 +184,14 @@ class VaeEngine(Generic[_Owner]):
         cancel: CancelToken,
     ) -> Tensor:
         owner = self.owner
+        self._has_failed = False
 
         def attempt() -> Tensor:
             plan = owner.plan_vae(task, video)
             pieces = Pieces(progress, cancel, owner.device.empty_cache, owner.cleanup_frequency)
             with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancellable(vae, cancel):
                 family = family_of(vae)
+                _log_start(task, source, owner.device.torch_device, family.dtype)
                 if task == "encode":
                     return _encode(family, source, plan, pieces)
                 return self._decode(family, source, plan, pieces, part)
@@ -196,6 +203,9 @@ class VaeEngine(Generic[_Owner]):
             return partial(self.owner.step_down, read_shortage(str(error)))
         if isinstance(error, NotFinite) and error.dtype != torch.float32:
             return self.owner.use_fp32
+        if isinstance(error, NotFinite) and not self._has_failed:
+            self._has_failed = True
+            return self.owner.device.empty_cache  # a fault of the device may pass
         return None
 
     def _decode(
@@ -226,6 +236,13 @@ class VaeEngine(Generic[_Owner]):
                 for number in range(len(latents))
             ]
         )
+
+
+def _log_start(task: Task, source: Tensor, device: torch.device, dtype: torch.dtype) -> None:
+    """Log the lines with which the memory document follows a decode."""
+    name, kind = task.capitalize(), "latents" if task == "decode" else "frames"
+    _log.info("[VAE %s] Starting - %s shape: %s, device: %s", name, kind, tuple(source.shape), source.device)
+    _log.info("[VAE %s] VAE device: %s, VAE dtype: %s", name, device, dtype)
 
 
 def _encode(family: Family, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:

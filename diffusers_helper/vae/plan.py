@@ -35,6 +35,7 @@ CHUNKS = (1, 2, 4, 8)
 # `benchmarks/vae_decode.py` measures it. Normalisation over all of a piece is what differs, not its edges.
 _TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
 _WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
+_TILE_CASE, _WINDOW_CASE = "17 frames of 384x256 pixels", "41 frames of 128x128 pixels"
 # Sides of tiles and of what they share are multiples of it: pixels for one latent of Wan 2.2.
 _LATENT_PX = 16
 
@@ -171,6 +172,16 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
     return tuple(plan for plan in fitting if plan.working_bytes <= fitting[0].working_bytes)
 
 
+def tile_loss(tile_px: int) -> str:
+    """Return how far decoding in tiles of this size is from one piece, and how that was measured."""
+    return f"about {_db(_TILE_DB, tile_px)} dB from one piece (the bundled VAE, {_TILE_CASE})"
+
+
+def window_loss(chunk: int) -> str:
+    """Return the same for windows of time that advance by this number of latent frames."""
+    return f"about {_db(_WINDOW_DB, chunk)} dB from one pass (the bundled VAE, {_WINDOW_CASE})"
+
+
 def _is_tile(side: int | None) -> bool:
     return side is None or (side >= 0 and side % 32 == 0)
 
@@ -200,13 +211,14 @@ def _plan(
     # A window has two latent frames more than the chunk; one of them leads in.
     at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
     working = estimate(network, at_once, height, width, backend=backend, latents=video.latents)
-    reason = _reason(time, at_once, tile, task == "decode" and time != "stream")
+    is_measured = task == "decode" and time != "stream"
+    reason = _reason(time, at_once, tile, settings.precision, is_measured=is_measured)
     is_exact = not tile and time != "windows"
     tiles = Tiles.of(tile, settings.overlap)
     return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
 
 
-def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
+def _reason(time: Time, at_once: int, tile: int, precision: Precision, *, is_measured: bool) -> str:
     """Say how the plan works, and the distance to the result of one pass where it was measured."""
     how = {
         "whole": "All frames in one pass",
@@ -217,8 +229,10 @@ def _reason(time: Time, at_once: int, tile: int, is_measured: bool) -> str:
     if tile:
         how += f", in tiles of {tile} pixels"
         costs.append(_db(_TILE_DB, tile))
+    if precision in ("fp16", "bf16"):
+        how += f", rounded as {precision}"
     if not costs:
-        return f"{how}: exact."
+        return f"{how}." if precision in ("fp16", "bf16") else f"{how}: exact."
     if not is_measured:
         return f"{how}. The result differs slightly from that of one pass; the difference was not measured."
     return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."

@@ -19,7 +19,7 @@ def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
     return {start: min(chunk + 2, num_latents - start) for start in range(0, num_latents - 1, chunk)}
 
 
-def decode_windows(plan: SectionPlan) -> tuple[tuple[int, ...], ...]:
+def decode_windows(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[tuple[int, ...], ...]:
     """Return the lengths, in latent frames, of the windows that each section's decode computes.
 
     Sections and windows come in the order of making. Windows overlap, so that their latent frames are more
@@ -31,13 +31,13 @@ def decode_windows(plan: SectionPlan) -> tuple[tuple[int, ...], ...]:
         # Places are counted from the point where the video began to grow, as in `History.to_decode`.
         total = plan.window * section.number + (plan.mode == "forward" or section.is_last)
         begin = -total if plan.mode == "inverted" else total - section.decode_latents
-        sizes = window_sizes(section.decode_latents, OWN_CHUNK)
+        sizes = window_sizes(section.decode_latents, chunk)
         windows = [(begin + start, size) for start, size in sizes.items()]
         work.append(tuple(window[1] for window in windows if window not in before))
         before = set(windows)
     return tuple(work)
 
 
-def decode_work(plan: SectionPlan) -> tuple[int, ...]:
+def decode_work(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[int, ...]:
     """Return the latent frames that each section's decode computes, in order of making."""
-    return tuple(map(sum, decode_windows(plan)))
+    return tuple(map(sum, decode_windows(plan, chunk)))

@@ -62,6 +62,7 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
             "event": "finished", **COMMON, "video": "/o/video.mp4", "frames": 145, "seconds": 61.5,
             "peak_host_bytes": 0,
             "peak_device_bytes": 0, "cap_bytes": 0, "bytes_streamed": 0, "retries": 0, "vae_tile_px": None,
+            "advice": "",
         },
     ),
     (

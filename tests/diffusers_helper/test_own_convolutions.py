@@ -6,6 +6,8 @@ import copy
 import logging
 import threading
 from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cache.conv_routes import ConvCase
+from cache.conv_probe import measure
+from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS
-from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.events import Event, Finished, Warned
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify, initialize_miopen_fallback
+from diffusers_helper.runner import Runner
 from tests.support.drivers import NO_ALGORITHM, Driver, break_rungs, ladder
+from tests.support.making import tiny_request
 
 
 @pytest.fixture
@@ -145,7 +152,7 @@ def test_another_threads_convolutions_are_left_alone() -> None:
 
 
 def test_a_failing_2d_convolution_is_remembered_as_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     torch.manual_seed(1)
     x, weight = torch.randn(1, 4, 9, 8), torch.randn(6, 2, 3, 3)
@@ -168,6 +175,28 @@ def test_a_failing_2d_convolution_is_remembered_as_one(
     assert case.is_flat
     assert str(case) == text
     assert RUNGS["taps"].supports(case) is not None
+    measured = measure(case, torch.device("cpu"), RouteStore(), classify)
+    assert (set(measured.milliseconds), set(measured.failed)) == ({"tiles"}, {"miopen"})
+
+
+def test_a_change_of_the_way_in_the_middle_of_a_video_is_told(
+    driver: Driver, tiny_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    calls = count()
+    driver.fails = lambda x, weight: next(calls) >= 4
+    events: list[Event] = []
+    runner, request = Runner(), tiny_request(small_scene, model=str(tiny_model), seconds=2.4, steps=1)
+    runner.run(request, tmp_path / "job", events.append, CancelToken())
+    *_, warned, end = events
+    assert isinstance(end, Finished)
+    assert isinstance(warned, Warned)
+    assert "failed while this video was made" in warned.message
+    assert "55 dB" in warned.message
+    events.clear()
+    driver.fails = lambda x, weight: False
+    runner.run(request, tmp_path / "next", events.append, CancelToken())
+    assert isinstance(events[-1], Finished)
+    assert not [event for event in events if isinstance(event, Warned)]
 
 
 @pytest.mark.parametrize("stride", [1, 2, (1, 2, 3), (2,)])

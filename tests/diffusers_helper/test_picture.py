@@ -101,7 +101,7 @@ def test_16_bit_grey_is_scaled_not_clipped() -> None:
 
 
 def test_wide_grey_takes_no_more_room_than_its_pixels_need() -> None:
-    """Whole, the numbers between took eight times as much."""
+    """Convert row by row: in one piece, the numbers in between took eight times the memory of the picture."""
     values = np.full((1500, 4000), 40_000, np.uint16)
     content = encoded(Image.fromarray(values), compress_level=1)
     tracemalloc.start()
@@ -227,6 +227,7 @@ def test_bombs_are_refused_by_their_header(size: tuple[int, int]) -> None:
     assert f"{MAX_PIXELS // 10**6} million" in error.message
 
 
+@pytest.mark.slow
 def test_large_pictures_are_kept_smaller() -> None:
     large = Image.new("RGB", (7000, 3500), (10, 200, 30))
     kept = load_picture(encoded(large, "JPEG"))

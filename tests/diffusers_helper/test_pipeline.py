@@ -34,6 +34,8 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.seeds import noise_for
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
+ShortJob = tuple[GenerationRequest, list[Event], Path]
+
 
 @pytest.fixture(scope="module")
 def models(tiny_model: Path) -> Models:
@@ -57,6 +59,14 @@ def latents_of(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Call
         return make(tiny_request(scene, **settings), models, job)[0].latents
 
     return latents
+
+
+@pytest.fixture(scope="module")
+def short_job(models: Models, tmp_path_factory: pytest.TempPathFactory) -> ShortJob:
+    """Return request, events and folder of a job of one section, made once. Tests only read the folder."""
+    folder = tmp_path_factory.mktemp("short")
+    request = tiny_request(write_scene(folder / "scene.png", 90, 100), prompt="the red zebra")
+    return request, make(request, models, folder / "job")[1], folder / "job"
 
 
 def frames_in(video: Path) -> int:
@@ -91,9 +101,8 @@ def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_p
     assert [from_dict(to_dict(event)) for event in events] == events
 
 
-def test_a_loaded_model_is_not_loaded_again(models: Models, scene: Path, tmp_path: Path) -> None:
-    make(tiny_request(scene), models, tmp_path / "first")
-    _, events = make(tiny_request(scene), models, tmp_path / "second")
+def test_a_loaded_model_is_not_loaded_again(short_job: ShortJob, models: Models, tmp_path: Path) -> None:
+    _, events = make(short_job[0], models, tmp_path / "second")
     assert "load" not in outline(events)
 
 
@@ -161,8 +170,8 @@ def test_negative_prompt_and_rescale_count_where_real_guidance_is_on(
     assert torch.equal(latents_of(negative="a green square"), latents_of())
 
 
-def test_unknown_words_are_told(models: Models, scene: Path, tmp_path: Path) -> None:
-    _, events = make(tiny_request(scene, prompt="the red zebra"), models, tmp_path / "job")
+def test_unknown_words_are_told(short_job: ShortJob) -> None:
+    _, events, _ = short_job
     warnings = [event.message for event in events if isinstance(event, Warned)]
     assert len(warnings) == 1
     assert "zebra" in warnings[0]
@@ -183,6 +192,7 @@ def test_every_picture_shape(shape: tuple[int, int], models: Models, tmp_path: P
     assert (started.height, started.width) == shape
 
 
+@pytest.mark.slow
 def test_another_resolution(models: Models, scene: Path, tmp_path: Path) -> None:
     result, _ = make(tiny_request(scene, steps=1, resolution=96), models, tmp_path / "job")
     with av.open(result.video) as container:
@@ -191,8 +201,8 @@ def test_another_resolution(models: Models, scene: Path, tmp_path: Path) -> None
         )
 
 
-def test_previews_show_the_section(models: Models, scene: Path, tmp_path: Path) -> None:
-    _, events = make(tiny_request(scene), models, tmp_path / "job")
+def test_previews_show_the_section(short_job: ShortJob) -> None:
+    _, events, _ = short_job
     shown = [event.preview for event in events if isinstance(event, StepDone) and event.preview]
     assert shown
     with Image.open(shown[0]) as preview:
@@ -204,12 +214,11 @@ def test_previews_show_the_section(models: Models, scene: Path, tmp_path: Path) 
         assert np.asarray(preview.convert("RGB")).std() > 5
 
 
-def test_the_folder_says_what_was_made_of_what(models: Models, scene: Path, tmp_path: Path) -> None:
-    request = tiny_request(scene)
-    make(request, models, tmp_path / "job")
-    kept = GenerationRequest.from_json((tmp_path / "job" / "request.json").read_text(encoding="utf-8"))
+def test_the_folder_says_what_was_made_of_what(short_job: ShortJob) -> None:
+    request, _, folder = short_job
+    kept = GenerationRequest.from_json((folder / "request.json").read_text(encoding="utf-8"))
     assert kept == request
-    with Image.open(tmp_path / "job" / "input.png") as picture, Image.open(scene) as given:
+    with Image.open(folder / "input.png") as picture, Image.open(request.image) as given:
         assert np.array_equal(np.asarray(picture), np.asarray(given))
 
 

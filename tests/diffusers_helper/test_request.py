@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.packing import MODES
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SAMPLERS, SETTINGS, GenerationRequest, SettingInfo
+from diffusers_helper.request import (
+    MAX_PROMPT_CHARACTERS,
+    SAMPLERS,
+    SETTINGS,
+    VAE_PRECISIONS,
+    GenerationRequest,
+    SettingInfo,
+)
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
 requests = st.builds(
@@ -34,6 +41,10 @@ requests = st.builds(
     preserved_gb=st.none() | st.floats(0, 128),
     vram_cap_gb=st.none() | st.floats(0.001, 1024),
     vae_tile=st.none() | st.integers(2, 32).map(lambda count: 32 * count),
+    vae_precision=st.sampled_from([*VAE_PRECISIONS]),
+    vae_chunk=st.integers(1, 8),
+    vae_threshold=st.floats(0.1, 1),
+    vae_cleanup=st.integers(0, 1000),
 )
 
 
@@ -42,7 +53,7 @@ def test_defaults_are_framepacks() -> None:
         "image": "a.png", "prompt": "", "negative": "", "seconds": 5.0, "seed": 31337, "steps": 25,
         "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0, "cfg_rescale": 0.0, "crf": 16,
         "sampler": "unipc", "model": "demo", "preserved_gb": None, "vram_cap_gb": None,
-        "vae_tile": None,
+        "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3, "vae_threshold": 1.0, "vae_cleanup": 0,
     }  # fmt: skip
 
 
@@ -52,6 +63,15 @@ def test_json_gives_the_same_request_back(request: GenerationRequest) -> None:
     assert GenerationRequest.from_json(written) == request
     assert GenerationRequest.from_dict(json.loads(written)) == request
     written.encode("utf-8")
+
+
+def test_a_request_that_version_0_1_has_written_means_what_it_meant() -> None:
+    written = asdict(GenerationRequest(image="a.png", seed=5, vae_tile=128))
+    for name in ("vae_precision", "vae_chunk", "vae_threshold", "vae_cleanup"):
+        del written[name]
+    assert GenerationRequest.from_json(json.dumps(written)) == GenerationRequest(
+        image="a.png", seed=5, vae_tile=128
+    )
 
 
 def test_a_request_cannot_be_changed_but_copied() -> None:
@@ -114,8 +134,12 @@ def test_resolutions_outside_the_range_are_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("mode", "inverted or forward"), ("sampler", "unipc or euler")]
-)
+    ("name", "sentence"),
+    [
+        ("mode", "inverted or forward"), ("sampler", "unipc or euler"),
+        ("vae_precision", "auto or fp32 or fp16 or bf16"),
+    ],
+)  # fmt: skip
 def test_choices_are_named(name: str, sentence: str) -> None:
     for value in ("", "INVERTED", None, 3, ["unipc"]):
         with pytest.raises(InputError, match=f"{name} is .*; expected {sentence}"):

@@ -23,6 +23,7 @@ from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
+pytestmark = pytest.mark.slow
 SECTIONS = 3
 
 
@@ -52,7 +53,12 @@ def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.Tem
     return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
-@pytest.mark.slow
+@pytest.fixture
+def broken(whole: Result, tmp_path: Path) -> Path:
+    """Return a copy of the uninterrupted job's folder, which a test may damage."""
+    return shutil.copytree(whole.video.parent, tmp_path / "broken")
+
+
 @pytest.mark.parametrize(
     ("where", "made"),
     [("sample 2", 1), ("decode 2", 2), ("write 2", 2), ("finished 2/3", 2), ("decode 3", 3)],
@@ -77,7 +83,6 @@ def test_a_resumed_job_gives_the_same_bytes(
     assert not {"text", "vae_encode", "vision"} & set(lines)
 
 
-@pytest.mark.slow
 def test_sections_are_taken_over_into_another_folder(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -86,7 +91,6 @@ def test_sections_are_taken_over_into_another_folder(
     assert not any(line.startswith("sample") for line in outline(events))
 
 
-@pytest.mark.slow
 def test_any_section_can_be_made_again_alone(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -101,7 +105,6 @@ def test_any_section_can_be_made_again_alone(
         assert torch.equal(again, load_file(kept / name)["latents"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -110,6 +113,9 @@ def test_any_section_can_be_made_again_alone(
         ({"resolution": 96}, "size '64x64'"),
         ({"steps": 2}, "steps"),
         ({"image": "other.png"}, "picture"),
+        ({"vae_precision": "bf16"}, "vae_precision"),
+        ({"vae_chunk": 2}, "vae_chunk"),
+        ({"vae_tile": 64}, "vae_tile"),
     ],
 )
 def test_latents_of_another_request_are_refused(
@@ -127,7 +133,6 @@ def test_latents_of_another_request_are_refused(
     assert words in refusal.value.message
 
 
-@pytest.mark.slow
 def test_weights_that_have_changed_are_noticed(
     order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -160,17 +165,10 @@ def _empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_cut, _flip, _empty])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
-    harm: Callable[[Path], None],
-    order: GenerationRequest,
-    whole: Result,
-    models: Models,
-    tmp_path: Path,
+    harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     harm(broken / "sections" / "0002.safetensors")
     result, events = make(order, models, broken, resume_from=broken)
     assert [line for line in outline(events) if line.startswith("sample")] == ["sample 2", "sample 3"]
@@ -182,12 +180,9 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     assert torch.equal(again["latents"], before["latents"])
 
 
-@pytest.mark.slow
 def test_checkpoints_that_were_exchanged_are_noticed(
-    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+    order: GenerationRequest, whole: Result, models: Models, broken: Path, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     first, second = (broken / "sections" / f"{number:04}.safetensors" for number in (1, 2))
     first.rename(tmp_path / "first")
     second.rename(first)
@@ -201,13 +196,15 @@ def test_checkpoints_that_were_exchanged_are_noticed(
 def test_checkpoints_of_version_0_1_are_taken_over(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
-    """Their checksums bind the origin and the versions, but not the section's number."""
+    """Resume from files whose checksums bind neither the section's number nor the VAE's settings."""
     sections = tmp_path / "old" / "sections"
     sections.mkdir(parents=True)
     for kept in sorted((whole.video.parent / "sections").iterdir()):
         with safe_open(kept, "pt") as opened:
             facts = {name: opened.metadata()[name] for name in ("origin", "versions")}
             tensor = opened.get_tensor("latents")
+        origin = {name: value for name, value in json.loads(facts["origin"]).items() if name[:4] != "vae_"}
+        facts["origin"] = json.dumps(origin)
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
         save_file({"latents": tensor}, sections / kept.name, {**facts, "checksum": digest.hexdigest()})
@@ -228,17 +225,10 @@ def test_other_versions_are_told(
     assert f"torch {torch.__version__.split('+')[0]}" in said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])
 def test_damaged_encodings_are_made_again(
-    harm: Callable[[Path], None],
-    order: GenerationRequest,
-    whole: Result,
-    models: Models,
-    tmp_path: Path,
+    harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     for name in ("encodings.safetensors", "sections/0003.safetensors"):
         harm(broken / name)
     result, events = make(order, models, broken, resume_from=broken)
@@ -251,7 +241,6 @@ def test_damaged_encodings_are_made_again(
     assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
 
 
-@pytest.mark.slow
 def test_encodings_of_something_else_are_not_used(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -265,7 +254,6 @@ def test_encodings_of_something_else_are_not_used(
     assert "text" not in outline(events)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
 )
@@ -275,10 +263,8 @@ def test_a_damaged_segment_is_noticed_and_decoded_again(
     order: GenerationRequest,
     whole: Result,
     models: Models,
-    tmp_path: Path,
+    broken: Path,
 ) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(whole.video.parent, broken)
     harm(broken / name)
     result, events = make(order, models, broken, resume_from=broken)
     lines = outline(events)

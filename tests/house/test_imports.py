@@ -49,6 +49,7 @@ def probe(folder: Path, names: list[str], warm_up: tuple[str, ...] = ()) -> dict
     return json.loads(report.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_core_and_the_jobs_import_without_torch_or_gradio_and_do_nothing(tmp_path: Path) -> None:
     names = [name for name in modules() if is_light(name) and is_below(name, "diffusers_helper")]
     names += [name for name in modules() if is_below(name, "app.jobs")]

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,7 +258,7 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
     return sorted(node for node in graph if node in reached(node))
 
 
-def import_graph(files: list[Source]) -> dict[str, set[str]]:
+def import_graph(files: tuple[Source, ...]) -> dict[str, set[str]]:
     """Return what each module imports of the others, anywhere in its file."""
     modules = {source.module for source in files}
     return {source.module: {target for _, target in imports(source) if target in modules} for source in files}
@@ -280,9 +281,11 @@ def python_files(*folders: str) -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts]
 
 
-def sources() -> list[Source]:
+@cache
+def sources() -> tuple[Source, ...]:
+    """Return every file of the product and of the tests, read and parsed once."""
     paths = python_files(*PRODUCT, "tests", "benchmarks")
     paths += ["demo_gradio.py"] if (ROOT / "demo_gradio.py").is_file() else []
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in paths}
     known = frozenset(Source(path, "").module for path in texts)
-    return [Source(path, text, known) for path, text in texts.items()]
+    return tuple(Source(path, text, known) for path, text in texts.items())

@@ -1,4 +1,4 @@
-"""The examples and the model card: what the page and the documents show is what the programs make."""
+"""Tests of the examples and the model card: the page and the documents show what the programs make."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 from training.card import write_card
 from training.examples import EXAMPLES, ON_PAGE, draw, save_animation
 from training.render import Renderer, make_canvases
-from training.scenes import MOTIONS
+from training.scenes import MOTIONS, STILL
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,7 +68,9 @@ def table() -> dict:
     table |= {"flicker": 0.4, "flicker_highest": 1.2, "join_ratio": 0.9, "join_ratio_highest": 1.1}
     table |= {"vae_psnr": 29.5, "motion_right": 75.0, "motion_right_worst_kind": 25.0}
     table |= {"seconds_for_2s_video": 8.0, "prompts": 56, "unreadable_cases_left_out": 3}
+    table |= {"long_photo_psnr_inverted": 17.25, "long_photo_psnr_forward": 16.75}
     table["motion_right_by_kind"] = dict.fromkeys(MOTIONS, 75.0)
+    table["motion_strength_by_kind"] = {name: 0.85 for name in MOTIONS if name != STILL}
     table["motion_right_by_group"] = {"two_sections": 50.0}
     return table
 
@@ -82,7 +84,9 @@ def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
     assert "56 prompts" in card
     assert "4 of each motion" in " ".join(card.split())
     assert "75.0 %" in card
-    assert "| spins | 75 % |" in card
+    assert "| spins | 75 % | 0.85 |" in card
+    assert "| stays still | 75 % |  |" in card
+    assert "17.2 and 16.8" in card
     assert "| two sections | 50 % |" in card
     assert "0.50 (0.25)" in card
     assert "29.5 dB" in card

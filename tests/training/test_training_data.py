@@ -1,4 +1,4 @@
-"""The demo world's data: things stay in the picture, the tracker reads true clips, prompts become tokens."""
+"""Tests of the demo world: things stay in the picture, the tracker reads clips, words are known."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_every_motion_is_drawn_by_the_sampler() -> None:
 
 
 class TestWords:
-    """Both tokenizers."""
+    """Tests of both tokenizers."""
 
     @pytest.mark.parametrize("prompt", ["", "the red ball moves right quickly", "Ein Hund läuft!"])
     def test_the_head_is_as_long_as_the_pipeline_cuts(self, prompt: str) -> None:
@@ -146,7 +146,7 @@ class TestWords:
 
 
 class TestSections:
-    """What a section sees in training is what the pipeline shows it."""
+    """Tests that a section sees in training what the pipeline shows it."""
 
     def test_sections_match_the_plan(self) -> None:
         from training.transformer import draw_section

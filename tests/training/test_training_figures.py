@@ -1,17 +1,18 @@
-"""The evaluation's figures, on clips whose figures are known because they were made so."""
+"""Tests of the evaluation's figures, on clips whose figures are known by construction."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from training.evaluate import summary
+from training.evaluate import Cases, make_and_judge, photograph, summary
 from training.figures import Outcome, judge, overlap_of, psnr, shape_overlap, still_background
 from training.render import Renderer, make_canvases
 from training.scenes import Background, Case, Motion, Scene, Thing
@@ -85,7 +86,7 @@ def test_the_rest_is_measured_away_from_what_moves(renderer: Renderer) -> None:
     spoiled[:, -1, mask] += 0.1
     judged = judge(renderer, case, SIZE, "forward", 1, spoiled)
     assert judged.rest == pytest.approx(20 * math.log10(2 / 0.1), abs=0.1)
-    # Where the thing was and came to, the rest is not looked at.
+    # Places where the thing was or arrived do not count for the rest.
     spoiled = clip.clone()
     spoiled[:, -1, ~mask] += 0.1
     assert judge(renderer, case, SIZE, "forward", 1, spoiled).rest == pytest.approx(true.rest)
@@ -114,9 +115,40 @@ def test_psnr_of_a_known_error() -> None:
     assert psnr(torch.zeros(3, 4, 4), torch.full((3, 4, 4), 0.2)) == pytest.approx(20)
 
 
+class StillEngine:
+    """An engine whose videos repeat the picture, and which keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple] = []
+
+    def make(self, picture: torch.Tensor, prompt: str, mode: str, sections: int, seed: int) -> torch.Tensor:
+        self.asked.append((prompt, mode, sections, seed))
+        return picture.unsqueeze(1).expand(-1, 36 * sections + 1, -1, -1)
+
+
+def test_a_photograph_is_judged_by_where_the_camera_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.evaluate.canvases", lambda seed, count: make_canvases(seed, 1))
+    engine, cases = StillEngine(), Cases(77)
+    missed = photograph(engine, cases, 0, "pans left", 2, "forward")
+    assert engine.asked == [("the camera pans left slowly", "forward", 2, 0)]
+    assert missed < 25
+    # A motion of no strength leaves the picture as it is.
+    monkeypatch.setattr("training.evaluate.Motion", lambda name, speed: Motion("stays still"))
+    assert photograph(engine, cases, 0, "pans left", 2, "forward") > 60
+
+
+def test_orders_and_lengths_take_turns(renderer: Renderer) -> None:
+    engine, cases = StillEngine(), SimpleNamespace(renderer=renderer)
+    made = [make_and_judge(engine, cases, index, case_of(), SIZE) for index in range(4)]
+    assert [(o.mode, o.sections) for o in made] == [(mode, n) for _, mode, n, _ in engine.asked]
+    assert {(o.mode, o.sections) for o in made} == {(m, n) for m in ("inverted", "forward") for n in (1, 2)}
+    assert not any(o.right for o in made)
+    assert all(o.first_psnr > 60 for o in made)
+
+
 @pytest.fixture
 def outcomes(renderer: Renderer) -> list[Outcome]:
-    """One right video and one in which nothing moves."""
+    """Return one right video and one in which nothing moves."""
     case = case_of()
     clip = renderer.case(case, range(37), SIZE)
     still = clip[:, :1].expand(-1, 37, -1, -1)
@@ -127,6 +159,9 @@ def test_the_summary_names_the_least_and_the_mean(outcomes: list[Outcome]) -> No
     table = summary([outcomes[0], replace(outcomes[1], overlap=0.5)])
     assert table["motion_right"] == 50
     assert table["motion_right_by_kind"]["right"] == 50
+    # The right video has the named strength, the other none.
+    assert table["motion_strength_by_kind"]["right"] == pytest.approx(0.5)
+    assert "stays still" not in table["motion_strength_by_kind"]
     assert table["shape_overlap_lowest"] == 0.5
     assert table["shape_overlap"] == pytest.approx((outcomes[0].overlap + 0.5) / 2)
     assert table["motion_right_by_group"]["forward"] == 50

@@ -1,4 +1,4 @@
-"""Tests of the transformer's training: weights of moving places, quickly made clips, a start from a model."""
+"""Tests of what the transformer learns from: weights of moving places, fast clips, a start from a model."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Enc
     assert true.shape == quick.shape == (16, CLIP_LATENTS, 8, 8)
     moved = (true - true[:, :1]).square().mean()
     assert float((quick - true).square().mean()) < 0.15 * float(moved)
-    # The same clip one latent frame later is further off: the times are right.
+    # The same clip one latent frame later is further off, which shows that the times are right.
     late = (quick[:, 2:] - true[:, 1:-1]).square().mean()
     assert float((quick[:, 1:] - true[:, 1:]).square().mean()) < float(late)
 
@@ -118,7 +118,7 @@ def test_clips_encoded_together_are_those_encoded_alone(vae, encoders: Encoders)
 
 @pytest.mark.slow
 class TestPool:
-    """The store of clips."""
+    """Tests of the store of clips."""
 
     @pytest.fixture
     def pool(self, vae, encoders: Encoders) -> Pool:

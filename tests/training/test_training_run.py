@@ -1,4 +1,4 @@
-"""The one command: which stages it runs, for how long, and from what."""
+"""Tests of the training command: the stages that it runs, for how long, and from which weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from training import run
+from training.start import start_from
 from training.train_transformer import CHECKPOINT, Plan
 from training.transformer import build_transformer
 from training.vae import build_vae
@@ -19,7 +20,7 @@ MODEL = ROOT / "assets" / "demo_model"
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """Collect what would have been trained: the arguments of each stage's worker."""
+    """Record what would have been trained: the arguments of each stage's worker."""
     calls: list[tuple] = []
     monkeypatch.setattr(run, "launch", lambda worker, arguments, processes: calls.append(arguments))
     monkeypatch.setattr(run, "make_encoders", lambda folder: None)
@@ -49,11 +50,28 @@ def test_from_nothing_the_time_is_shared_out(launched, monkeypatch, tmp_path: Pa
 
 def test_from_given_weights_all_time_goes_to_the_transformer(launched, monkeypatch, tmp_path: Path) -> None:
     words = ("--minutes", "100", "--folder", str(tmp_path), "--start", str(MODEL))
-    for _ in range(2):  # A second call goes on.
+    for _ in range(2):  # A second call continues.
         command(monkeypatch, *words)
     assert [part[1] for part in launched] == [Plan(minutes=pytest.approx(100))] * 2
     state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
     assert (state["step"], state["spent"], state["learned"]) == (0, 0.0, 0.2)
+
+
+def test_a_stage_that_runs_alone_has_all_the_time(launched, monkeypatch, tmp_path: Path) -> None:
+    words = ("--minutes", "40", "--folder", str(tmp_path), "--start", str(MODEL), "--rate", "0.0005")
+    command(monkeypatch, *words, "--only", "decoder")
+    command(monkeypatch, *words, "--only", "transformer", "--only", "export")
+    assert launched[0][1:] == ("decoder", pytest.approx(40), "frozen")
+    assert launched[1][1] == Plan(minutes=pytest.approx(40), lr=0.0005)
+
+
+def test_given_weights_can_be_exported_untrained(tmp_path: Path) -> None:
+    start_from(MODEL, tmp_path)
+    transformer, vae = run.load_parts(tmp_path)
+    given = torch.load(tmp_path / CHECKPOINT, weights_only=True)["model"]
+    assert all(torch.equal(value, given[name]) for name, value in transformer.state_dict().items())
+    frozen = torch.load(tmp_path / "vae_frozen.pt", weights_only=True)
+    assert vae.config["scaling_factor"] == frozen["scaling_factor"]
 
 
 def test_a_frozen_latent_space_is_not_trained_again(launched, monkeypatch, tmp_path: Path) -> None:

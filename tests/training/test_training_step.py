@@ -1,4 +1,4 @@
-"""The training step: its quick arithmetic equals the plain one, and a stopped run goes on exactly."""
+"""Tests of the training step: the fast arithmetic is right, and a stopped run continues exactly."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_step_on_some_frames_gives_them_their_places(model) -> None:
         assert len(chosen) == len(set(chosen)) == 3
         assert chosen == sorted(chosen)
         places |= set(chosen)
-        # Almost without noise each latent still shows which time it is of.
+        # Almost without noise, each latent still shows its time.
         times = [int(value) for value in call["hidden_states"][0, :, :, 0, 0].mean(0).round()]
         assert times == [SECOND.noisy[whole["indices_latents"].tolist().index(place)] for place in chosen]
     assert places == set(whole["indices_latents"].tolist())
@@ -143,7 +143,7 @@ def test_the_phases_cover_the_run() -> None:
 
 @pytest.mark.slow
 class TestRun:
-    """The trainer on tiny batches; its clock counts steps."""
+    """Tests of the trainer on tiny batches; its clock counts steps."""
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch: pytest.MonkeyPatch) -> None:

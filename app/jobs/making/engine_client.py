@@ -8,17 +8,15 @@ import logging
 import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
-from app.jobs.stdio import ErrorTail
-from app.machine import this_profile
+from app.jobs.stdio import ErrorTail, opened
+from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
 from diffusers_helper.planning.profiles import engine_environment
@@ -26,9 +24,6 @@ from diffusers_helper.planning.profiles import engine_environment
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
-# -P keeps Python from importing a folder named `app` where the program was started.
-_COMMAND = (sys.executable, "-P", "-m", "app.engine")
-_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +118,7 @@ class EngineProcess:
 
     restarts = True
 
-    def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
+    def __init__(self, command: tuple[str, ...] = ()) -> None:
         self._command = command
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
@@ -178,7 +173,7 @@ class EngineProcess:
             if process is None:
                 return
             with contextlib.suppress(OSError):
-                _pipe(process.stdin).close()
+                opened(process.stdin).close()
             try:
                 process.wait(_CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -189,24 +184,18 @@ class EngineProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         # The child shares our process group, environment and log level, so that signals reach both.
-        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        command, environ = module_command("app.engine", os.environ)
+        environ |= engine_environment(this_profile(os.environ), os.environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._process = subprocess.Popen(
-            (*self._command, level),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={
-                **os.environ,
-                **engine_environment(this_profile(os.environ), os.environ),
-                "PYTHONPATH": path,
-            },
-        )
-        self._events, self._errors = queue.SimpleQueue(), ErrorTail(_pipe(self._process.stderr))
+            (*(self._command or command), level),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
+        )  # fmt: skip
+        self._events, self._errors = queue.SimpleQueue(), ErrorTail(opened(self._process.stderr))
         _log.info("engine started, process %d", self._process.pid)
         threading.Thread(
             target=_pump,
-            args=(_pipe(self._process.stdout), self._events),
+            args=(opened(self._process.stdout), self._events),
             name="engine-events",
             daemon=True,
         ).start()
@@ -216,7 +205,7 @@ class EngineProcess:
         """Write a command. A dead child is noticed where its events are read, not here."""
         if self._process is not None:
             with contextlib.suppress(OSError):
-                pipe = _pipe(self._process.stdin)
+                pipe = opened(self._process.stdin)
                 pipe.write(json.dumps(command).encode() + b"\n")
                 pipe.flush()
 
@@ -266,9 +255,3 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     except subprocess.TimeoutExpired:  # it has closed its pipe and still runs, but is useless
         process.kill()
         return process.wait()
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise ValueError("the engine was started without a pipe")
-    return pipe

@@ -60,7 +60,6 @@ class Patience:
     Attributes:
         file: The JSON file that keeps them; None to forget them.
         card: The card that works; the times of another one do not apply to it.
-        shortest: The least limit.
         first: The limit for work that was never seen, except loading.
     """
 

@@ -289,7 +289,10 @@ class _Run:
             f"It was started again and goes on from{section}; nothing that was finished is lost."
         )
         if death.trial in self._deadly:
-            message += " It was trying a convolution, which is computed another way on this card from now on."
+            message += (
+                " It was trying a convolution, which is computed another way on this card from now on; "
+                "pixels differ by rounding."
+            )
         return Warned(job=self._job.id, time=0.0, message=message)
 
 

@@ -40,7 +40,6 @@ class EventReader:
     """A reader of a log that may still grow, which gives each event once.
 
     Attributes:
-        path: The log's file.
         sequence: The number of the last line that was read.
     """
 

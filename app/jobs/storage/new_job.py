@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.jobs.storage.state_log import StateLog
 from diffusers_helper.files import sync_folder, write_atomic
-from diffusers_helper.output.job_folder import JobFolder, new_job_id
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 
@@ -36,9 +36,7 @@ def new_folder(
         OSError: If it cannot be written.
     """
     with contextlib.ExitStack() as on_failure:
-        folder = JobFolder(outputs / new_job_id())
-        while folder.path.exists():  # two jobs of the same second drew the same number
-            folder = JobFolder(outputs / new_job_id())
+        folder = JobFolder.new(outputs)
         new = JobFolder(outputs / f".{folder.job}.tmp")
         on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
         new.path.mkdir()

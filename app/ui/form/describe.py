@@ -12,18 +12,16 @@ from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
 from app.ui.form.memory_view import Told, tell
-from app.ui.form.settings import to_request
+from app.ui.form.settings import PAGE_SETTINGS, to_request
 from app.ui.pictures import Crop, Size, crop_of, picture_path
-from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import about
 
-_MEMORY_NEEDS = (
-    "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *MEMORY_SETTINGS,
-)  # fmt: skip
+_MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
+_MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Describer:
         try:
             request = GenerationRequest.from_dict(to_request(known | {"image": "any"}, info, self._planner))
         except InputError as error:
-            return Told("", _refusal(error) if error.setting in MEMORY_SETTINGS else "")
+            return Told("", _refusal(error) if error.setting in _MEMORY else "")
         return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
@@ -102,7 +100,8 @@ class Describer:
             cost = passes(settings["cfg"])
         except (KeyError, TypeError):
             cost = 1
-        work = Work(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost)
+        chunk = _whole(settings.get("vae_chunk"), SETTINGS["vae_chunk"].default)
+        work = Work(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost, chunk)
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
         if pace is None:
             return "The first video will tell how long it takes."

@@ -64,7 +64,9 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
         value = kept.get(name)
         if name in _TEXTS and isinstance(value, str):
             value = value[:MAX_PROMPT_CHARACTERS]
-        if value is not None and (name in _TEXTS or setting.is_number):
+        # The orders depend on the model, which has been asked above.
+        is_kept = name in _TEXTS or setting.is_number or (setting.choices and name != "mode")
+        if value is not None and is_kept:
             with contextlib.suppress(InputError):
                 usable[name] = setting.check(value)
     return usable

@@ -91,7 +91,7 @@ class LiveJob:
 
     def __post_init__(self) -> None:
         self.plan = plan_sections(self.job.request.seconds, mode=self.job.request.mode)
-        self.timing = Timing(self.plan, self.job.request.steps)
+        self.timing = Timing(self.plan, self.job.request.steps, self.job.request.vae_chunk)
 
     def apply(self, event: Event) -> None:
         """Update the state by the next event."""
@@ -121,7 +121,8 @@ class LiveJob:
         self.width, self.height = event.width, event.height
         if self.pace is not None and self.timing.start_up is None:
             request = self.job.request
-            work = Work(self.plan, request.steps, self.width * self.height, passes(request.cfg))
+            pixels, cost = self.width * self.height, passes(request.cfg)
+            work = Work(self.plan, request.steps, pixels, cost, request.vae_chunk)
             self.timing.foresee(self.pace, work)
 
     def _add_stage(self, time: float) -> None:

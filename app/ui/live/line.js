@@ -21,6 +21,10 @@ export class Line {
     this.#line = make('button', { type: 'button', className: 'lt-line', tabIndex: -1 }, this.#words, this.#bar);
     this.#line.setAttribute('aria-hidden', 'true');
     this.#line.addEventListener('click', bringStage);
+    // While the stage is in sight, the window keeps it in its place, and not the form that comes after it.
+    new IntersectionObserver(([stage]) => {
+      document.documentElement.dataset.stage = stage.isIntersecting ? 'seen' : 'away';
+    }).observe(view.querySelector('.lt-stage'));
   }
 
   /** Show what the card shows. */

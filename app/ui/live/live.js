@@ -1,6 +1,7 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 import { setText } from '../elements.js';
 import { bringStage, Line } from './line.js';
+import { Log } from './log.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Player } from './player.js';
 import { Preview } from './preview.js';
@@ -34,6 +35,7 @@ class Live {
   #strip;
   #preview;
   #pulse;
+  #log;
   #line;
   #seen = null; // the scene before
   #watched = false; // whether this page was open when the job ended
@@ -45,6 +47,7 @@ class Live {
     this.#player = new Player(find('.lt-stage'), (at) => this.#strip.mark(at));
     this.#preview = new Preview(find('.lt-stage'));
     this.#pulse = new Pulse(view, subscribe);
+    this.#log = new Log(find('.lt-log'));
     this.#line = new Line(view);
     prepareNotify(find('.lt-notify'));
     prepareCopy(find('.lt-failure'));
@@ -73,10 +76,12 @@ class Live {
     showNotify(this.#view.querySelector('.lt-notify'), isOpen(scene));
     this.#player.show(scene);
     this.#preview.show(scene.preview || null);
+    this.#log.show(scene);
   }
 
   tick() {
     this.#pulse.tick();
+    this.#log.tick();
     if (this.#seen) this.#line.show(this.#seen);
   }
 

@@ -94,6 +94,7 @@ def show(
         "cells": [_cell(live.job, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
         "settings": words.settings(live.job.request, model),
+        "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
     }
     shown |= _pulse(live, elapsed) if running else {}
@@ -199,6 +200,8 @@ def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
         facts.append(("A step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
         facts.append(("Most RAM of the engine since its start", f"{gb_text(live.end.peak_host_bytes)} GB"))
+    if isinstance(live.end, Finished) and live.end.advice:
+        facts.append(("Advice", live.end.advice))
     return {
         "facts": facts,
         "stages": [

@@ -8,7 +8,7 @@ from statistics import median
 from app.jobs.pace import Pace, Work
 from diffusers_helper.events import STAGES
 from diffusers_helper.packing import SectionPlan
-from diffusers_helper.vae.windows import decode_windows
+from diffusers_helper.vae.windows import OWN_CHUNK, decode_windows
 
 _SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
@@ -33,11 +33,13 @@ class Timing:
 
     Attributes:
         steps: The number of steps of a section.
+        chunk: The latent frames by which the VAE's windows of time advance.
         start_up: The time before the first section; None if unknown.
     """
 
     plan: SectionPlan
     steps: int
+    chunk: int = OWN_CHUNK
     start_up: float | None = None
     _step_seconds: list[float] = field(default_factory=list[float])
     _lead_seconds: list[float] = field(default_factory=list[float])
@@ -47,7 +49,7 @@ class Timing:
     _work: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        self._windows = decode_windows(self.plan)
+        self._windows = decode_windows(self.plan, self.chunk)
         self._work = tuple(map(sum, self._windows))
 
     def share_of_tail(self, section: int, piece: int, pieces: int) -> float:

@@ -121,4 +121,9 @@ def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[s
         "resolution": request.resolution or (info.side if info else None),
     }
     shown = {name: value for name, value in values.items() if name != "image" and value is not None}
+    # The VAE's settings are told where they are a person's own.
+    shown = {
+        name: value for name, value in shown.items()
+        if not name.startswith("vae_") or value != SETTINGS[name].default
+    }  # fmt: skip
     return [(SETTINGS[name].short_label, SETTINGS[name].shown(value)) for name, value in shown.items()]

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,7 @@ from diffusers_helper.events import (
     Warned,
     from_dict,
 )  # fmt: skip
-from tests.support.jobs import STAND_IN, Studio, engine_facts, is_running, wait_until
-
-
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    studio = Studio(tmp_path)
-    yield studio
-    studio.service.stop()
+from tests.support.jobs import Studio, engine_facts, is_running, wait_until
 
 
 @pytest.fixture

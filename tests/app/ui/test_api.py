@@ -69,9 +69,10 @@ def refusal(**settings: object) -> str:
 
 
 def test_it_returns_the_finished_video(client: Client, photo: Path, program: PageProgram) -> None:
+    before = set(program.outputs.iterdir())
     video = client.predict(handle_file(photo), "the red ball moves right", **FAST, api_name="/generate")
     assert frames(video) == 37
-    (job,) = [folder for folder in program.outputs.iterdir() if (folder / "video.mp4").is_file()]
+    (job,) = set(program.outputs.iterdir()) - before
     assert Path(video).read_bytes() == (job / "video.mp4").read_bytes()
     request = json.loads((job / "request.json").read_text(encoding="utf-8"))
     assert (request["prompt"], request["steps"], request["mode"]) == (
@@ -86,6 +87,7 @@ def test_every_setting_arrives(client: Client, photo: Path, program: PageProgram
         "negative": "blue", "seconds": 1.2, "seed": 2**53 + 1, "steps": 1, "mode": "forward",
         "resolution": 80, "guidance": 7.5, "cfg": 1.5, "cfg_rescale": 0.25, "crf": 30,
         "sampler": "euler", "preserved_gb": 2.5, "vram_cap_gb": 5.5, "vae_tile": 128,
+        "vae_precision": "fp32", "vae_chunk": 8, "vae_threshold": 0.5, "vae_cleanup": 1,
     }  # fmt: skip
     before = set(program.outputs.iterdir())
     client.predict(image=handle_file(photo), prompt="a red ball", **settings, api_name="/generate")

@@ -52,9 +52,9 @@ def peak_in(state: str) -> float:
 
 
 def test_the_defaults_are_those_of_the_machine() -> None:
-    assert RADEON.defaults == {"vram_cap_gb": 20.0, "preserved_gb": 18.0}
+    assert RADEON.defaults == {"vram_cap_gb": 20.0, "preserved_gb": 18.0, "vae_tile": 256}
     assert (RADEON.most_gb, COMPUTER.most_gb) == (24.0, 32.0)
-    assert COMPUTER.defaults == {"vram_cap_gb": 28.0, "preserved_gb": 0.0}
+    assert COMPUTER.defaults == {"vram_cap_gb": 28.0, "preserved_gb": 0.0, "vae_tile": 256}
     assert RADEON.own({"vram_cap_gb": 20, "preserved_gb": 18.0}) == {
         "vram_cap_gb": None,
         "preserved_gb": None,

@@ -133,7 +133,7 @@ def test_a_playing_video_grows_without_a_jump_or_a_black_frame(
         # The video loops while the job runs, so that it may have gone on from its end to its beginning.
         moved = (swap["now"] - swap["old"] - in_front) % swap["length"]
         assert min(moved, swap["length"] - moved) <= 0.1
-        assert swap["ready"] >= 2
+        assert swap["ready"] >= 2 or swap["now"] == 0
         assert (swap["volume"], swap["rate"]) == (0.5, 0.25)
     assert not page.evaluate(f"{TOP}.paused")
     assert min(frame.mean() for frame in cast.frames) > 60

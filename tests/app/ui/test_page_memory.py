@@ -153,3 +153,24 @@ def test_a_job_shows_its_memory_as_it_grows_and_after_a_reload(page: Any, stand:
         assert "6.5 GB under a cap of 20 GB" in shown.locator(".lt-facts").inner_text()
         page.reload()
         status(page, state="finished", frames=73)
+
+
+def test_every_setting_of_the_vae_can_be_made_and_is_planned_with(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    open_memory(page)
+    assert number(page, "vae_tile") == 256
+    said(page, "The VAE works in tiles of 256 pixels: about 45 dB from one piece")
+    page.locator("#set-vae_precision").get_by_label("16 bit, wide range").check()
+    own = {"vae_tile": 128, "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4}
+    for name, value in own.items():
+        put(page, name, value)
+    said(page, "The VAE works in tiles of 128 pixels: about 36 dB from one piece")
+    said(page, "The VAE chunk is 2: about 31 dB from one pass")
+    start(page, photo, prompt="a ball")
+    status(page, state="running")
+    (job,) = stand.service.jobs()
+    assert {name: getattr(job.request, name) for name in own} == own
+    assert job.request.vae_precision == "bf16"
+    page.get_by_text("Settings of this video").click()
+    page.locator(".lt-settings dl").get_by_text("16 bit, wide range").wait_for()

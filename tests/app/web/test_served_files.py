@@ -93,6 +93,22 @@ def test_what_a_job_shows_is_served_by_its_id(stand: Stand, job: Path) -> None:
     assert ask(stand.url, url, headers={"Range": f"bytes={len(content)}-"}).status == 416
 
 
+def test_the_end_of_a_jobs_log_is_served_without_paths(stand: Stand, job: Path) -> None:
+    assert ask(stand.url, f"{JOBS}{job.name}/job.log").status == 404
+    lines = [f"{number} {job}/sections <b>" for number in range(5000)]
+    (job / "job.log").write_text("\n".join(lines))
+    answer = ask(stand.url, f"{JOBS}{job.name}/job.log")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    shown = answer.body.decode().split("\n")
+    assert shown[-1] == f"4999 <outputs>/{job.name}/sections <b>"
+    assert 100 < len(shown) < 5000
+    assert all(line.split()[1] == f"<outputs>/{job.name}/sections" for line in shown)
+    (job / "job.log").unlink()
+    (job / "job.log").symlink_to(stand.outputs.parent / "secret.png")
+    assert ask(stand.url, f"{JOBS}{job.name}/job.log").status == 404
+
+
 def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
     inside = [
         "memory.json", "segments/0001.mp4", "preview-1-1.png", "video-0009.mp4", "thumbs/../input.png",

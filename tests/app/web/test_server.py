@@ -76,6 +76,28 @@ def test_a_signal_ends_everything(launch: Launch, number: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("--verbose",)])
+def test_the_console_shows_the_memory_lines_if_asked_and_the_jobs_log_always(
+    arguments: tuple[str, ...], launch: Launch, tmp_path: Path, tiny_model: Path
+) -> None:
+    program = launch("--model", str(tiny_model), *arguments)
+    client = Client(program.wait_until_up(), verbose=False)
+    photo = handle_file(write_photo(tmp_path / "photo.png"))
+    client.predict(photo, seconds=1, steps=1, resolution=64, api_name="/generate")
+    program.process.send_signal(signal.SIGTERM)
+    _, _, console = program.result()
+    (log,) = program.outputs.glob("*/job.log")
+    lines = (
+        "[Before Transformer Load] Free: ", "[Before VAE Load] Free: ",
+        "[MIOpen Fallback] Strategy: ", "=== MIOpen Fallback Statistics ===",
+    )  # fmt: skip
+    text = log.read_text(encoding="utf-8")
+    for line in lines:
+        assert line in text
+        assert (line in console) == bool(arguments)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts_the_running_job_while_a_program_waits_for_it(
     number: signal.Signals, launch: Launch, tmp_path: Path, tiny_model: Path

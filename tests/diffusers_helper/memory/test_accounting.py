@@ -265,8 +265,9 @@ def test_to_host_ends_the_counting(account: Account) -> None:
 
 
 def test_the_device_interface_without_a_gpu() -> None:
-    device = open_device(4 * MIB, "cpu")
+    device = open_device(torch.device("cpu"))
     assert isinstance(device, AccountingDevice)
+    device.limit(4 * MIB)
     assert device.cap_bytes == 4 * MIB
     mapped = torch.arange(MIB // 4, dtype=torch.float32)
     with device:

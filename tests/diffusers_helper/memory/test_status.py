@@ -14,6 +14,7 @@ from diffusers_helper.memory.status import (
     check_vram_limit,
     clear_cache_near_limit,
     get_cuda_allocated_memory_gb,
+    lack_for_vae,
     log_memory_status,
 )
 
@@ -88,7 +89,8 @@ def test_the_threshold_is_nine_tenths_of_the_limit(
 
 
 def test_live_tensors_are_what_is_allocated(caplog: pytest.LogCaptureFixture) -> None:
-    device = AccountingDevice(GB // 4)
+    device = AccountingDevice()
+    device.limit(GB // 4)
     assert get_cuda_allocated_memory_gb(device) == 0
     with device:
         held = torch.zeros(GB // 8, dtype=torch.uint8)
@@ -114,3 +116,27 @@ def test_without_a_device_there_is_nothing_to_say(caplog: pytest.LogCaptureFixtu
 def test_the_default_limit_is_the_documents() -> None:
     assert MAX_VRAM_USAGE_GB == 20
     assert Account().cap_bytes is None
+
+
+class Card(Filled):
+    has_gpu = True
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "cap_gb", "need_gb", "least"),
+    [
+        (3.9, 19, 2, "4 GB"), (4, 19, 2, None), (5, 19, 5.5, "5.5 GB"), (6, 19, 5.5, None),
+        (2, 5, 1, "2.5 GB"), (2.5, 5, 1, None),
+    ],
+)  # fmt: skip
+def test_before_the_vae_four_gb_are_asked_for_or_what_the_plan_needs(
+    free_gb: float, cap_gb: float, need_gb: float, least: str | None
+) -> None:
+    device = Card(0, 0, free_gb)
+    device.cap_bytes = int(cap_gb * GB)
+    said = lack_for_vae(device, int(need_gb * GB))
+    assert bool(said) == (least is not None)
+    if least:
+        assert f"Only {free_gb:g} GB of the card's memory are free before the VAE decodes; {least}" in said
+        assert "close other programs that use the card" in said
+    assert not lack_for_vae(Filled(0, 0, 0), 10 * GB)  # an account sees what there is

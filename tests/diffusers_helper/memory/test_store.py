@@ -198,3 +198,24 @@ def test_a_smaller_plan_takes_over_from_an_empty_device() -> None:
     assert store.device.cap_bytes == 200 * KB
     use(store, "sample", "transformer")
     assert store.log[-1] == Move("flush", "post-transformer-unload")
+
+
+class Card(AccountingDevice):
+    """An account that counts as a GPU of which other programs hold the most."""
+
+    has_gpu = True
+
+    def free_bytes(self) -> int:
+        return 20 * KB
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the flush would ask the GPU")
+@pytest.mark.parametrize(("device", "count"), [(Card(), 1), (AccountingDevice(), 0)])
+def test_too_little_free_memory_before_the_vae_decodes_is_told_once(
+    device: AccountingDevice, count: int
+) -> None:
+    told: list[str] = []
+    store = Store(device, Parts(), plan_for(200), warn=told.append)
+    job(store, sections=2)
+    assert len(told) == count
+    assert all("are free before the VAE decodes" in sentence for sentence in told)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import GenerationCancelled, InputError
+from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.files import write_atomic
 from diffusers_helper.output.job_folder import JobFolder, new_job_id
 
@@ -32,31 +32,12 @@ def test_layout(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_create_makes_one_new_folder(tmp_path: Path) -> None:
-    outputs = tmp_path / "not" / "there" / "yet"
-    folder = JobFolder.create(outputs)
-    assert [folder.path] == list(outputs.iterdir())
-    assert JobFolder.create(outputs, "mine").path == outputs / "mine"
-
-
-def test_create_gives_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert JobFolder.create(Path("outputs"), "a").path == tmp_path / "outputs" / "a"
-
-
-def test_an_outputs_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    for outputs in (tmp_path / "file", tmp_path / "file" / "below", Path("~nobody-of-that-name/out")):
-        with pytest.raises(InputError, match=r"cannot be written .*; expected a writable folder") as caught:
-            JobFolder.create(outputs)
-        assert str(outputs) in caught.value.message
-        assert caught.value.setting == "outputs"
-
-
-def test_a_folder_is_never_given_to_two_jobs(tmp_path: Path) -> None:
-    JobFolder.create(tmp_path, "a")
-    with pytest.raises(InputError, match="File exists"):
-        JobFolder.create(tmp_path, "a")
+def test_a_new_folder_is_never_another_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = iter(["a", "a", "b"])
+    monkeypatch.setattr("diffusers_helper.output.job_folder.new_job_id", lambda: next(ids))
+    JobFolder.new(tmp_path).path.mkdir()
+    assert JobFolder.new(tmp_path) == JobFolder(tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_write_atomic_replaces_the_whole_content(tmp_path: Path) -> None:

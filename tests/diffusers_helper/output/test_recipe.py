@@ -32,7 +32,7 @@ from tests.support.clips import parts_of, read, scene, writer
 PICTURE = plain_png(Image.effect_noise((96, 64), 90).convert("RGB"))
 USES = (VaeUse(0, 128, "fp32", 3),)
 SCRIPTS = 'Ein rotes Boot, 红色的船, סירה אדומה, زورق أحمر, लाल नाव, 🛶 "quoted" \\ \u2028 \t end'
-NOT_IN_A_RECIPE = {"image", "preserved_gb", "vram_cap_gb"}
+NOT_IN_A_RECIPE = {"image", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup"}
 
 
 def recipe_of(**changes: Any) -> Recipe:
@@ -80,7 +80,7 @@ def test_every_setting_comes_back(video: Path, kind: str) -> None:
     }[kind]
     found = read_recipe(source)
     assert found.notices == ()
-    assert found.settings == {**made.settings, "vae_tile": 128}
+    assert found.settings == {**made.settings, "vae_tile": 128, "vae_precision": "fp32", "vae_chunk": 3}
     assert set(found.settings) == set(SETTINGS) - NOT_IN_A_RECIPE
     again = found.request("boat.png")
     assert (again.prompt, again.seed, again.steps, again.mode, again.resolution) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,9 @@ import pytest
 from diffusers_helper.packing import MODES, Mode
 from tests.support.clips import parts_of, writer
 from tests.support.jobs import PATIENCE
+from tests.support.pages import needs_chromium
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-pytestmark = [
-    pytest.mark.page,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"),
-]
+pytestmark = needs_chromium
 FRAMES = 36 * 3 + 1
 
 # A blob has the page's own origin, so that the script may read the canvas.
@@ -70,15 +62,12 @@ def colours() -> np.ndarray:
     return np.stack([20 + 67 * k % 211, 230 - 41 * k % 197, 30 + 89 * k % 199], -1).astype(np.uint8)
 
 
-@pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
-        page = browser.new_page()
-        page.set_default_timeout(PATIENCE * 1000)
-        yield page
-        browser.close()
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+    yield page
+    page.close()
 
 
 @pytest.mark.parametrize("mode", MODES)

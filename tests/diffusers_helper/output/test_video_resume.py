@@ -56,6 +56,7 @@ for final, pending in parts_of(scene(int(sys.argv[4])), mode):
 """
 
 
+@pytest.mark.slow
 @both_modes
 @pytest.mark.parametrize("renames", [4, 5, 6, 7])
 def test_death_just_before_any_rename_costs_nothing_that_was_shown(

@@ -26,7 +26,7 @@ from diffusers_helper.planning.budget import (
     plan_stage,
     smallest_cap,
 )
-from diffusers_helper.planning.estimates import demands, tile_steps
+from diffusers_helper.planning.estimates import demand_of, tile_steps
 from diffusers_helper.planning.networks import networks
 from diffusers_helper.units import GB, gb_bytes
 
@@ -53,7 +53,8 @@ def jobs(draw: st.DrawFn) -> tuple[Budget, tuple[Demand, ...]]:
     cap = gb_bytes(draw(st.floats(2, 192)))
     preserved = gb_bytes(draw(st.floats(0, 64)))
     budget = Budget(192 * GB, cap, preserved, draw(st.sampled_from((0, GB))), draw(st.booleans()))
-    return budget, demands(KNOWN[name], height, width, tile_steps(256, wanted), backend=backend)
+    tiles = tile_steps(256, wanted)
+    return budget, tuple(demand_of(KNOWN[name], height, width, tile, backend=backend) for tile in tiles)
 
 
 def check(budget: Budget, plan: StagePlan, stage: Stage) -> None:
@@ -113,7 +114,7 @@ def test_no_plan_of_any_model_shape_and_cap_exceeds_the_cap(job: tuple[Budget, t
 
 
 def transformer_plan(total: float, cap: float, preserved: float) -> JobPlan:
-    wanted = demands(KNOWN["framepack-i2v"], 640, 608, tile_steps(256))
+    wanted = [demand_of(KNOWN["framepack-i2v"], 640, 608, tile) for tile in tile_steps(256)]
     budget = Budget(gb_bytes(total), gb_bytes(cap), gb_bytes(preserved), GB)
     return plan_job(budget, wanted)
 

@@ -15,12 +15,12 @@ from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.backend import ROCM, Backend
+from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.estimates import (
     Calibration,
-    demands,
+    demand_of,
     largest_bucket,
     latent_tokens,
-    stages,
     tile_steps,
     transformer_bytes,
 )
@@ -103,8 +103,12 @@ def test_sizes_of_the_published_model() -> None:
     on_cpu = networks(find_model("framepack-i2v"), on_cpu=True)
     assert on_cpu["vae"].weights.total_bytes == 2 * FULL["vae"].weights.total_bytes
     assert on_cpu["text_encoder"].weights == FULL["text_encoder"].weights
-    wide = networks(find_model("framepack-i2v"), on_cpu=False, vae_bytes=4)["vae"]
+    wide = networks(find_model("framepack-i2v"), on_cpu=False, widths={"vae": 4})["vae"]
     assert (wide.dtype_bytes, wide.weights) == (4, on_cpu["vae"].weights)
+
+
+def needs_of(found: Demand) -> dict[str, int]:
+    return {stage.name: stage.working_bytes for stage in found.stages}
 
 
 def test_full_size_sampling_needs_two_gigabytes_and_the_math_kernel_thirty_times_that() -> None:
@@ -117,15 +121,15 @@ def test_full_size_sampling_needs_two_gigabytes_and_the_math_kernel_thirty_times
 
 
 def test_rocm_counts_with_what_others_measured_of_its_convolutions() -> None:
-    plain = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256)}
-    rocm = {stage.name: stage.working_bytes for stage in stages(FULL, 640, 608, 256, backend=ROCM)}
+    plain = needs_of(demand_of(FULL, 640, 608, 256))
+    rocm = needs_of(demand_of(FULL, 640, 608, 256, backend=ROCM))
     assert 1.9 < rocm["decode"] / plain["decode"] <= 2
     assert 3.5 < rocm["vae_encode"] / plain["vae_encode"] <= 4
     assert rocm["sample"] == plain["sample"]
 
 
 def test_smaller_tiles_need_less() -> None:
-    peaks = [demand.stages[-1].working_bytes for demand in demands(FULL, 640, 608, tile_steps(256))]
+    peaks = [demand_of(FULL, 640, 608, tile).stages[-1].working_bytes for tile in tile_steps(256)]
     assert len(peaks) == 5
     assert peaks == sorted(peaks, reverse=True)
     assert tile_steps(256, 96) == (96,)
@@ -139,8 +143,8 @@ def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
     Calibration({"sample": 2.0}).write(file, "cpu")
     assert Calibration.read(file, "gfx1100") == Calibration({"decode": 1.5})
     measured = Calibration.read(file, "cpu")
-    before = {stage.name: stage.working_bytes for stage in stages(DEMO, 128, 128, 256)}
-    after = {stage.name: stage.working_bytes for stage in stages(DEMO, 128, 128, 256, calibration=measured)}
+    before = needs_of(demand_of(DEMO, 128, 128, 256))
+    after = needs_of(demand_of(DEMO, 128, 128, 256, calibration=measured))
     assert after["decode"] == before["decode"]
     assert 1.9 < after["sample"] / before["sample"] <= 2
 

@@ -23,7 +23,7 @@ from diffusers_helper.planning.profiles import (
     profile_for,
 )
 from diffusers_helper.units import gb_bytes
-from tests.support.jobs import wait_until
+from tests.support.jobs import ROOT, wait_until
 from tests.support.machines import GB, write, write_card, write_memory
 
 
@@ -222,3 +222,21 @@ def test_the_engine_starts_with_the_profiles_environment(
     assert found["MIOPEN_FIND_MODE"] == "NORMAL"
     assert found["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
     assert "PYTORCH_ALLOC_CONF" not in os.environ
+
+
+def test_kernels_for_matrix_cores_are_asked_for_where_there_are_such_cores() -> None:
+    name = "MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"
+    assert engine_environment(profile("gfx942", 64), {})[name] == "1"
+    assert name not in engine_environment(profile("gfx942", 64), {name: "0"})
+    for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1030"):
+        assert name not in engine_environment(profile(arch, 16), {})
+
+
+def test_every_variable_of_the_memory_document_is_set_or_explained() -> None:
+    readme = (ROOT / "MIOPEN_FALLBACK_README.md").read_text(encoding="utf-8")
+    names = [f"MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_{way}_XDLOPS" for way in ("FWD", "BWD", "WRW")]
+    names += [f"MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_{way}" for way in ("FWD", "BWD", "WRW")]
+    names += ["MIOPEN_FIND_MODE", "MIOPEN_LOG_LEVEL", "PYTORCH_HIP_ALLOC_CONF"]
+    families = [profile(arch, 16) for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1030", "gfx942")]
+    for name in {*names, *(name for found in families for name in found.environment)}:
+        assert f"| `{name}`" in readme or f", `{name}`" in readme, name

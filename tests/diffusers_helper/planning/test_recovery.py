@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
-from diffusers_helper.job_memory import JobMemory, MemoryPlans
+from diffusers_helper.job_memory import JobMemory
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -27,10 +26,8 @@ from diffusers_helper.memory.shortage import (
     read_shortage,
 )
 from diffusers_helper.models.loaders import Models
-from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage, Weights
-from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.planning.job import plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels, Level
@@ -249,6 +246,7 @@ def messages(events: list[Event]) -> list[str]:
     return [event.message for event in events if isinstance(event, Warned)]
 
 
+@pytest.mark.slow
 def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     deep_models: Models,
     small_scene: Path,
@@ -351,36 +349,7 @@ def test_after_deaths_the_smallest_plan_comes_at_once(stage: str, changes: list[
     assert steps.retries == len(changes)
 
 
-def test_a_note_of_deaths_is_heeded_told_once_and_learned(
-    deep_models: Models, small_scene: Path, tmp_path: Path
-) -> None:
-    local = Local(folder=tmp_path / "cache")
-    folder = JobFolder(tmp_path / "job")
-    folder.path.mkdir()
-    DeathNote("decode", HSA).write(folder.shortage)
-    for warnings in (1, 0):
-        _, events = make(
-            tiny_request(small_scene), deep_models, folder.path, resume_from=folder.path, local=local
-        )
-        said = [event.message for event in events if isinstance(event, Warned)]
-        assert (
-            sum("the driver ended the engine; the VAE works in tiles of 64" in text for text in said)
-            == warnings
-        )
-        assert isinstance(events[-1], Finished)
-        assert events[-1].vae_tile_px == 64
-        for name in ("segments", "sections"):
-            shutil.rmtree(folder.path / name)
-    _, events = make(tiny_request(small_scene), deep_models, tmp_path / "next", local=local)
-    assert isinstance(events[-1], Finished)
-    assert events[-1].vae_tile_px == 64
-    plans = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, local)
-    assert plans.step_to_end("decode") is not None  # takes the room of the weights
-    DeathNote("decode", HSA).write(folder.shortage)
-    with pytest.raises(OutOfDeviceMemory, match="there is no smaller plan to try"):
-        make(tiny_request(small_scene), deep_models, tmp_path / "other", resume_from=folder.path, local=local)
-
-
+@pytest.mark.slow
 def test_after_three_steps_the_person_is_told_what_to_do(
     deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
@@ -390,6 +359,7 @@ def test_after_three_steps_the_person_is_told_what_to_do(
     assert caught.value.shortage.kind == "driver"
 
 
+@pytest.mark.slow
 def test_a_runner_passes_the_advice_on(
     deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:

@@ -19,6 +19,7 @@ from diffusers_helper.planning.profiles import VAE_DTYPE_VARIABLE
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
+pytestmark = pytest.mark.slow
 NARROW = Local({VAE_DTYPE_VARIABLE: "fp16"})
 
 
@@ -39,7 +40,6 @@ def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
     return models, types
 
 
-@pytest.mark.slow
 def test_what_overflows_is_decoded_again_in_fp32(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -59,7 +59,6 @@ def test_what_overflows_is_decoded_again_in_fp32(
     assert result.frames == 73
 
 
-@pytest.mark.slow
 def test_a_job_that_goes_on_knows_what_overflowed(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +94,42 @@ def test_latents_that_are_no_numbers_are_not_kept(
 ) -> None:
     models = load_tiny(tiny_model)
     models.part("transformer").proj_out.register_forward_hook(lambda module, _, out: out / 0)
-    with pytest.raises(LongtakeError, match=r"Section 1: latents are not finite numbers"):
+    with pytest.raises(LongtakeError, match="not finite numbers while denoising section 1, in fp32 too"):
         make(request_, models, tmp_path / "job")
     assert list((tmp_path / "job" / "sections").glob("*.safetensors")) == []
+
+
+@pytest.mark.parametrize("stage", ["transformer", "text_encoder", "text_encoder_2", "image_encoder", "vae"])
+def test_attention_that_gives_no_numbers_once_is_computed_once_more_in_fp32(
+    stage: str, request_: GenerationRequest, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = load_tiny(tiny_model)
+    network, types = models.part(stage), list[torch.dtype]()
+    narrow = torch.float32 if stage == "vae" else torch.bfloat16
+    if stage != "vae":
+        network.to(narrow)
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def attention(query: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        result = plain(query, *rest, **named)
+        if computing:
+            types.append(query.dtype)
+            if len(types) == 1:
+                result = torch.full_like(result, float("nan"))
+        return result
+
+    computing: list[str] = []
+    network.register_forward_pre_hook(lambda *_: computing.append(stage))
+    network.register_forward_hook(lambda *_: computing.clear())
+    if stage == "vae":
+        network.decoder.register_forward_pre_hook(lambda *_: computing.append(stage))
+        network.decoder.register_forward_hook(lambda *_: computing.clear())
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    result, events = make(request_, models, tmp_path / "job")
+    assert isinstance(events[-1], Finished)
+    assert types[0] == narrow
+    assert torch.float32 in types[1:]
+    told = [event.message for event in events if isinstance(event, Warned)]
+    assert sum("trying once more, in fp32" in text for text in told) == (stage != "vae")
+    assert result.latents.isfinite().all()
+    assert next(network.parameters()).dtype == narrow

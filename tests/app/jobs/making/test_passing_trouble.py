@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +12,7 @@ from app.jobs.service import JobService
 from app.jobs.storage.state_log import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished, StepDone, Warned
-from tests.support.jobs import STAND_IN, Studio, sections_of, states_of, wait_until
-
-
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
-    studio = Studio(tmp_path)
-    yield studio
-    studio.service.stop()
+from tests.support.jobs import Studio, sections_of, states_of, wait_until
 
 
 class Broken:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,18 +12,15 @@ from app.jobs.storage.store import JobStore
 from app.ui.live.watch import watch
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Failed, Finished, StepDone
-from tests.support.jobs import STAND_IN, Studio, wait_until
+from tests.support.jobs import Studio, wait_until
 
 WAITS = "steps=2 at=1 fault=wait"
 
 
 @pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    studio = Studio(tmp_path)
+def studio(studio: Studio) -> Studio:
     studio.service.start()
-    yield studio
-    studio.service.stop()
+    return studio
 
 
 def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(

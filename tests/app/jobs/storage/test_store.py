@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from tests.support.jobs import ROOT, STAND_IN, Studio, kill, run_program, wait_until, write_picture
-
-
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    studio = Studio(tmp_path)
-    yield studio
-    studio.service.stop()
+from tests.support.jobs import ROOT, Studio, kill, run_program, wait_until, write_picture
 
 
 def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:

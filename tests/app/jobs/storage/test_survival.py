@@ -9,8 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,18 +28,9 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.output.job_folder import JobFolder
-from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
+from tests.support.jobs import Studio, kill, run_program, sections_of, states_of, wait_until
 
 HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
-
-
-@pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
-    studio = Studio(tmp_path)
-    yield studio
-    studio.service.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,179 @@
+"""The memory plans of one job, and its model's parts in the types that these plans require."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.memory.device import Device, open_device
+from diffusers_helper.models.loaders import Models
+from diffusers_helper.planning.advice import TileTimes
+from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.estimates import Calibration
+from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
+from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
+from diffusers_helper.planning.recovery import Ladder, LearnedLevels
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.passes import DTYPES
+
+
+def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
+    """Return the kernel's facts about the machine, corrected by the device that torch computes on."""
+    seen = detect(environ)
+    if not device.has_gpu:
+        return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
+    properties = torch.cuda.get_device_properties(device.torch_device)
+    if torch.version.hip is None:
+        return Machine("cuda", "", properties.name, device.total_bytes)
+    arch = properties.gcnArchName.split(":")[0]
+    # For an APU, torch may show only the memory that the firmware set aside.
+    total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
+    return Machine("rocm", arch, properties.name, total, seen.is_apu)
+
+
+class MemoryPlans:
+    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved.
+
+    Attributes:
+        device: The device that will compute.
+        request: The settings of the video.
+        in_fp32: The network besides the VAE that computes in fp32, whatever its stored type; empty for none.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        models: Models,
+        height: int,
+        width: int,
+        local: Local,
+        *,
+        overflowed: bool = False,
+    ) -> None:
+        """Make the first plan, with what earlier jobs have learned.
+
+        Args:
+            request: The settings of the video.
+            models: The request's model, which need not be loaded.
+            height: The video's height in pixels.
+            width: The video's width in pixels.
+            local: The settings of this machine.
+            overflowed: Whether the VAE is known to overflow in this job.
+
+        Raises:
+            DoesNotFit: If no plan keeps within the cap.
+            InputError: For a value in the environment that cannot be used.
+            LongtakeError: If a local model's files cannot be read.
+        """
+        self.device, self.in_fp32 = open_device(models.device), ""
+        machine = machine_of(self.device, local.environ)
+        profile = profile_of(request, profile_in_force(machine, local))
+        calibration = Calibration.read(local.calibration, machine.card)
+
+        def needs(profile: Profile) -> tuple[tuple[Demand, ...], LearnedLevels]:
+            return (
+                demands_for(request, models.info, profile, height, width, calibration, self.in_fp32),
+                learned_levels(local.learned, request, models.info, profile, height, width),
+            )
+
+        self.request, self._profile, self._needs = request, profile, needs
+        size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
+        self._times_of = partial(_tile_times, local, size, request.vae_chunk)
+        self.demands, self._learned = needs(profile)
+        budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
+        self._ladder = Ladder(budget, self.demands, self._learned.read())
+        if overflowed:
+            self.use_fp32()
+
+    @property
+    def plan(self) -> JobPlan:
+        """Return the plan in force."""
+        return self._ladder.plan
+
+    @property
+    def retries(self) -> int:
+        """Return how often a smaller plan was made."""
+        return self._ladder.retries
+
+    @property
+    def vae_dtype(self) -> torch.dtype | None:
+        """Return the type that the VAE computes in; None for the type of its weights."""
+        return DTYPES.get(self._profile.vae_dtype.value)
+
+    @property
+    def tile_times(self) -> TileTimes:
+        """Return what decoding takes with each size of tiles, in the VAE's type that is in force."""
+        return self._times_of(self._profile.vae_dtype.value)
+
+    def use_fp32(self) -> None:
+        """Plan for a VAE that computes in fp32 from now on.
+
+        Raises:
+            DoesNotFit: If it does not fit in fp32.
+        """
+        before = self._profile
+        fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
+        self._profile = replace(before, vae_dtype=fp32)
+        self._renew()
+
+    def widen(self, network: str) -> None:
+        """Plan for a network, besides the VAE, that computes in fp32; "" lets all compute as before.
+
+        Raises:
+            DoesNotFit: If it does not fit in fp32.
+        """
+        self.in_fp32 = network
+        self._renew()
+
+    def _renew(self) -> None:
+        self.demands, self._learned = self._needs(self._profile)
+        self._ladder.renew(self.demands)
+
+    def step_down(self, stage: str) -> str | None:
+        """Make a smaller plan after a stage ran out of memory, and remember it for later jobs.
+
+        Returns:
+            The change in words for a person, or None if no smaller plan is left.
+        """
+        return self._remember(self._ladder.step_down(stage))
+
+    def step_to_end(self, stage: str) -> str | None:
+        """Make the smallest plan after a stage has ended processes, and remember it for later jobs.
+
+        Returns:
+            The change in words for a person, or None if there is no smaller plan.
+        """
+        return self._remember(self._ladder.step_to_end(stage))
+
+    @property
+    def is_apu(self) -> bool:
+        """Return whether the device shares the main memory."""
+        return self._profile.machine.is_apu
+
+    def _remember(self, change: str | None) -> str | None:
+        if change is not None:
+            self._learned.write(self._ladder.level)
+        return change
+
+
+def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
+    return TileTimes(local.tile_times, f"{size}, VAE {dtype}, chunk {chunk}")
+
+
+class Source:
+    """A model's parts, in the types that the plans require on the device."""
+
+    def __init__(self, models: Models, plans: MemoryPlans) -> None:
+        self._models, self._plans = models, plans
+        self.part, self.blocks = models.part, models.blocks
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        wanted = self._plans.vae_dtype if name == "vae" else None
+        if name == self._plans.in_fp32:
+            wanted = torch.float32
+        return wanted or self._models.compute_dtype(name)

@@ -1,0 +1,58 @@
+"""The variables of an engine's environment that suit a family of cards, each with its reason.
+
+MIOPEN_FALLBACK_README.md lists all that the memory document names, also those that are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+DOCUMENT = "Longtake's memory document"
+# The same setting under its present and its older names: a value under any of them is the user's own.
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """A value, its reason, and its source ("you" for a value from arguments, environment or page)."""
+
+    value: T
+    reason: str
+    source: str
+
+
+_FAST = Setting(
+    "FAST",
+    "no benchmark of all solvers before the first decode: 84 s became 7 s on a 7900 XTX",
+    "MIOpen's documentation; YuE pull request 169",
+)
+_NAIVE = Setting("1", "the slow convolution stays in the search, so that one is always found", DOCUMENT)
+_XDLOPS = Setting("1", "the kernels for matrix cores stay in the search; only CDNA has such cores", DOCUMENT)
+_AOTRITON = Setting(
+    "1", "else SDPA falls back to the kernel that keeps all scores", "PyTorch; unsloth 8225 and 8821"
+)
+_ALLOCATOR = Setting(
+    "garbage_collection_threshold:0.8,max_split_size_mb:64",
+    "keeps blocks small and gives back early",
+    DOCUMENT,
+)
+_PASSIVE = Setting("PASSIVE", "threads that wait leave the cores to the page and the encoder", "OpenMP")
+
+
+def variables_for(family: str) -> dict[str, Setting[str]]:
+    """Return the variables of an engine for a family of cards."""
+    if family == "cpu":
+        return {"OMP_WAIT_POLICY": _PASSIVE}
+    if family == "cuda":
+        return {}
+    found = {"MIOPEN_FIND_MODE": _FAST, "MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD": _NAIVE}
+    if family in ("gfx1100", "gfx1151", "gfx1200"):
+        found["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] = _AOTRITON
+    if family == "cdna":
+        found["MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"] = _XDLOPS
+    if family in ("gfx1100", "gfx1200", "gfx103x", "radeon"):
+        found[ALLOCATOR_VARIABLES[0]] = _ALLOCATOR
+    return found

@@ -1,0 +1,85 @@
+"""Tests of a job's log: the lines of the memory document, their bound, and the console that stays quiet."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.events import Event
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.job_log import MOST_BYTES, job_log
+from diffusers_helper.runner import Runner
+from tests.support.making import tiny_request
+
+_log = logging.getLogger("diffusers_helper.test")
+
+
+def test_a_job_has_the_documents_lines_in_its_log(
+    tiny_model: Path, small_scene: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[Event] = []
+    folder = JobFolder.create(tmp_path, "job")
+    request = tiny_request(small_scene, model=str(tiny_model), steps=1, vram_cap_gb=0.5)
+    caplog.handler.setLevel(logging.WARNING)  # as the console of a program without --verbose
+    Runner().run(request, folder.path, events.append, CancelToken())
+    assert events[-1].is_final
+    lines = folder.log.read_text(encoding="utf-8").splitlines()
+    expected = (
+        "[MIOpen Fallback] Fallback system initialized",
+        "[MIOpen Fallback] Strategy: miopen → taps → native → tiles → cpu",
+        "job_started: sections 1, frames 37, width 64, height 64",
+        "[worker-start] Gave back: garbage ",
+        "stage_started: stage sample, section 1",
+        "[Before Transformer Load] Free: ",
+        "[Before VAE Load] Free: ",
+        "[VAE Decode] Starting - latents shape: (1, 16, 10, 8, 8), device: cpu",
+        "[VAE Decode] VAE device: cpu, VAE dtype: torch.float32",
+        "section_finished: section 1, sections 1",
+        "=== MIOpen Fallback Statistics ===",
+    )
+    places = {text: [i for i, line in enumerate(lines) if text in line] for text in expected}
+    assert all(places.values())
+    assert [found[0] for found in places.values()] == sorted(found[0] for found in places.values())
+    assert lines[-2:] == ["CPU fallback attempts: 0, successes: 0", "=" * 35]
+    assert caplog.text == ""
+
+
+def test_the_log_is_bounded_and_keeps_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "job.log"
+    with job_log(file):
+        for number in range(12_000):
+            _log.info("line %d of a job that has much to say about its convolutions", number)
+    text = file.read_text(encoding="utf-8")
+    assert MOST_BYTES / 3 < len(text.encode()) <= MOST_BYTES
+    first, second, *_, last = text.splitlines()
+    assert first == "(earlier lines were removed)"
+    assert second.endswith("about its convolutions")
+    assert "INFO line 11999 of" in last
+
+
+def test_a_second_run_of_a_job_appends(tmp_path: Path) -> None:
+    for run in ("first", "second"):
+        with job_log(tmp_path / "job.log"):
+            _log.info("the %s run", run)
+            _log.debug("too much")
+        _log.info("between")
+    lines = (tmp_path / "job.log").read_text(encoding="utf-8").splitlines()
+    assert [line.partition("INFO ")[2] for line in lines] == ["the first run", "the second run"]
+
+
+def test_a_log_that_cannot_be_written_ends_no_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with job_log(tmp_path / "missing" / "job.log"):
+        _log.info("nobody reads this")
+    assert not (tmp_path / "missing").exists()
+    assert capfd.readouterr().err == ""
+
+
+def test_levels_are_as_before(tmp_path: Path) -> None:
+    before = [logging.getLogger(name).level for name in ("diffusers_helper", "cache")]
+    with pytest.raises(KeyError), job_log(tmp_path / "job.log"):
+        raise KeyError
+    assert [logging.getLogger(name).level for name in ("diffusers_helper", "cache")] == before
+    assert not logging.getLogger("diffusers_helper").handlers
