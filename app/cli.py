@@ -14,6 +14,7 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    add_request,
     add_setting,
     add_settings,
     error_line,
@@ -77,7 +78,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_settings(parser)
+    add_request(parser)
     parser.set_defaults(run=make_video, model=None)  # a recipe and a branch have their own
     group = parser.add_argument_group("where and how")
     add_origins(group)

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.jobs.making.patience import MIOPEN_FOLDERS
 from app.machine import cache_folder
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import count_text, gb_text
 
 VARIABLE = "MIOPEN_FIND_MODE"
 FIND_MODES = {
@@ -82,7 +82,7 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
             files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
             size = sum(file.stat().st_size for file in files)
             shutil.rmtree(folder)
-            sys.stdout.write(f"Removed {folder}: {len(files)} files, {gb_text(size)} GB.\n")
+            sys.stdout.write(f"Removed {folder}: {count_text(len(files), 'file')}, {gb_text(size)} GB.\n")
             count += 1
     for variable in _MOVED:
         if environ.get(variable):

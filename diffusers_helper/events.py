@@ -38,10 +38,10 @@ class StageFacts:
 # Plans and records of memory name the second text encoder too, which is part of the stage "text" in events.
 STAGES: dict[str, StageFacts] = {
     "load": StageFacts("loading the model"),
-    "text": StageFacts("encoding the prompt", "Prompt (Llama)"),
-    "text_2": StageFacts("encoding the prompt", "Prompt (CLIP)"),
-    "vae_encode": StageFacts("encoding the picture", "Picture (VAE)"),
-    "vision": StageFacts("looking at the picture", "Picture (SigLIP)"),
+    "text": StageFacts("encoding the prompt", "Text encoder"),
+    "text_2": StageFacts("encoding the prompt", "Second text encoder"),
+    "vae_encode": StageFacts("encoding the picture", "Picture encoder"),
+    "vision": StageFacts("looking at the picture", "Vision encoder"),
     "sample": StageFacts("denoising", "Denoising", weight=1.0),
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),
@@ -80,6 +80,14 @@ class StageStarted(Event):
 
     stage: Stage
     section: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Downloading(Event):
+    """The progress of the download of a model that was not on this machine, about once a second."""
+
+    done_bytes: int
+    total_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +196,8 @@ def event_name(kind: type[Event]) -> str:
 _KINDS: dict[str, type[Event]] = {
     event_name(kind): kind
     for kind in (
-        JobStarted, StageStarted, StepDone, PieceDone, SectionFinished, Warned, Finished, Cancelled, Failed,
+        JobStarted, StageStarted, Downloading, StepDone, PieceDone, SectionFinished, Warned, Finished,
+        Cancelled, Failed,
     )
 }  # fmt: skip
 

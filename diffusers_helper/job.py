@@ -82,7 +82,7 @@ class Job:
         """
         if not self.models.is_loaded:
             self.report.stage("load")
-            self.models.load(self.cancel)
+            self.models.load(self.cancel, self.report.downloading)
         size = f"{self.picture.width}x{self.picture.height}"
         origins = Origins(self.request, self.lineage, self.given, size=size, weights=self.models.fingerprint)
         checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(WINDOW))
@@ -164,7 +164,7 @@ def open_job(
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
     if note := DeathNote.read((earlier or opened).shortage):
         memory.heed(note)
-    picture = fit_picture(given, height, width)
+    picture = fit_picture(given, height, width, request.crop)
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,
         memory, VaeEngine(memory), video, report, lineage,

@@ -91,9 +91,13 @@ def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, No
         yield image, name
 
 
-def fit_picture(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Scale a picture until it covers height x width pixels (Lanczos), and crop the rest evenly."""
-    return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
+def fit_picture(image: Image.Image, height: int, width: int, crop: float = 0.5) -> Image.Image:
+    """Scale a picture until it covers height x width pixels (Lanczos), and cut off the rest.
+
+    Args:
+        crop: The place of the part that is kept, from 0, the left or upper end, to 1, the right or lower end.
+    """
+    return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS, centering=(crop, crop))
 
 
 def _read(path: Path, name: str) -> bytes:

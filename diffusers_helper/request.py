@@ -279,6 +279,12 @@ class GenerationRequest:
         "never. The pixels stay the same.",
         "Memory", low=0, high=1000,
     )] = 0
+    crop: Annotated[float, SettingInfo(
+        "Crop Position",
+        "The part that is kept of a picture of another shape than the video: 0 is its left or upper end, 1 "
+        "its right or lower end.",
+        "What to make", low=0, high=1, step=0.01,
+    )] = 0.5
     # fmt: on
 
     def __post_init__(self) -> None:

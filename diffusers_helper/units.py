@@ -1,4 +1,4 @@
-"""Bytes and durations as people read and write them. Inside, all sizes are bytes and all times seconds."""
+"""Bytes, durations and counts as people read and write them. Inside, sizes are bytes and times seconds."""
 
 from __future__ import annotations
 
@@ -49,3 +49,8 @@ def about(seconds: float) -> str:
     else:
         rounded = 1800.0 * round(2 * hours)
     return f"about {duration(rounded)}"
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless there is one: "1 section", "2 sections"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

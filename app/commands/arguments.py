@@ -80,6 +80,12 @@ def add_settings(
                 add_setting(group, name, required=name in required)
 
 
+def add_request(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a new job: its settings, and whether its model may be downloaded."""
+    add_settings(parser)
+    parser.add_argument("--yes", action="store_true", help="download the model if it is not on this machine")
+
+
 def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool = False) -> None:
     """Add the argument for one setting. Without it the value is None, except for the model."""
     setting = SETTINGS[name]
@@ -92,7 +98,7 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
     end = f" (default: {setting.default_words})" if setting.default_words else ""
     group.add_argument(
         _flag(name),
-        type=_number if setting.is_number else str,
+        type=number_or_text if setting.is_number else str,
         metavar="|".join(setting.choices) or unit,
         required=required,
         default=setting.default if name == "model" else None,
@@ -109,7 +115,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _number(text: str) -> int | float | str | None:
+def number_or_text(text: str) -> int | float | str | None:
     """Return a number, or None for auto. What is neither stays text, which the request refuses by name."""
     if text == "auto":
         return None

@@ -23,6 +23,7 @@ from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.job import known_networks, plan_video, weights_speed
 from diffusers_helper.planning.profiles import (
@@ -34,7 +35,7 @@ from diffusers_helper.planning.profiles import (
     profile_for,
 )
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import GB, gb_text
+from diffusers_helper.units import GB, count_text, gb_text
 
 Level = Literal["ok", "note", "problem"]
 _PROBE_SECONDS = 240
@@ -108,7 +109,7 @@ def _forget(local: Local) -> int:
     except OSError as error:
         sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
         return EXIT_FAILED
-    say(f"Forgot {count} smaller plans: the next job takes what the cap allows.\n")
+    say(f"Forgot {count_text(count, 'smaller plan')}: the next job takes what the cap allows.\n")
     return 0
 
 
@@ -295,6 +296,10 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
     """Check whether the model's default job fits."""
     try:
         info = find_model(model, allow_folder=True)
+        absence = absence_of(info)
+        if absence is not None:
+            missing = NotHere(absence)
+            report.add("weights", missing.message, "problem", missing.remedy)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
         plan = plan_video(
             request, info, profile,

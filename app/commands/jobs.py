@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from app.commands.arguments import EXIT_FAILED, Parser, add_settings, command_words
+from app.commands.arguments import EXIT_FAILED, Parser, add_request, command_words
 from app.commands.origin import request_of
 from app.jobs.job import Job, JobState
 from app.jobs.service import JobService
@@ -286,7 +286,7 @@ def _export_arguments(parser: Parser) -> None:
 VERBS = (
     Verb("list", "list jobs, the newest first", _list_arguments, _list),
     Verb("show", "show everything about a job", _one_job, _show),
-    Verb("add", "put a new job into the queue, without waiting for it", add_settings, _add),
+    Verb("add", "put a new job into the queue, without waiting for it", add_request, _add),
     Verb("cancel", "end jobs; their videos so far are kept", _cancel_arguments, _cancel),
     Verb("pause", "set jobs aside until they are resumed, and free the device", _or_all, _pause),
     Verb("resume", "let jobs go on that were paused or interrupted", _or_all, _resume),

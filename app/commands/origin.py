@@ -19,7 +19,7 @@ from app.several.batch import read_batch, variants
 from app.several.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.files import given_path
-from diffusers_helper.models.hub_cache import network_folder
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model
 from diffusers_helper.output.branch import kept_words
 from diffusers_helper.output.job_folder import JobFolder
@@ -160,7 +160,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     for name in ("image", "prompt"):
         if name not in given:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
-    model = _model(given)
+    model = _model(given, may_download=arguments.yes)
     given.setdefault("mode", model.modes[0])
     return GenerationRequest.from_dict(given)
 
@@ -210,7 +210,7 @@ def _restored(arguments: argparse.Namespace) -> Origin:
     _tell(recipe)
     image = given.pop("image", None)
     request = recipe.request(image or str(file), **given)
-    _model({"model": request.model})
+    _model({"model": request.model}, may_download=arguments.yes)
     picture = None if image else _picture_of(recipe, file)
     return _several(arguments, request, picture=picture, lineage=recipe.lineage)
 
@@ -245,9 +245,12 @@ def _branched(arguments: argparse.Namespace) -> Origin:
     return Origin(queue)
 
 
-def _model(given: dict[str, Any]) -> ModelInfo:
-    """Return the model, after a check that it can be downloaded where it is not on this machine."""
+def _model(given: Mapping[str, Any], *, may_download: bool) -> ModelInfo:
+    """Return the model, unless it is not on this machine and may not be downloaded."""
     model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
-    if network_folder(model.parts["transformer"]) is None:
+    absence = absence_of(model)
+    if absence is not None:
         check_proxies(os.environ)
+        if not (may_download and absence.has_room):
+            raise NotHere(absence)
     return model

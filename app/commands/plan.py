@@ -15,6 +15,7 @@ from app.jobs.stdio import say
 from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.events import STAGES
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
@@ -26,7 +27,7 @@ from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import VideoPlan, plan_video, weights_speed
 from diffusers_helper.planning.profiles import Profile, profile_in_force
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import count_text, gb_text
 
 _log = logging.getLogger(__name__)
 _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in all")
@@ -147,13 +148,15 @@ def _as_text(plan: VideoPlan, profile: Profile, info: ModelInfo) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     head = (
-        f"{info.title}: {plan.width}x{plan.height}, {plan.sections} sections, {plan.frames} frames, on "
-        f"{profile.machine.name} (profile {profile.family}).\n"
+        f"{info.title}: {plan.width}x{plan.height}, {count_text(plan.sections, 'section')}, {plan.frames} "
+        f"frames, on {profile.machine.name} (profile {profile.family}).\n"
         f"Cap {gb_text(budget.cap_bytes)} of {gb_text(budget.total_bytes)} GB, preserved "
         f"{gb_text(budget.preserved_in_force)} GB, reserve {gb_text(budget.reserve_bytes)} GB, VAE tiles of "
         f"{job.vae_tile_px} pixels. All figures are GB of 1024^3 bytes.\n"
     )
-    reasons = dict.fromkeys(stage.reason for stage in job.stages if stage.streamed_blocks)
+    reasons = [
+        f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.stages if stage.streamed_blocks
+    ]
     tail = [
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
         f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",

@@ -13,6 +13,7 @@ from app.jobs.stdio import explained
 from diffusers_helper.events import (
     STAGES,
     Cancelled,
+    Downloading,
     Event,
     Failed,
     Finished,
@@ -25,7 +26,7 @@ from diffusers_helper.events import (
     to_dict,
 )  # fmt: skip
 from diffusers_helper.packing import FPS
-from diffusers_helper.units import duration
+from diffusers_helper.units import count_text, duration, gb_text
 
 
 class JsonLines:
@@ -54,7 +55,7 @@ class ProgressBar:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
-        self._sections = 0
+        self._sections = self._tenth = 0
 
     def begin(self, job: Job) -> None:
         """Write where the job is."""
@@ -69,9 +70,13 @@ class ProgressBar:
         if isinstance(event, JobStarted):
             self._sections = event.sections
             length = f"{event.frames} frames, {event.frames / FPS:.1f} s"
-            self._say(f"{event.width}x{event.height} pixels, {length}, {event.sections} sections")
+            self._say(
+                f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
+            )
         elif isinstance(event, StageStarted):
             self._stage(event)
+        elif isinstance(event, Downloading):
+            self._download(event)
         elif isinstance(event, StepDone):
             self._step(event)
         elif isinstance(event, PieceDone):
@@ -88,6 +93,16 @@ class ProgressBar:
             bar = self._bar or tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
             self._bar = bar
             bar.set_description_str(STAGES[event.stage].running)
+
+    def _download(self, event: Downloading) -> None:
+        done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
+        text = f"downloading the model: {done} of {total} GB"
+        tenth = 10 * event.done_bytes // max(1, event.total_bytes)
+        if self._bar is not None:
+            self._bar.set_description_str(text)
+        elif tenth > self._tenth:
+            self._tenth = tenth
+            self._say(f"{text[0].upper()}{text[1:]}")
 
     def _step(self, event: StepDone) -> None:
         if self._bar is not None:

@@ -33,7 +33,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.units import about
+from diffusers_helper.units import about, count_text
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,8 @@ def tune(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             _say("Stopped. What has been measured is kept; the same command goes on from here.")
             return EXIT_CANCELLED
-    _report(results, arguments.json, {"model": info.name, "height": height, "width": width})
+    facts = {"model": info.name, "height": height, "width": width}
+    _report(results, arguments.json, facts, cases[0])
     return 0 if all(result["rung"] for result in results) else EXIT_FAILED
 
 
@@ -154,7 +155,8 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
     routes = RouteStore(routes_folder())
     if death := condemn_interrupted(routes, cases[0].arch):
-        _say(f"The last run died while it tried {death[1]} for {death[0]}. Only --again tries that again.")
+        told = _in_words(f"The last run died while it tried {death[1]} for {death[0]}. ", cases[0])
+        _say(f"{told}Only --again tries that again.")
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
@@ -171,7 +173,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
             if cases[0].rocm == "none"
             else ", plus the time that MIOpen needs to find and compile its kernels"
         )
-        _say(f"{len(waiting)} shapes to measure: {about(sum(seconds.values()))}{search}")
+        _say(f"{count_text(len(waiting), 'shape')} to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
         total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
@@ -182,7 +184,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
             measure(case, device, routes, classify)
             bar.update(seconds[case])
             if bar.disable:
-                _say(f"shape {number} of {len(waiting)}: {routes.get(case).reason}")
+                _say(f"shape {number} of {len(waiting)}: {_in_words(routes.get(case).reason, case)}")
     measure_risky(cases, device, routes_folder(), _say, again=again)
     routes = RouteStore(routes_folder())  # reads what another process has written
     return [_result(routes, case) for case in cases]
@@ -207,21 +209,26 @@ def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any]) -> None:
+def _in_words(text: str, case: ConvCase) -> str:
+    """Return the text with a name for the plain way that is true on this card: MIOpen is AMD's alone."""
+    return text if case.rocm != "none" else text.replace("miopen", "the plain way")
+
+
+def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any], case: ConvCase) -> None:
     if as_json:
         sys.stdout.write(json.dumps({**facts, "routes": str(routes_folder()), "results": results}) + "\n")
         return
     counts: dict[str, int] = {}
     plain = chosen = 0.0
     for result in results:
-        name = result["rung"] or "none of them"
+        name = _in_words(result["rung"], case) or "none of them"
         counts[name] = counts.get(name, 0) + 1
         times = result["milliseconds"]
         if "miopen" in times and result["rung"] in times:
             plain += times["miopen"]
             chosen += times[result["rung"]]
     shares = ", ".join(f"{count} by {name}" for name, count in counts.items())
-    lines = [f"{len(results)} shapes: {shares}"]
+    lines = [f"{count_text(len(results), 'shape')}: {shares}"]
     if chosen:
         lines.append(
             f"One call of each shape that the plain way supports: {chosen:.0f} ms instead of {plain:.0f} ms "

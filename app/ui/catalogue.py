@@ -9,6 +9,7 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.planner import Planner
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.request import GenerationRequest
 
@@ -60,10 +61,16 @@ class Catalogue:
             return str(self.folder.folder)
         return name
 
-    def submit(self, service: JobService, settings: dict[str, object]) -> Job:
+    def submit(self, service: JobService, settings: dict[str, object], *, may_download: bool = False) -> Job:
         """Queue one job with a person's settings; a `mode` of None stands for the model's own.
 
+        Args:
+            service: The service that takes the job.
+            settings: The settings.
+            may_download: Whether the person agrees to the download of a model that is not here.
+
         Raises:
+            NotHere: For a model that is not here, if it may not be downloaded or there is no room for it.
             InputError: For anything that cannot be used, and for what does not fit into the machine's memory.
         """
         model: Any = settings.get("model", self.preselected)
@@ -72,5 +79,8 @@ class Catalogue:
             settings["mode"] = self.info(model).modes[0]
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))
+        absence = absence_of(self.info(str(model)))
+        if absence is not None and not (may_download and absence.has_room):
+            raise NotHere(absence)
         picture = self.planner.pictures.plain(request.image)
         return service.submit(request, allow_folder=request.model != model, picture=picture)

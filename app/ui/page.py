@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from html import escape
 
 import gradio as gr
@@ -14,6 +15,7 @@ from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.live.subscribe import Result, connect_updates
+from app.ui.scripts import call
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
@@ -22,7 +24,12 @@ _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
 <p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
 <span title="{reason}">{cap}</span></p></header>"""
 _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
-<a href="?view=api">Use it from a program</a></footer>"""
+<details id="lt-program"><summary>Use it from a program</summary>
+<p>This Python program makes the video of the form above; <code>pip install gradio_client</code> is all it
+needs. It waits for its turn in the queue. For a page with a password, pass
+<code>auth=("user", "password")</code> to <code>Client</code>.</p>
+<pre tabindex="0" role="region" aria-label="Example program"><code></code></pre>
+<button type="button">Copy the program</button></details></footer>"""
 
 
 def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
@@ -61,15 +68,23 @@ def _header(catalogue: Catalogue) -> str:
 def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions: Actions) -> None:
     names = list(request.controls)
 
-    async def start(*values: object) -> str:
+    async def submit(values: Sequence[object], may_download: bool) -> str:
         settings = dict(zip(names, values, strict=True))
         await actions.catalogue.planner.pictures.prepare_upload(settings["image"])
-        return await asyncio.to_thread(actions.start, settings)
+        return await asyncio.to_thread(actions.start, settings, may_download=may_download)
+
+    async def start(*values: object) -> str:
+        return await submit(values, False)
+
+    async def download_and_start(*values: object) -> str:
+        return await submit(values, True)
 
     # The values stay unprocessed, since the request itself checks them, as it does for the command line.
-    request.start.click(
-        start, list(request.controls.values()), request.notice, preprocess=False, **QUIET
-    ).then(**SHOW_STAGE)
+    for event, submits in (request.start.click, start), (request.notice.click, download_and_start):
+        event(
+            submits, list(request.controls.values()), request.notice,
+            js=call("form/notice.js", "judge", names), preprocess=False, **QUIET,
+        ).then(**SHOW_STAGE)  # fmt: skip
     request.end.click(actions.end, None, request.notice, **QUIET)
     request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
     request.remove.click(actions.remove_newest, None, request.notice, **QUIET)

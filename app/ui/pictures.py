@@ -36,12 +36,19 @@ class Crop:
     pixels: tuple[int, int]
 
 
-def crop_of(size: Size, side: int, multiple: int) -> Crop:
-    """Return the part of a picture that `picture.fit_picture` keeps for the bucket nearest to its shape."""
+def crop_of(size: Size, side: int, multiple: int, position: float = 0.5) -> Crop:
+    """Return the part of a picture that `picture.fit_picture` keeps for the bucket nearest to its shape.
+
+    Args:
+        size: The picture's size.
+        side: The side of a square of the video's area.
+        multiple: The number of pixels of which the video's sides are multiples.
+        position: The setting `crop`.
+    """
     height, width = nearest_bucket(size.used_height, size.used_width, side, multiple)
     wanted, found = width / height, size.used_width / size.used_height
     across, down = min(1.0, wanted / found), min(1.0, found / wanted)
-    return Crop(((1 - across) / 2, (1 - down) / 2, across, down), (width, height))
+    return Crop(((1 - across) * position, (1 - down) * position, across, down), (width, height))
 
 
 class Pictures:

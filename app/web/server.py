@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from app.commands.arguments import (
     add_find_mode,
     check_proxies,
     error_line,
+    number_or_text,
     take_find_mode,
 )  # fmt: skip
 from app.jobs.service import JobService
@@ -26,13 +28,19 @@ from app.jobs.stdio import open_closed_streams, say, start_log
 from app.machine import this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
-from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
+from diffusers_helper.request import SETTINGS
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
 _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
+_HOST_NAME = re.compile(r"\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?", re.IGNORECASE)
+_COMPANY = (
+    "Another Longtake program makes the jobs in {outputs}: this page shows and queues them, and makes them "
+    "itself once the other program has ended.\n"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +92,7 @@ def _parser() -> Parser:
         ("--preserved-gb", PRESERVED_VARIABLE, "GPU memory that weights leave free"),
     ):
         parser.add_argument(
-            name, metavar="GB",
+            name, type=number_or_text, metavar="GB",
             help=f"{text} if it says nothing else, 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
         )  # fmt: skip
     add_find_mode(parser)
@@ -107,9 +115,27 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
     Raises:
         InputError: For a value there that cannot be used.
     """
-    given = {CAP_VARIABLE: arguments.vram_cap_gb, PRESERVED_VARIABLE: arguments.preserved_gb}
-    os.environ.update({name: value for name, value in given.items() if value is not None})
+    for name, variable in (("vram_cap_gb", CAP_VARIABLE), ("preserved_gb", PRESERVED_VARIABLE)):
+        given = SETTINGS[name].check(getattr(arguments, name))
+        if given is not None:
+            os.environ[variable] = str(given)
     this_profile(os.environ)
+
+
+def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
+    """Return the names that were given with --allowed-host.
+
+    Raises:
+        InputError: For anything but a bare name, to which the page would never answer.
+    """
+    for name in given:
+        if not _HOST_NAME.fullmatch(name):
+            raise InputError(
+                f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
+                "http://, port and path.",
+                "Give the name alone.",
+            )
+    return given
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
@@ -165,7 +191,7 @@ def _free_port(server: str, port: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
-    outputs = given_path(arguments.outputs, "outputs")
+    outputs, allowed_hosts = given_path(arguments.outputs, "outputs"), _allowed_hosts(arguments.allowed_host)
     service = JobService(outputs)
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
     signals = _StopSignals()
@@ -174,11 +200,13 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         page, url = open_page(
             service, outputs, model=arguments.model, server=arguments.server, port=port,
             share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
-            allowed_hosts=arguments.allowed_host,
+            allowed_hosts=allowed_hosts,
         )  # fmt: skip
         # The engine starts only now, since it would slow down the start of the page.
         service.start(warm=True)
         say(f"Longtake is on {url}\nCtrl-C ends it.\n")
+        if service.is_follower:
+            sys.stderr.write(_COMPANY.format(outputs=outputs))
         signals.wait()
         _end_within(_END_SECONDS)
     finally:

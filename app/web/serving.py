@@ -64,7 +64,6 @@ def open_page(
 
     Args:
         outputs: The service's folder; the page serves the media of its jobs.
-        auth: The user and the password.
         allowed_hosts: Names, besides this machine's own, by which the page may be requested.
 
     Returns:

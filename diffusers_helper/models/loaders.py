@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.models.downloads import Download, absence_of
 from diffusers_helper.models.part_files import find_part, fingerprint, stored_dtype
 from diffusers_helper.models.registry import PARTS, ModelInfo
 from diffusers_helper.planning.networks import BLOCKS
@@ -73,15 +75,23 @@ class Models:
     def is_loaded(self) -> bool:
         return len(self._parts) == len(PARTS)
 
-    def load(self, cancel: CancelToken) -> None:
+    def load(
+        self, cancel: CancelToken, on_download: Callable[[int, int], None] = lambda done, total: None
+    ) -> None:
         """Load the parts that are not loaded yet.
+
+        Args:
+            cancel: The token that ends the loading.
+            on_download: Called now and then with the bytes that were downloaded and those expected in all.
 
         Raises:
             GenerationCancelled: If the cancel comes between two parts or during a download.
             LongtakeError: If a part is not available, lacks a file, or does not fit the others.
         """
+        download = Download(absence_of(self.info), on_download)
         for name in PARTS:
-            self.part(name, cancel)
+            self.part(name, cancel, partial(download.received, name))
+            download.finished(name)
         _check_fit(self.info, {name: self._parts[name] for name in _CLASSES})
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
@@ -95,8 +105,18 @@ class Models:
         wanted = dtype_for(name, stored, self.device)
         return None if wanted == stored else wanted
 
-    def part(self, name: str, cancel: CancelToken | None = None) -> Any:
+    def part(
+        self,
+        name: str,
+        cancel: CancelToken | None = None,
+        on_bytes: Callable[[int], None] = lambda count: None,
+    ) -> Any:
         """Return one of `registry.PARTS` as it lies in main memory.
+
+        Args:
+            name: The name of the part.
+            cancel: The token that ends a download.
+            on_bytes: Called with the number of bytes that were downloaded so far.
 
         Raises:
             GenerationCancelled: If the cancel comes before the part is loaded.
@@ -105,7 +125,7 @@ class Models:
         if name not in self._parts:
             cancel = cancel or CancelToken()
             cancel.check()
-            folder = find_part(self.info.parts[name], cancel)
+            folder = find_part(self.info.parts[name], cancel, on_bytes)
             _log.info("loading %s from %s", name, folder)
             try:
                 # A tensor that is made in inference mode can never be moved by its `.data`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,15 @@ _SAMPLES, _SAMPLE_BYTES = 16, 65536
 _WANTED = ("*.json", "*.safetensors", "*.txt")
 
 
-def find_part(source: PartSource, cancel: CancelToken) -> Path:
+def find_part(
+    source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None] = lambda count: None
+) -> Path:
     """Return the folder with one part's files, and download those of a hub repository that are missing.
+
+    Args:
+        source: The place of the part.
+        cancel: The token that ends a download.
+        on_bytes: Called with the number of bytes that were downloaded so far.
 
     Raises:
         GenerationCancelled: If the cancel comes during a download.
@@ -55,8 +62,16 @@ def find_part(source: PartSource, cancel: CancelToken) -> Path:
     class Progress(tqdm):
         """The hub's progress bar, through which a cancel reaches its download threads."""
 
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            # One bar counts files; others count bytes, each all of them. A hidden bar itself counts nothing.
+            self._counts_bytes, self._bytes = options.get("unit") == "B", options.get("initial") or 0
+            super().__init__(*arguments, **options)
+
         def update(self, n: float | None = 1) -> bool | None:
             cancel.check()
+            if self._counts_bytes:
+                self._bytes += int(n or 0)
+                on_bytes(self._bytes)
             return super().update(n)
 
     _log.info("downloading %s%s", prefix, source.location)

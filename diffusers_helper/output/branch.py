@@ -29,6 +29,7 @@ MAY_DIFFER = (*SPAN_SETTINGS, *_FREE)
 """The settings that a branch may change."""
 WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
+    "crop": "The kept sections begin or end at this picture.",
     "mode": "The kept sections were made in this order.",
     "resolution": "All frames of a video have one size.",
     "model": "The kept sections are latents of this model, which another one would read differently.",

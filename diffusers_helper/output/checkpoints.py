@@ -24,7 +24,7 @@ from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage, joined
 from diffusers_helper.packing import count_sections
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 
 _log = logging.getLogger(__name__)
 _KEY = "latents"
@@ -53,6 +53,8 @@ class Origins:
         # had left them to the plan.
         vae = {} if lineage.kept else {name: str(getattr(request, name)) for name in _VAE}
         self._shared = {"picture": pixels, **vae, **others}
+        if request.crop != SETTINGS["crop"].default:  # results of versions without this setting stay valid
+            self._shared["crop"] = str(request.crop)
 
     def of_section(self, number: int) -> dict[str, str]:
         """Return the origin of one section's latents."""

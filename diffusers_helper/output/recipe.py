@@ -19,8 +19,9 @@ from diffusers_helper.output.lineage import Lineage, Span, joined
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 VERSION = 1
-# These settings determine no pixel. The picture travels as pixels, since a path is true on one machine only.
-_NO_PIXELS = ("image", "preserved_gb", "vram_cap_gb")
+# These settings determine no pixel. The picture travels as pixels that are cut to shape already, since a path
+# is true on one machine only.
+_NO_PIXELS = ("image", "crop", "preserved_gb", "vram_cap_gb")
 # The settings of the VAE that leave the choice to the plan; a recipe has what was chosen instead.
 _VAE = "vae_"
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")

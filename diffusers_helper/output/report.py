@@ -11,6 +11,7 @@ from typing import Any
 
 from diffusers_helper.events import (
     Cancelled,
+    Downloading,
     Event,
     Finished,
     JobStarted,
@@ -51,6 +52,10 @@ class Report:
 
     def stage(self, stage: Stage, section: Section | None = None) -> None:
         self._tell(StageStarted, stage=stage, section=_number(section))
+
+    def downloading(self, done_bytes: int, total_bytes: int) -> None:
+        """Tell how much of the model is here."""
+        self._tell(Downloading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None) -> None:
         picture = str(preview) if preview else None

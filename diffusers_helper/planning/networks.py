@@ -60,6 +60,11 @@ _PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def published_bytes(part: str) -> int:
+    """Return the bytes of a part's weights in the published models; 0 for a part without weights."""
+    return _BYTES["F16"] * _PUBLISHED[part][0] if part in _PUBLISHED else 0
+
+
 def networks(
     info: ModelInfo,
     *,

@@ -11,6 +11,7 @@ import pytest
 from diffusers_helper import events
 from diffusers_helper.events import (
     Cancelled,
+    Downloading,
     Event,
     Failed,
     Finished,
@@ -39,6 +40,10 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
     (
         StageStarted(**COMMON, stage="decode", section=2),
         {"event": "stage_started", **COMMON, "stage": "decode", "section": 2},
+    ),
+    (
+        Downloading(**COMMON, done_bytes=5, total_bytes=7),
+        {"event": "downloading", **COMMON, "done_bytes": 5, "total_bytes": 7},
     ),
     (
         StepDone(**COMMON, section=2, step=11, steps=25),

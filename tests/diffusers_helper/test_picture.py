@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageOps
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.picture import KEPT_PIXELS, MAX_BYTES, MAX_PIXELS, fit_picture, load_picture
@@ -309,6 +309,18 @@ def test_fitting_covers_the_shape_and_keeps_the_centre(
     scale = max(target[0] / height, target[1] / width)
     slope = (pixels[:, -4, 0] - pixels[:, 3, 0]).mean() / (target[1] - 7)
     assert slope == pytest.approx(255 / (width - 1) / scale, rel=0.25)
+
+
+@pytest.mark.parametrize(("size", "target"), [((300, 100), (100, 100)), ((100, 300), (100, 100))])
+def test_the_crop_says_which_part_is_kept_and_its_middle_is_the_former_one(
+    size: tuple[int, int], target: tuple[int, int]
+) -> None:
+    picture = scene(size=size)
+    axis = 0 if size[0] > size[1] else 1
+    means = [np.asarray(fit_picture(picture, *target, crop))[..., axis].mean() for crop in (0, 0.5, 1)]
+    assert means == pytest.approx([255 / 6, 255 / 2, 255 * 5 / 6], abs=3)
+    former = ImageOps.fit(picture, target[::-1], Image.Resampling.LANCZOS)
+    assert fit_picture(picture, *target).tobytes() == former.tobytes()
 
 
 def test_a_picture_that_fits_is_not_changed() -> None:

@@ -112,6 +112,7 @@ def test_any_section_can_be_made_again_alone(
         ({"prompt": "another"}, "prompt"),
         ({"resolution": 96}, "size '64x64'"),
         ({"steps": 2}, "steps"),
+        ({"crop": 0.25}, "crop"),
         ({"image": "other.png"}, "picture"),
         ({"vae_precision": "bf16"}, "vae_precision"),
         ({"vae_chunk": 2}, "vae_chunk"),

@@ -171,3 +171,8 @@ def notice(page: Any, text: str) -> Any:
     found = page.locator("#notice").filter(has_text=text)
     found.wait_for()
     return found
+
+
+def no_notice(page: Any) -> None:
+    """Wait until the line beside Start is gone, with the room that it took."""
+    page.wait_for_function("!document.querySelector('#notice')?.offsetHeight")

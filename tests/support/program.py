@@ -15,6 +15,7 @@ from tests.support.jobs import PATIENCE, ROOT, STAND_IN, write_blank_model, writ
 JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height"},
     "stage_started": {"stage", "section"},
+    "downloading": {"done_bytes", "total_bytes"},
     "step_done": {"section", "step", "steps", "preview"},
     "piece_done": {"stage", "section", "piece", "pieces"},
     "section_finished": {"section", "sections", "video", "frames", "added_in_front", "thumbnail"},

@@ -15,6 +15,7 @@ from app.ui.form import settings as form
 from app.ui.form.examples import example_file, example_picture, samples_of
 from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import Mode
 from diffusers_helper.request import SETTINGS
@@ -37,11 +38,18 @@ class Actions:
     service: JobService
     catalogue: Catalogue
 
-    def start(self, settings: dict[str, Any]) -> str:
-        """Queue a job, and return a notice with its place or the reason of a refusal."""
+    def start(self, settings: dict[str, Any], *, may_download: bool = False) -> str:
+        """Queue a job, and return a notice with its place, a question, or the reason of a refusal.
+
+        Args:
+            settings: The form's values.
+            may_download: Whether the person has agreed to the download of a model that is not here.
+        """
         try:
             settings = settings | {"image": picture_path(settings.get("image"))}
-            return self._submit(self._request(settings))
+            return self._submit(self._request(settings), may_download=may_download)
+        except NotHere as error:
+            return view.download_question(error) if error.absence.has_room else view.error_box(error)
         except LongtakeError as error:
             return view.error_box(error)
 
@@ -49,21 +57,21 @@ class Actions:
         info = self.catalogue.info(str(settings.get("model")))
         return form.to_request(settings, info, self.catalogue.planner)
 
-    def _submit(self, request: dict[str, Any]) -> str:
-        job = self.catalogue.submit(self.service, request)
+    def _submit(self, request: dict[str, Any], *, may_download: bool = False) -> str:
+        job = self.catalogue.submit(self.service, request, may_download=may_download)
         before = self.service.queue_position(job.id)
         if not before:
             return ""
         jobs = "1 job comes" if before == 1 else f"{before} jobs come"
-        return view.note_box(f"Queued {view.ordinal(before + 1)}: {jobs} first.")
+        return view.job_note(f"Queued {view.ordinal(before + 1)}: {jobs} first.", job.id, before)
 
     def end(self) -> str:
         """End the running job, or the next one if none has begun yet, and return a notice."""
         running, waiting = self.service.open_jobs()
         job = running or (waiting[0] if waiting else None)
         if job is None:
-            return view.note_box("Nothing is running.")
-        return self._cancel(job.id, "Ending: the work at hand is finished first.")
+            return view.passing_note("Nothing is running.")
+        return self._cancel(job.id, view.job_note("Ending: the work at hand is finished first.", job.id))
 
     def go_on(self, job_id: str) -> str:
         """Put a job that did not finish back into the queue, and return a notice."""
@@ -71,17 +79,17 @@ class Actions:
             self.service.resume(job_id)
         except LongtakeError as error:
             return view.error_box(error)
-        return view.note_box("It goes on; nothing that was finished is made again.")
+        return view.passing_note("It goes on; nothing that was finished is made again.")
 
     def remove_newest(self) -> str:
         """Take the newest waiting job out of the queue, and return a notice."""
         _, waiting = self.service.open_jobs()
         if not waiting:
-            return view.note_box("No job is waiting.")
-        return self._cancel(waiting[-1].id, "Removed from the queue.")
+            return view.passing_note("No job is waiting.")
+        return self._cancel(waiting[-1].id, view.passing_note("Removed from the queue."))
 
     def _cancel(self, job_id: str, done: str) -> str:
-        return view.note_box(done) if self.service.cancel(job_id) else ""
+        return done if self.service.cancel(job_id) else ""
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
         """Return the values that change with the model, by name: settings, quick list, box and examples."""

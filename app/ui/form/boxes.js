@@ -1,6 +1,5 @@
-// The boxes of markup: examples to click, the demo model, the plan of the memory, and the answer to a button.
+// The boxes of markup: the examples to click, the demo model, and the plan of the memory.
 import { keep, recall } from '../storage.js';
-import { openFoldOf } from './folds.js';
 
 /** Start the example that is clicked. */
 export function offerExamples({ element, trigger }) {
@@ -31,26 +30,4 @@ export function keepPlanOpen({ element }) {
     const stages = element.querySelector('.lt-plan-stages');
     if (stages && stages.open !== isOpen) stages.open = isOpen;
   }).observe(element, { childList: true, subtree: true });
-}
-
-/** Take the person to the control whose setting was refused. */
-export function leadToSetting({ element, watch }) {
-  let marked = null;
-
-  function mark(setting) {
-    const block = document.querySelector(`#set-${setting}`);
-    marked = block?.querySelector('textarea, input[type="number"], input:not([type="file"]), button');
-    marked?.setAttribute('aria-invalid', 'true');
-    marked?.focus();
-    block?.scrollIntoView({ block: 'nearest' });
-  }
-
-  watch('value', () => {
-    marked?.removeAttribute('aria-invalid');
-    marked = null;
-    const setting = element.querySelector('[data-setting]')?.dataset.setting;
-    if (!setting) return;
-    openFoldOf(setting);
-    requestAnimationFrame(() => requestAnimationFrame(() => mark(setting)));
-  });
 }

@@ -17,6 +17,11 @@ export function changed() {
   component?.trigger('submit');
 }
 
+/** Let the form take the crop that `givenCrop` returns. */
+export function moveCropOn() {
+  component?.trigger('select');
+}
+
 /** Let the picture field take the picture that `givenPicture` holds. */
 export function passPictureOn() {
   component?.trigger('input');

@@ -83,6 +83,8 @@ class RequestForm:
     def _add_prompt(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
         self.controls["image"] = self.image
+        # People move the frame over the picture, whose script writes into this field.
+        self.controls["crop"] = gr.Number(PAGE_SETTINGS["crop"].default, visible="hidden", elem_id="set-crop")
         self.prompt = self._add(
             "prompt", info=None, lines=3, max_lines=8, placeholder=SETTINGS["prompt"].help
         )
@@ -105,6 +107,7 @@ class RequestForm:
             value=catalogue.preselected, filterable=False, elem_classes="lt-model", **_about("model"),
         )  # fmt: skip
         self.controls["model"] = self.model
+        self.model_note = gr.HTML(elem_id="model-note", apply_default_css=False, js_on_load=None)
         self._add_others("What to make")
 
     def _add_look(self) -> None:
@@ -119,10 +122,6 @@ class RequestForm:
         self._add("steps")
         self._add("guidance")
         self._add_others("Look")
-        gr.Checkbox(
-            False, label="Use TeaCache", interactive=False,
-            info="This version does not have it yet: it computes every step in full.",
-        )  # fmt: skip
 
     def _add_memory(self, planner: Planner) -> None:
         for name in MEMORY_SETTINGS:
@@ -140,7 +139,7 @@ class RequestForm:
             self.notice = gr.HTML(
                 elem_id="notice",
                 apply_default_css=False,
-                js_on_load=on_load("form/boxes.js", "leadToSetting"),
+                js_on_load=on_load("form/notice.js"),
             )
             with gr.Row():
                 self.start = gr.Button(
@@ -204,13 +203,13 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         settings = dict(zip(names, values, strict=True))
         await describer.pictures.prepare_upload(settings["image"])
         described = await asyncio.to_thread(describer.describe, settings)
-        return described.length, described.picture, described.memory, described.facts
+        return described.length, described.picture, described.model, described.memory, described.facts
 
     # A folded control has no change event; whoever sets it lets the script report that, as `facts.submit`.
     changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
         [page.load, *changes],
-        describe, controls, [form.length, form.picture_note, form.memory, form.facts],
+        describe, controls, [form.length, form.picture_note, form.model_note, form.memory, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
     # This reacts to people only, since a model that is restored brings its settings along.
@@ -227,6 +226,8 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     _connect_defaults(form, actions, named)
     # The form's script was given a picture that was pasted, dropped, or kept by the browser.
     form.facts.input(None, None, form.image, js=call("form/pictures.js", "givenPicture"), **_SCRIPT)
+    form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
+    form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
     page.load(
         named(actions.restore, *kept, *AROUND), form.facts,
@@ -239,6 +240,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
     )  # fmt: skip
     form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
+    gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
 
 
 def _connect_defaults(
@@ -256,4 +258,7 @@ def _connect_defaults(
 
     form.offer.click(
         run_example, form.model, [*outputs, form.image, form.prompt, form.notice], preprocess=False, **QUIET
-    ).then(**_CHANGED).then(**SHOW_STAGE)
+    ).then(
+        None, list(form.controls.values()), None,
+        js=call("form/notice.js", "takeAsJudged", list(form.controls)), **_SCRIPT,
+    ).then(**_CHANGED).then(**SHOW_STAGE)  # fmt: skip

@@ -1,10 +1,18 @@
-// The crop, drawn over the picture as the form shows it.
+// The crop, drawn over the picture as the form shows it. It can be moved where the picture is longer than the video.
 import { make } from '../elements.js';
-import { facts } from './component.js';
+import { facts, moveCropOn } from './component.js';
 
-const frame = make('div', { className: 'lt-crop' }, make('i'));
+const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
+const LEAST_ROOM = 0.5; // percent of the picture; less is no choice
+const PATIENCE = 2000; // milliseconds until the server knows of a move
+
+const hole = make('i', { role: 'slider', ariaLabel: 'Part of the picture that the video shows' });
+const frame = make('div', { className: 'lt-crop' }, hole);
 const sizes = new ResizeObserver(() => placeCrop());
 let described = null; // the address of the picture that the server's crop belongs to
+let picture = null; // the address of the picture in the field
+let moved = null; // where the person has put the crop, until the server says the same
+let movedAt = 0;
 
 const block = () => document.querySelector('#set-image');
 const shownPicture = () => block()?.querySelector('.image-frame img, .image-container img');
@@ -25,24 +33,92 @@ function placeOf(image) {
   };
 }
 
+/** Return the crop, in percent of the picture, at the position where it is now. */
+function cropNow() {
+  const [, , width, height] = facts().crop;
+  const position = positionNow();
+  return [(100 - width) * position, (100 - height) * position, width, height];
+}
+
+const positionNow = () => moved ?? facts().cropAt ?? 0.5;
+const room = () => { const [, , width, height] = facts().crop; return [100 - width, 100 - height]; };
+
+function describeHole() {
+  const [across, down] = room();
+  const isMovable = Math.max(across, down) > LEAST_ROOM;
+  frame.dataset.moves = isMovable ? (across > down ? 'across' : 'down') : '';
+  hole.tabIndex = isMovable ? 0 : -1;
+  hole.setAttribute('aria-disabled', !isMovable);
+  hole.setAttribute('aria-orientation', across > down ? 'horizontal' : 'vertical');
+  hole.setAttribute('aria-valuenow', Math.round(100 * positionNow()));
+}
+
 function placeCrop() {
   const image = shownPicture();
-  const crop = facts().crop;
-  frame.hidden = true;
-  if (!crop || !image?.naturalWidth || described !== image.src) return;
+  frame.hidden = !facts().crop || !image?.naturalWidth || described !== image.src;
+  if (frame.hidden) return;
   if (frame.parentElement !== block()) block().append(frame);
   sizes.observe(image);
   for (const [name, length] of Object.entries(placeOf(image))) frame.style[name] = `${length}px`;
-  const [x, y, width, height] = crop;
+  const [x, y, width, height] = cropNow();
   frame.style.setProperty('--hole', `${y}% ${100 - x - width}% ${100 - y - height}% ${x}%`);
-  frame.dataset.crop = crop.join(' ');
-  frame.hidden = false;
+  frame.dataset.crop = facts().crop.join(' ');
+  describeHole();
+}
+
+function move(position) {
+  moved = Math.round(100 * Math.min(1, Math.max(0, position))) / 100;
+  movedAt = performance.now();
+  placeCrop();
+}
+
+/** Return where the person has put the crop. */
+export const givenCrop = () => positionNow();
+
+function takeKey(event) {
+  if (!(event.key in KEYS) || !frame.dataset.moves) return;
+  event.preventDefault();
+  move(positionNow() + KEYS[event.key]);
+  moveCropOn();
+}
+
+function takePointer(down) {
+  if (!frame.dataset.moves || down.button) return;
+  down.preventDefault();
+  hole.focus({ preventScroll: true });
+  hole.setPointerCapture(down.pointerId);
+  const [across, along] = room();
+  const box = frame.getBoundingClientRect();
+  const start = positionNow();
+  const listening = new AbortController();
+  const { signal } = listening;
+  hole.addEventListener('pointermove', (event) => {
+    const isAcross = frame.dataset.moves === 'across';
+    const way = isAcross ? (event.clientX - down.clientX) / box.width : (event.clientY - down.clientY) / box.height;
+    move(start + (100 * way) / (isAcross ? across : along));
+  }, { signal });
+  for (const name of ['pointerup', 'pointercancel']) {
+    hole.addEventListener(name, () => {
+      listening.abort();
+      if (positionNow() !== start) moveCropOn();
+    }, { signal });
+  }
 }
 
 /** Show the crop that the server has just named. */
 export function tellCrop() {
   described = document.querySelector('#set-image img')?.src ?? null;
+  if (moved === facts().cropAt || performance.now() - movedAt > PATIENCE) moved = null;
   placeCrop();
+}
+
+/** Put the crop back into the middle when another picture takes the place of one. */
+export function takePicture(value) {
+  const isOther = picture !== null && picture !== (value?.url ?? null);
+  picture = value?.url ?? null;
+  if (!isOther || positionNow() === 0.5) return;
+  move(0.5);
+  moveCropOn();
 }
 
 // The button's own text names it; Gradio's label differs from the visible text, and comes back with each translation.
@@ -54,6 +130,10 @@ function nameUpload() {
 export function watchPicture() {
   const whole = block();
   sizes.observe(whole);
+  hole.setAttribute('aria-valuemin', 0);
+  hole.setAttribute('aria-valuemax', 100);
+  hole.addEventListener('keydown', takeKey);
+  hole.addEventListener('pointerdown', takePointer);
   new MutationObserver((changes) => {
     if (changes.every((change) => frame.contains(change.target) || change.target === whole)) return;
     nameUpload();

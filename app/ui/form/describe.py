@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -11,22 +12,28 @@ from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
+from app.ui.form.markup import model_note
 from app.ui.form.memory_view import Told, tell
+from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, to_request
 from app.ui.pictures import Crop, Size, crop_of, picture_path
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
+from diffusers_helper.planning.job import known_networks
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import about
+from diffusers_helper.units import GB, about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
 _MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *_MEMORY)
 
+_FAST_BYTES = 4 * GB  # the weights of a model that no CPU makes a video with in less than days
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The description of a form: `length`, `picture` and `memory` are markup, `facts` is for the script.
+    """The description of a form: all are markup but `facts`, which is for the script.
 
     Attributes:
         picture: The reason why the picture cannot be used; empty if it can, or if there is none.
@@ -36,6 +43,7 @@ class Description:
 
     length: str
     picture: str
+    model: str
     memory: str
     facts: dict[str, Any]
 
@@ -52,21 +60,44 @@ class Describer:
         info = self._info(settings)
         side = max(info.multiple, _whole(settings.get("resolution"), info.side))
         found = self._judge(settings.get("image"))
-        crop = crop_of(found, side, info.multiple) if isinstance(found, Size) else None
+        position = _share(settings.get("crop"))
+        crop = crop_of(found, side, info.multiple, position) if isinstance(found, Size) else None
         pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
         memory = self._memory(settings, info, crop)
         facts = {
             "crop": crop and [round(100 * share, 3) for share in crop.place],
+            "cropAt": position,
             "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
             "look": f"seed {_text(settings.get('seed'))} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get('guidance'))}",
-            "output": f"{_text(settings.get('resolution'))} px · quality {_text(settings.get('crf'))}",
+            "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
             "memory": memory.state,
             "model": info.title,
             "words": info.known_words,
+            "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        return Description(self._length(settings, info, pixels), _refusal(found), memory.markup, facts)
+        length = self._length(settings, info, pixels)
+        return Description(length, _refusal(found), self._model(info), memory.markup, facts)
+
+    def _model(self, info: ModelInfo) -> str:
+        profile = self._planner.profile
+        slow = False
+        if profile.machine.kind == "cpu":
+            with contextlib.suppress(LongtakeError):  # the start names what is wrong with the files
+                slow = sum(one.file_bytes for one in known_networks(info, profile).values()) > _FAST_BYTES
+        return model_note(info, absence_of(info), takes_days=slow)
+
+    def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
+        try:
+            request = to_request(settings, info, self._planner)
+        except InputError:
+            return ""
+        picture = settings.get("image")
+        name = picture.get("orig_name") if isinstance(picture, dict) else None
+        if request.get("mode") == info.modes[0]:
+            del request["mode"]
+        return example_program(request, self._catalogue.preselected, str(name or "picture.png"))
 
     def _judge(self, picture: object) -> Size | InputError | None:
         try:
@@ -112,9 +143,9 @@ class Describer:
 
 def length_text(seconds: float, plan: SectionPlan) -> str:
     """Return the actual length of the video, which consists of whole sections."""
-    sections = f"{len(plan)} section{'s' if len(plan) > 1 else ''}"
     return (
-        f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in {sections}."
+        f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in "
+        f"{count_text(len(plan), 'section')}."
     )
 
 
@@ -133,6 +164,14 @@ def _refusal(found: Size | InputError | None) -> str:
     if not isinstance(found, InputError):
         return ""
     return f'<p class="lt-refusal" role="alert">{escape(without_paths(" ".join(page_error(found))))}</p>'
+
+
+def _share(value: object) -> float:
+    """Return the position of the crop, or the middle for anything else that a field may hold."""
+    try:
+        return SETTINGS["crop"].check(value)
+    except InputError:
+        return SETTINGS["crop"].default
 
 
 def _whole(value: object, otherwise: int) -> int:

@@ -1,14 +1,19 @@
 // The form, which shows the server's description beside the settings, and handles keys and clicks.
+import { groupChoices } from './choices.js';
 import { changed, connect, facts } from './component.js';
 import { tellCrop, watchPicture } from './crop.js';
 import { foldsAreThere, prepareFolds, tellFolds } from './folds.js';
 import { restorePicture } from './keep.js';
+import { prepareLength } from './length.js';
+import { refill, watchNumbers } from './numbers.js';
 import { acceptPictures } from './pictures.js';
+import { prepareProgram, tellProgram } from './program.js';
 import { preparePromptHelp, tellPrompt } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 
 const MOST_SEEDS = 2 ** 31;
 const PATIENCE = 300; // animation frames until the other components stand
+const PARTS = ['#set-image', '#set-prompt textarea', '#set-mode', '#set-seconds input[type="range"]'];
 
 const find = (selector) => document.querySelector(selector);
 const isForm = (target) => target === document.body || Boolean(target.closest?.('.lt-request'));
@@ -25,6 +30,7 @@ function tell() {
   if (find('#start')) find('#start').dataset.missing = find('#set-image img') ? '' : 'choose a picture first';
   if (said.model && find('#lt-model')) find('#lt-model').textContent = said.model;
   tellPrompt();
+  tellProgram();
   tellCrop();
 }
 
@@ -46,7 +52,9 @@ function takeEnter(event) {
   if (!isHeld && !starts) return;
   event.preventDefault();
   event.stopImmediatePropagation();
-  if (!event.repeat) find('#start')?.click();
+  if (event.repeat) return;
+  refill(event.target);
+  find('#start')?.click();
 }
 
 // Browsers bring only the cursor's line of a text field into view, and leave it under the start button.
@@ -66,6 +74,10 @@ function prepare() {
   find('#set-prompt [data-testid="block-info"]').dataset.hint = isApple ? '⌘ Enter starts' : 'Ctrl + Enter starts';
   prepareFolds();
   watchPicture();
+  watchNumbers();
+  prepareLength();
+  groupChoices();
+  prepareProgram();
   watchJobs();
   preparePrompts();
   preparePromptHelp();
@@ -74,7 +86,7 @@ function prepare() {
 }
 
 function prepareOnceThere(tries = 0) {
-  if (find('#set-image') && find('#set-prompt textarea') && foldsAreThere()) prepare();
+  if (PARTS.every(find) && foldsAreThere()) prepare();
   else if (tries < PATIENCE) requestAnimationFrame(() => prepareOnceThere(tries + 1));
 }
 

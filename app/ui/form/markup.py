@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from html import escape
 
 from app.redact import without_paths
 from app.ui.errors import page_error
 from app.ui.form.examples import example_media
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.models.downloads import Absence, NotHere
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.units import gb_text
 
+_PASSING_SECONDS = 8
+_NEWS_SECONDS = 0.3  # the news of a job may have been gathered so long before they are sent
 _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 
 
@@ -19,15 +24,47 @@ def ordinal(number: int) -> str:
 
 
 def error_box(error: LongtakeError) -> str:
-    """Return a refusal as markup, which names the control at fault for the page's script."""
+    """Return a refusal as markup, which leaves when the setting at fault (or any, if none is) changes."""
     message, remedy = (escape(without_paths(words)) for words in page_error(error))
     about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
-    return f'<div class="lt-box lt-error" role="alert"{about}><b>{message}</b> {remedy}</div>'
+    return f'<div class="lt-box lt-error" role="alert" data-refused{about}><b>{message}</b> {remedy}</div>'
 
 
-def note_box(text: str) -> str:
-    """Return a notice that is no failure, as markup."""
-    return f'<div class="lt-box" role="status">{escape(text)}</div>'
+def download_question(error: NotHere) -> str:
+    """Return the question whether a model may be downloaded, as markup with two buttons for the script."""
+    size = gb_text(error.absence.total_bytes)
+    return (
+        f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-setting="model">'
+        f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}."
+        f'<p class="lt-answers"><button type="button" data-answer="yes">Download {size} GB and start</button>'
+        '<button type="button" data-answer="no">Not now</button></p></div>'
+    )
+
+
+def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) -> str:
+    """Return what to know before a model is used here, as markup; empty if there is nothing to say."""
+    said: list[str] = []
+    if absence is not None:
+        asks = "Start asks first; the files go into the cache of Hugging Face."
+        if not absence.has_room:
+            asks = "That is not enough: free room, or set HF_HOME to a folder on a larger disk."
+        said.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")
+    if takes_days:
+        said.append("There is no GPU here: a video of this model would take days.")
+    return f'<p class="lt-hint">{" ".join(said)}</p>' if said else ""
+
+
+def passing_note(text: str) -> str:
+    """Return a notice about what has just happened, as markup, which leaves by itself."""
+    return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}">{escape(text)}</div>'
+
+
+def job_note(text: str, job_id: str, before: int = 0) -> str:
+    """Return a notice as markup, which leaves once its job is over or fewer than `before` jobs come first."""
+    cause = (
+        f'data-job="{escape(job_id)}" data-before="{before}" data-since="{time.time() + _NEWS_SECONDS:.1f}"'
+    )
+    return f'<div class="lt-box" role="status" {cause}>{escape(text)}</div>'
 
 
 def demo_box(info: ModelInfo) -> str:

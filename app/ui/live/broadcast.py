@@ -68,6 +68,7 @@ class _Watch:
             if not self.is_wanted:
                 return
             shown = scene.show(seen, time.time(), find_model=facts, report=report)
+            shown["open"] = [job.id for job in (seen.running, *seen.waiting) if job is not None]
             resumable = seen.live.job.id if seen.live is not None and seen.live.job.is_resumable else ""
             self.latest = Update(shown, seen.open_jobs, len(seen.waiting), resumable)
             self.said = time.monotonic()

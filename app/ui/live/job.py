@@ -10,6 +10,7 @@ from app.jobs.pace import Pace, Work, passes
 from app.ui.live.timing import Place, Timing
 from diffusers_helper.events import (
     Cancelled,
+    Downloading,
     Event,
     Failed,
     Finished,
@@ -53,6 +54,7 @@ class LiveJob:
         pace: The machine's usual pace with the job's model; None if it has made no video with it yet.
         plan: The sections, which are known before the engine reports anything.
         section: The section in the making, in order of making from 1; 0 before the first.
+        download: The bytes of the model that are here and those in all, while some are missing.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
         video: Path of the newest version that can be watched.
         seconds_in_front: Seconds that were added before the first version's beginning.
@@ -72,6 +74,7 @@ class LiveJob:
     section: int = 0
     sections_done: int = 0
     step: int = 0
+    download: tuple[int, int] | None = None
     piece: int = 0
     pieces: int = 0
     preview: str | None = None
@@ -100,6 +103,9 @@ class LiveJob:
             self._start(event)
         elif isinstance(event, StageStarted):
             self._begin(event)
+        elif isinstance(event, Downloading):
+            is_over = event.done_bytes >= event.total_bytes
+            self.download = None if is_over else (event.done_bytes, event.total_bytes)
         elif isinstance(event, StepDone):
             self._step(event)
         elif isinstance(event, PieceDone):
@@ -131,7 +137,7 @@ class LiveJob:
 
     def _begin(self, event: StageStarted) -> None:
         self._add_stage(event.time)
-        self.stage = event.stage
+        self.stage, self.download = event.stage, None
         if event.stage != "write":
             self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:

@@ -1,5 +1,6 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 import { setText } from '../elements.js';
+import { tellJobs } from '../jobs.js';
 import { bringStage, Line } from './line.js';
 import { Log } from './log.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
@@ -64,6 +65,7 @@ class Live {
       bringStage();
     }
     document.title = this.#title(scene);
+    tellJobs(scene.open ?? [], scene.beat);
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
   }
 

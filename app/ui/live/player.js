@@ -44,6 +44,7 @@ export class Player {
     if (scene.job !== this.#job) {
       this.#job = scene.job;
       this.#clear(scene.poster);
+      this.#parts.poster.style.objectPosition = `${100 * scene.crop}% ${100 * scene.crop}%`;
     }
     const isRunning = scene.state === 'running';
     this.#stage.style.setProperty('--ratio', scene.ratio || '');

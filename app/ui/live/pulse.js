@@ -6,6 +6,7 @@ const LOST_AFTER = 4000; // milliseconds without an update; the server sends one
 const RETRY_EVERY = 3000;
 const GRACE = 10000; // for the very first update, which waits for the page to be set up
 const JUST_NOW = 1.5; // seconds
+const NEARLY_DONE = 95; // percent
 
 /** Return the text of the line about the time, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
@@ -13,8 +14,8 @@ function timeText(scene, since, isLost) {
   const soFar = `${duration(scene.elapsed + since)} so far`;
   if (scene.left === null || isLost) return soFar;
   const left = scene.left - since;
-  if (left < 1) return `nearly done · ${soFar}`;
-  return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
+  if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
+  return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `more to do · ${soFar}`;
 }
 
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */

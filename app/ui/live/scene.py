@@ -42,13 +42,20 @@ def file_url(job: Job, name: str) -> str:
     return f"jobs/{quote(job.id, safe='')}/{quote(name)}"
 
 
-def download_name(prompt: str, job_id: str) -> str:
-    """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt."""
+def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
+    """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
+
+    Args:
+        prompt: The prompt of the job.
+        job_id: The job's id.
+        frames_so_far: The frames of an unfinished video, which gets a name of its own; 0 for a finished one.
+    """
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")
     if len(slug) > _MAX_SLUG:
         slug = slug[: _MAX_SLUG + 1].rpartition("-")[0] or slug[:_MAX_SLUG]
-    return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2]))) + ".mp4"
+    part = f"so-far-{frames_so_far}-frames" if frames_so_far else ""
+    return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2], part))) + ".mp4"
 
 
 def show(
@@ -154,6 +161,7 @@ def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
     folder = JobFolder(live.job.folder)
     shown: Shown = {
         "poster": file_url(live.job, folder.input.name),
+        "crop": live.job.request.crop,
         "ratio": _ratio(live, model),
         "video": None,
         "preview": None,
@@ -166,7 +174,9 @@ def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
             "url": url,
             "front": round(live.seconds_in_front, 4),
             "seconds": round(live.video_frames / FPS, 2),
-            "name": download_name(live.job.request.prompt, live.job.id),
+            "name": download_name(
+                live.job.request.prompt, live.job.id, 0 if live.state == "finished" else live.video_frames
+            ),
             "whole": live.state == "finished",
         }
     if live.preview is not None and (data := _inline(Path(live.preview))):
@@ -199,7 +209,7 @@ def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
     if live.timing.step is not None:
         facts.append(("A step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
-        facts.append(("Most RAM of the engine since its start", f"{gb_text(live.end.peak_host_bytes)} GB"))
+        facts.append(("Peak in main memory so far", f"{gb_text(live.end.peak_host_bytes)} GB"))
     if isinstance(live.end, Finished) and live.end.advice:
         facts.append(("Advice", live.end.advice))
     return {

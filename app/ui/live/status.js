@@ -1,8 +1,7 @@
 // The card beneath the stage, with the job's state and progress, its downloads, and its failure.
+import { offerCopy } from '../copy.js';
 import { fillList, hasChanged, make, setText } from '../elements.js';
 import { showFigures } from './figures.js';
-
-const COPIED_FOR = 4000; // milliseconds
 
 function showFacts(card, scene) {
   const facts = {
@@ -48,21 +47,7 @@ function showFailure(find, failure) {
 
 /** Let the button copy the report of a failure. */
 export function prepareCopy(box) {
-  const button = box.querySelector('.lt-copy');
-  const report = box.querySelector('.lt-report');
-  let reset = 0;
-  button.addEventListener('click', async () => {
-    try {
-      await navigator.clipboard.writeText(report.textContent);
-      button.textContent = 'Copied';
-    } catch { // Without a secure context there is no clipboard: select it for the person.
-      box.querySelector('details').open = true;
-      window.getSelection().selectAllChildren(report);
-      button.textContent = 'Selected: press Ctrl + C';
-    }
-    clearTimeout(reset);
-    reset = setTimeout(() => { button.textContent = 'Copy report'; }, COPIED_FOR);
-  });
+  offerCopy(box.querySelector('.lt-copy'), box.querySelector('.lt-report'));
 }
 
 /** Show a scene in its card. */

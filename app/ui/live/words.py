@@ -10,7 +10,7 @@ from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import FPS
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import duration
+from diffusers_helper.units import count_text, duration, gb_text
 
 _OVER = {
     "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
@@ -23,8 +23,11 @@ def headline(live: LiveJob, jobs_first: int) -> str:
     if live.job.state in _OVER:
         return _OVER[live.job.state]
     if live.job.state == "queued":
-        jobs = "1 job first" if jobs_first == 1 else f"{jobs_first} jobs first"
-        return f"Waiting for its turn ({jobs})" if jobs_first else "Waiting for its turn"
+        first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
+        return f"Waiting for its turn{first}"
+    if live.download:
+        done, total = map(gb_text, live.download)
+        return f"Downloading the model: {done} of {total} GB"
     if not live.section:
         return _title(live.stage)
     section = f"ection {live.section} of {live.sections}"

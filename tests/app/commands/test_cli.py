@@ -65,7 +65,7 @@ def test_settings_arrive_in_the_request(program: Program) -> None:
     settings = {
         "negative": "blur", "seconds": 2.5, "seed": 9, "steps": 7, "mode": "forward", "resolution": 320,
         "guidance": 8.5, "cfg": 1.5, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler", "preserved_gb": 4.0,
-        "vram_cap_gb": 12.5, "vae_tile": 192, "vae_precision": "bf16",
+        "vram_cap_gb": 12.5, "vae_tile": 192, "vae_precision": "bf16", "crop": 0.25,
         "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4,
     }  # fmt: skip
     arguments = [
@@ -82,7 +82,8 @@ def test_settings_arrive_in_the_request(program: Program) -> None:
 def test_the_mode_is_the_models_first_unless_given(program: Program) -> None:
     (program.model / "longtake.json").write_text('{"modes": ["forward", "inverted"]}')
     for arguments, mode in ([], "forward"), (["--mode", "inverted"], "inverted"):
-        _, out, _ = program.run("generate", *arguments, script="steps=1")
+        _, out, err = program.run("generate", *arguments, script="sections=1 steps=1")
+        assert "s, 1 section\n" in err
         request = json.loads((Path(out.strip()).parent / "request.json").read_text())
         assert request["mode"] == mode
 
@@ -98,7 +99,7 @@ BAD = {
     "negative seed": (["--seed=-1"], ("seed is -1", "from 0 to 2^63 - 1")),
     "compression": (["--crf", "52"], ("crf is 52", "from 0 to 51")),
     "resolution": (["--resolution", "8"], ("resolution is 8", "from 64 to 1280")),
-    "cap": (["--vram-cap-gb", "0"], ("--vram-cap-gb is 0", "from 0.001 to 1024")),
+    "cap": (["--vram-cap-gb", "-1"], ("--vram-cap-gb is -1", "from 0.001 to 1024")),
     "tile": (["--vae-tile", "100"], ("--vae-tile is 100", "multiple of 32")),
     "mode": (["--mode", "sideways"], ("mode is 'sideways'", "inverted or forward")),
     "sampler": (["--sampler", "ddim"], ("sampler is 'ddim'", "unipc or euler")),

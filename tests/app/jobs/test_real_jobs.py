@@ -51,6 +51,7 @@ def test_the_command_line_makes_a_video_the_same_with_and_without_a_process(prog
         arguments = ["--image", "picture.png", "--model", str(program.model), "--out", "videos", *SETTINGS]
         code, out, err = program.run("generate", "--json", *place, *arguments)
         assert code == 0, err
+        assert err == ""  # no library speaks up, such as about a torchvision that nothing needs
         events = check_contract(out.splitlines())
         assert (events[0]["frames"], events[-1]["frames"]) == (37, 37)
         video = Path(events[-1]["video"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,19 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image
 
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer
+from app.ui.form.program import example_program
 from app.ui.pictures import Size, crop_of
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.picture import fit_picture
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
@@ -30,17 +33,22 @@ DEMO = find_model("demo")
 PLANNER = Planner()
 
 
-@given(width=st.integers(16, 400), height=st.integers(16, 400), side=st.sampled_from([64, 128, 640]))
-def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int) -> None:
-    crop = crop_of(Size(width, height, width, height), side, 16)
+@given(
+    width=st.integers(16, 400),
+    height=st.integers(16, 400),
+    side=st.sampled_from([64, 128, 640]),
+    position=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+)
+def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int, position: float) -> None:
+    crop = crop_of(Size(width, height, width, height), side, 16, position)
     # Each pixel's value is its column or row, so that the result shows which part of the picture was kept.
     places = np.zeros((height, width, 3), np.float32)
     places[..., 0], places[..., 1] = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
     channels = [Image.fromarray(places[..., channel]) for channel in (0, 1)]
-    across, down = (np.asarray(ImageOps.fit(one, crop.pixels)) for one in channels)
+    across, down = (np.asarray(fit_picture(one, *crop.pixels[::-1], position)) for one in channels)
     left, top, share_x, share_y = crop.place
-    assert left + share_x / 2 == pytest.approx(0.5)
-    assert top + share_y / 2 == pytest.approx(0.5)
+    assert across.mean() == pytest.approx(left + share_x / 2, abs=0.06)
+    assert down.mean() == pytest.approx(top + share_y / 2, abs=0.06)
     assert across[0, -1] - across[0, 0] == pytest.approx(share_x, abs=0.12)
     assert down[-1, 0] - down[0, 0] == pytest.approx(share_y, abs=0.12)
     assert max(share_x, share_y) == 1
@@ -68,6 +76,24 @@ def test_whatever_a_browser_kept_gives_settings_that_can_be_used(catalogue: Cata
     if usable:
         GenerationRequest.from_dict(usable | {"image": "x"})
         assert usable["model"] in catalogue.names
+
+
+def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> None:
+    settings = form.defaults(DEMO, PLANNER) | {
+        "model": "demo",
+        "prompt": 'say "hi"\n',
+        "seed": 7,
+        "crop": 0.25,
+    }
+    text = example_program(form.to_request(settings, DEMO, PLANNER) | {"mode": None}, "demo", "it's.png")
+    (call,) = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.keywords]
+    given = {one.arg: one.value for one in call.keywords}
+    picture = given.pop("image")
+    assert isinstance(picture, ast.Call)
+    assert ast.literal_eval(picture.args[0]) == "it's.png"
+    assert {name: ast.literal_eval(value) for name, value in given.items()} == {
+        "prompt": 'say "hi"\n', "seed": 7, "steps": 8, "crop": 0.25, "api_name": "/generate",
+    }  # fmt: skip
 
 
 @given(st.text() | st.none() | st.integers())

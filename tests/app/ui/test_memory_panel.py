@@ -74,10 +74,10 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
     assert "cap 20 " in text
     assert "no GPU" not in text
     for stage in (
-        "Prompt (Llama)",
-        "Prompt (CLIP)",
-        "Picture (VAE)",
-        "Picture (SigLIP)",
+        "Text encoder",
+        "Second text encoder",
+        "Picture encoder",
+        "Vision encoder",
         "Denoising",
         "Decoding",
     ):

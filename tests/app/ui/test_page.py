@@ -23,6 +23,7 @@ from tests.support.pages import (
     PageProgram,
     Stand,
     needs_chromium,
+    no_notice,
     notice,
     open_folds,
     start,
@@ -43,10 +44,11 @@ def test_the_controls_are_those_of_framepack(page: Any) -> None:
         number = page.get_by_label(re.compile(f"^number input for {re.escape(bounds.label)}"))
         slider = page.get_by_label(re.compile(f"^range slider for {re.escape(bounds.label)}"))
         assert float(number.input_value()) == value
-        assert [float(slider.get_attribute(end)) for end in ("min", "max")] == [bounds.low, bounds.high]
+        assert [float(number.get_attribute(end)) for end in ("min", "max")] == [bounds.low, bounds.high]
+        assert slider.count() == 1
     assert page.get_by_label("Seed", exact=True).input_value() == "31337"
     assert page.get_by_label("Negative Prompt").input_value() == ""
-    assert page.get_by_label("Use TeaCache").is_disabled()
+    assert page.get_by_role("checkbox").count() == 0
     assert page.get_by_role("button", name="End Generation").is_disabled()
     assert page.get_by_text("GPU Inference Preserved Memory (GB) (larger means slower)").is_visible()
 
@@ -58,14 +60,28 @@ def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Pa
     notice(page, "Queued second: 1 job comes first.")
     page.get_by_role("button", name="Start Generation (queued third)").click()
     notice(page, "Queued third: 2 jobs come first.")
+    page.get_by_label("Prompt", exact=True).fill("the red ball moves left")
+    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('moves left')")
+    notice(page, "Queued third")  # it is still true
     page.get_by_role("button", name="Remove Last from Queue (2 waiting)").click()
+    notice(page, "Removed from the queue.")
     page.get_by_role("button", name="Remove Last from Queue (1 waiting)").wait_for()
     assert [job.state for job in stand.service.jobs()] == ["cancelled", "queued", "running"]
+    page.get_by_role("button", name="Start Generation (queued third)").click()
+    notice(page, "Queued third: 2 jobs come first.")
     stand.engine.go(FIRST + 1)
     page.wait_for_function(f"document.querySelector('.lt-status').dataset.job !== '{first}'")
     assert stand.service.job(first).state == "finished"
+    no_notice(page)
+    stand.engine.hold_cancel()
+    page.get_by_role("button", name="End Generation").click()
+    notice(page, "Ending: the work at hand is finished first.")
+    stand.engine.release_cancel()
+    no_notice(page)
+    page.get_by_role("button", name="Start Generation (queued second)").wait_for()
     page.get_by_role("button", name="End Generation").click()
     status(page, state="cancelled")
+    no_notice(page)
     assert page.get_by_role("button", name="Start Generation").inner_text() == "Start Generation"
 
 
@@ -92,10 +108,14 @@ def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
     with pytest.raises(InputError) as refusal:
         GenerationRequest.from_dict({})
     assert notice(page, "no picture").inner_text() == str(refusal.value)
+    page.get_by_label("Prompt", exact=True).fill("the red ball moves left")
+    page.locator("#start").click()
+    notice(page, "no picture")
     text = tmp_path / "holiday.jpg"
     text.write_text("not a picture")
     page.set_input_files("input[type=file]", str(text))
     page.wait_for_selector(".lt-request .image-container img", state="attached")
+    no_notice(page)
     page.get_by_role("button", name="Start Generation").click()
     with pytest.raises(InputError) as refusal:
         load_picture(text)

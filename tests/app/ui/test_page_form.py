@@ -14,6 +14,7 @@ from tests.support.pages import (
     FURTHER,
     Stand,
     needs_chromium,
+    no_notice,
     notice,
     open_folds,
     start,
@@ -96,6 +97,16 @@ def test_the_crop_lies_on_the_picture_and_follows_the_model(page: Any, photo: Pa
     size(page, "704 × 544 of 320 × 240")
     page.wait_for_selector('#fold-look > button[data-state="seed 31337 · 25 steps · guidance 10"]')
     kept(page, '"resolution":640')
+    page.get_by_text("Use it from a program").click()
+    code = page.locator("#lt-program pre code").inner_text()
+    assert f'Client("{page.url}")' in code
+    assert 'image=handle_file("photo.png"),' in code
+    assert 'model="framepack-f1",' in code
+    assert "steps" not in code  # it is the endpoint's default
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the program").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == code
     turned, upright = tmp_path / "phone.jpg", Image.new("RGB", (400, 200), "red")
     exif = upright.getexif()
     exif[0x0112] = 6
@@ -131,7 +142,11 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
     page.wait_for_function("document.activeElement.closest('#set-seed') !== null")
     assert page.locator("#set-seed input").get_attribute("aria-invalid") == "true"
     assert stand.service.jobs() == []
+    page.get_by_label("Prompt", exact=True).fill(f"{PROMPT} again")
+    kept(page, f"{PROMPT} again")
+    assert page.locator("#notice .lt-error").is_visible()
     page.get_by_label("Seed", exact=True).fill(str(2**53 - 1))
+    no_notice(page)
     page.keyboard.press("Control+Enter")
     status(page, state="running")
     assert [job.request.seed for job in stand.service.jobs()] == [2**53 - 1]

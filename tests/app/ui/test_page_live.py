@@ -200,7 +200,7 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     page.wait_for_selector('.lt-stage[data-url*="/video.mp4"]')
     finished.get_by_text("Settings of this video").click()
     assert finished.get_by_text("Seed").locator("xpath=..").inner_text().split() == ["Seed", "7"]
-    ram = finished.get_by_text("Most RAM of the engine since its start").locator("xpath=..")
+    ram = finished.get_by_text("Peak in main memory so far").locator("xpath=..")
     assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
     rows = finished.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
     assert [row.is_visible() for row in rows] == [True, True]

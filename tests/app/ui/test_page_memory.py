@@ -10,8 +10,19 @@ from typing import Any
 import pytest
 
 from app.machine import named_machine
+from app.ui import catalogue
 from diffusers_helper.planning.profiles import profile_for
-from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, staged_page, start, status
+from tests.support.pages import (
+    FIRST,
+    FURTHER,
+    Stand,
+    needs_chromium,
+    no_notice,
+    notice,
+    staged_page,
+    start,
+    status,
+)
 from tests.support.staged_engine import CAP, MEASURED, PLANNED, memory_record
 
 pytestmark = needs_chromium
@@ -36,6 +47,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     """Serve the page of a machine with a Radeon of 24 GB, FramePack preselected."""
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
     profile = profile_for(named_machine("gfx1100:24"), {})
+    monkeypatch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
     with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
         yield stand
 
@@ -123,6 +135,7 @@ def test_what_does_not_fit_is_refused_at_the_start(page: Any, stand: Stand, phot
     least = float(re.findall(r"Set VRAM Cap to ([\d.]+) GB", sentence)[0])
     put(page, "vram_cap_gb", least)
     head(page, "fits, peak ")
+    no_notice(page)
     page.locator("#start").click()
     status(page, state="running")
     (job,) = stand.service.jobs()
@@ -144,7 +157,7 @@ def test_a_job_shows_its_memory_as_it_grows_and_after_a_reload(page: Any, stand:
         assert planned == pytest.approx([cap * PLANNED[name] / CAP for name in stages], abs=1e-3)
         rows = shown.locator(".lt-memory tbody tr").all_inner_texts()
         assert [row.split() for row in rows] == [
-            ["Prompt", "(Llama)", "3", "2", "–"],
+            ["Text", "encoder", "3", "2", "–"],
             ["Denoising", "6", "5", "11"],
             ["Decoding", "7", "6.5", "–"],
         ]

@@ -57,9 +57,13 @@ def test_memory_that_cannot_be_set_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for option, variable in (("vram-cap-gb", CAP_VARIABLE), ("preserved-gb", PRESERVED_VARIABLE)):
-        monkeypatch.setenv(variable, "4")  # restores it after the test
-        assert f"{variable} is 'lots'; expected a number" in refused(capsys, f"--{option}", "lots")
         monkeypatch.setenv(variable, "4")
+        for value, shown in ("lots", "'lots'"), ("-1", "-1"):
+            said = refused(capsys, f"--{option}", value)
+            assert said.startswith(f"--{option} is {shown}; expected a number from ")
+        monkeypatch.setenv(variable, "many")
+        assert f"{variable} is 'many'; expected a number" in refused(capsys)
+        monkeypatch.delenv(variable)
 
 
 @pytest.mark.slow
@@ -146,6 +150,8 @@ def test_what_cannot_be_used_is_one_sentence(capsys: pytest.CaptureFixture[str],
     )
     (tmp_path / "file").write_text("in the way")
     assert "cannot be written" in refused(capsys, "--port", "0", "--outputs", str(tmp_path / "file"))
+    for name in "http://video.example.org", "video.example.org:80", "a b", "":
+        assert f"allowed-host is {name!r}" in refused(capsys, "--port", "0", "--allowed-host", name)
     assert "model is 'nonsense'" in refused(
         capsys, "--port", "0", "--outputs", str(tmp_path / "outputs"), "--model", "nonsense"
     )
@@ -170,12 +176,21 @@ def test_the_password_is_asked_for(launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_only_the_names_that_were_allowed_are_answered(launch: Launch) -> None:
-    url = launch("--allowed-host", "Video.Example", "--allowed-host", "other.example").wait_until_up()
+    program = launch("--allowed-host", "Video.Example", "--allowed-host", "other.example")
+    url = program.wait_until_up()
     for host, expected in {"video.example": 200, "other.example:443": 200, "third.example": 421}.items():
         assert ask(url, headers={"Host": host}).status == expected
     through_proxy = {"Origin": "https://video.example"}
     assert ask(url, "/config", headers=through_proxy).status == 200
     assert ask(url, "/config", headers={"Origin": "https://third.example"}).status == 403
+    second = launch()  # it serves the same folder
+    second.wait_until_up()
+    assert second.process.stderr is not None
+    assert second.process.stderr.readline().startswith(
+        f"Another Longtake program makes the jobs in {second.outputs}"
+    )
+    program.process.terminate()
+    assert "Another" not in program.result()[2]
 
 
 def test_a_shared_page_answers_to_its_public_name_and_brings_its_own_scripts(

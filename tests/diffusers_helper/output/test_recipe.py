@@ -32,7 +32,7 @@ from tests.support.clips import parts_of, read, scene, writer
 PICTURE = plain_png(Image.effect_noise((96, 64), 90).convert("RGB"))
 USES = (VaeUse(0, 128, "fp32", 3),)
 SCRIPTS = 'Ein rotes Boot, 红色的船, סירה אדומה, زورق أحمر, लाल नाव, 🛶 "quoted" \\ \u2028 \t end'
-NOT_IN_A_RECIPE = {"image", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup"}
+NOT_IN_A_RECIPE = {"image", "crop", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup"}
 
 
 def recipe_of(**changes: Any) -> Recipe:

@@ -12,7 +12,7 @@ from app.ui.live import words
 from app.ui.live.job import LiveJob
 from app.ui.live.scene import download_name, show
 from app.ui.live.watch import Scene
-from diffusers_helper.events import Failed, Finished, PieceDone, StageStarted, StepDone, Warned
+from diffusers_helper.events import Downloading, Failed, Finished, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.packing import Mode
 from tests.support.told_jobs import history, job_of
 
@@ -120,7 +120,7 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     assert stages["Denoising"]["text"] == "4 min 10 s"
     assert stages["Denoising"]["share"] == 1.0
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
-    assert ("Most RAM of the engine since its start", "2 GB") in figures["facts"]
+    assert ("Peak in main memory so far", "2 GB") in figures["facts"]
     assert ("Took", "6 min 40 s") in figures["facts"]
 
 
@@ -152,3 +152,18 @@ def test_a_failed_job_comes_with_its_report_and_keeps_its_video() -> None:
 )
 def test_a_download_is_named_after_its_prompt(prompt: str, name: str) -> None:
     assert download_name(prompt, "20261121-081530-3f9a") == name
+
+
+def test_a_download_is_told_by_bytes_until_the_model_is_loaded() -> None:
+    live = LiveJob(job_of())
+    live.apply(StageStarted(job="j", time=0.0, stage="load"))
+    assert words.headline(live, 0) == "Loading the model"
+    live.apply(Downloading(job="j", time=1.0, done_bytes=3 * 2**30, total_bytes=40 * 2**30))
+    assert words.headline(live, 0) == "Downloading the model: 3 of 40 GB"
+    live.apply(Downloading(job="j", time=9.0, done_bytes=40 * 2**30, total_bytes=40 * 2**30))
+    assert words.headline(live, 0) == "Loading the model"
+
+
+def test_what_there_is_of_a_video_is_saved_under_another_name_than_the_whole() -> None:
+    assert download_name("a ball", "1-3f9a") == "longtake-a-ball-3f9a.mp4"
+    assert download_name("a ball", "1-3f9a", 33) == "longtake-a-ball-3f9a-so-far-33-frames.mp4"

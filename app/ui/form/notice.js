@@ -1,0 +1,93 @@
+// The notice beside the buttons, which answers a press and leaves with its cause: a setting, a job, or some seconds.
+import { isHeardAfter, placeOf, whenJobsAreTold } from '../jobs.js';
+import { openFoldOf } from './folds.js';
+
+let notice = null; // the component
+let settings = {}; // as the form has them now, by name, as text
+let judged = {}; // as the server judged them last
+let place = -1; // where the notice's job was among the open ones when the page first heard of it
+let marked = null; // the control that was refused
+
+const box = () => notice?.element.querySelector('.lt-box');
+const asText = (value) => JSON.stringify(value?.path ?? value ?? '');
+const isAsJudged = (name) => settings[name] === judged[name];
+
+// The page hears of a job a moment after the answer that is about it. Jobs of other programs may stand before it.
+function isInItsPlace(job, before, since) {
+  if (place < 0 && !isHeardAfter(since)) return true;
+  if (place < 0) place = placeOf(job);
+  return place >= before && placeOf(job) === place;
+}
+
+/** Return whether a notice still has its cause. */
+function isTrue({ setting, refused, job, before, since }) {
+  if (setting in settings) return isAsJudged(setting);
+  if (refused !== undefined) return Object.keys(settings).every(isAsJudged);
+  return !job || isInItsPlace(job, Number(before), Number(since));
+}
+
+function clear() {
+  if (notice) notice.props.value = '';
+}
+
+function check() {
+  if (box() && !isTrue(box().dataset)) clear();
+}
+
+/** Take the settings of the form, as they are now. */
+export function seeSettings(names, ...values) {
+  settings = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
+  check();
+}
+
+/** Note which settings the server is about to judge, and return them. */
+export function judge(names, ...values) {
+  clear();
+  seeSettings(names, ...values);
+  judged = settings;
+  return values;
+}
+
+/** Note that the form is filled with the settings that the server has judged already. */
+export function takeAsJudged(names, ...values) {
+  judged = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
+  seeSettings(names, ...values);
+}
+
+function lead(setting) {
+  const block = document.querySelector(`#set-${setting}`);
+  marked = block?.querySelector('textarea, input[type="number"], input:not([type="file"]), button');
+  marked?.setAttribute('aria-invalid', 'true');
+  marked?.focus();
+  block?.scrollIntoView({ block: 'nearest' });
+}
+
+function show() {
+  marked?.removeAttribute('aria-invalid');
+  marked = null;
+  place = -1;
+  const shown = box();
+  if (!shown) return;
+  const { setting, seconds } = shown.dataset;
+  if (seconds) setTimeout(() => { if (box() === shown) clear(); }, 1000 * seconds);
+  const answer = shown.querySelector('[data-answer]');
+  if (answer) answer.focus();
+  else if (setting) {
+    openFoldOf(setting);
+    requestAnimationFrame(() => requestAnimationFrame(() => { if (box() === shown) lead(setting); }));
+  }
+  check();
+}
+
+/** Bring the notice to life. */
+export default function startNotice(component) {
+  notice = component;
+  component.watch('value', show);
+  // A click anywhere on the component would count as its event, but only one button means it.
+  component.element.addEventListener('click', ({ target }) => {
+    const answer = target.closest('[data-answer]')?.dataset.answer;
+    if (answer === 'yes') component.trigger('click');
+    if (answer) clear();
+  });
+  whenJobsAreTold(check);
+}

@@ -1,0 +1,40 @@
+// The number fields: one that is left empty keeps its value, and words say what became of an unusable entry.
+import { make } from '../elements.js';
+
+const TOLD_FOR = 8000; // milliseconds
+const before = new WeakMap(); // the value of a field when it was entered
+const word = make('p', { className: 'lt-hint lt-kept', role: 'status' });
+let leaving = 0;
+
+const isNumber = (target) => target.matches?.('.lt-request input[type="number"]');
+
+function tell(field, text) {
+  field.closest('.block').append(word);
+  word.textContent = text;
+  clearTimeout(leaving);
+  leaving = setTimeout(() => word.remove(), TOLD_FOR);
+}
+
+/** Give a field that was emptied its value back. */
+export function refill(field) {
+  if (!isNumber(field) || field.value || !before.get(field)) return;
+  field.value = before.get(field);
+  field.dispatchEvent(new Event('input', { bubbles: true }));
+  tell(field, `This needs a number, so ${field.value} stays.`);
+}
+
+function leave(field) {
+  refill(field);
+  const given = field.value;
+  // Gradio puts a number that lies outside the range at its end.
+  requestAnimationFrame(() => {
+    if (given && Number(field.value) !== Number(given)) tell(field, `${given} is not possible, so it became ${field.value}.`);
+  });
+}
+
+/** Watch all number fields of the form. */
+export function watchNumbers() {
+  document.addEventListener('focus', ({ target }) => { if (isNumber(target)) before.set(target, target.value); }, true);
+  document.addEventListener('blur', ({ target }) => { if (isNumber(target)) leave(target); }, true);
+  document.addEventListener('input', ({ target }) => { if (isNumber(target) && target.value) word.remove(); }, true);
+}

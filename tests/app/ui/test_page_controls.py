@@ -1,0 +1,131 @@
+"""Tests in Chromium of the form's controls that differ from Gradio's: crop, order, length, emptied fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from app.ui import scripts
+from diffusers_helper.models import downloads
+from diffusers_helper.units import GB
+from tests.support.pages import Stand, needs_chromium, no_notice, start, status
+
+pytestmark = needs_chromium
+# Returns how far the frame's hole lies from the picture's left, and the name of the focused element.
+HOLE = """() => {
+    const at = (selector) => document.querySelector(selector).getBoundingClientRect();
+    return Math.round(100 * (at('.lt-crop i').left - at('.lt-crop').left) / at('.lt-crop').width);
+}"""
+
+
+def kept(page: Any, text: str) -> None:
+    """Wait until the browser keeps a setting that contains this text."""
+    page.wait_for_function("(text) => (localStorage.getItem('longtake.form') || '').includes(text)", arg=text)
+
+
+def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
+    page: Any, stand: Stand, photo: Path, tmp_path: Path
+) -> None:
+    wide = tmp_path / "wide.png"
+    Image.linear_gradient("L").rotate(90).resize((640, 240)).save(wide)
+    page.set_input_files("input[type=file]", str(wide))
+    hole = page.get_by_role("slider", name="Part of the picture that the video shows")
+    hole.wait_for()
+    page.wait_for_selector('.lt-crop[data-moves="across"]')
+    assert page.evaluate(HOLE) == 5  # a tenth of the picture is cut off, evenly
+    box = hole.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 300, y + 30, steps=3)
+    page.mouse.up()
+    kept(page, '"crop":1')
+    page.wait_for_selector('.lt-crop[data-crop="10 0 90 100"]')
+    for key in ("ArrowLeft", "PageUp"):
+        page.keyboard.press(key)
+    kept(page, '"crop":0.78')
+    assert (hole.get_attribute("aria-valuenow"), page.evaluate(HOLE)) == ("78", 8)
+    remove = page.get_by_role("button", name="Remove Image").bounding_box()
+    picture = page.locator("#set-image .image-frame").bounding_box()
+    assert remove["y"] >= picture["y"] + picture["height"]  # it covers nothing of the picture
+    page.reload()
+    page.wait_for_selector('.lt-crop[data-crop="7.8 0 90 100"]')
+    start(page, None)
+    job = status(page, state="running").get_attribute("data-job")
+    assert stand.service.job(job).request.crop == 0.78
+    # Another picture begins in the middle.
+    page.get_by_role("button", name="Remove Image").click()
+    page.set_input_files("input[type=file]", str(photo))
+    kept(page, '"crop":0.5')
+
+
+def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Stand) -> None:
+    first, last = page.get_by_role("radio").all()
+    page.wait_for_function("document.querySelectorAll('#set-mode input[name=lt-mode]').length === 2")
+    first.focus()
+    page.keyboard.press("ArrowRight")
+    kept(page, '"forward"')
+    assert last.is_checked()
+    assert not first.is_checked()
+    field = page.get_by_label("number input for Total Video Length")
+    slider = page.get_by_label("range slider for Total Video Length")
+    assert slider.count() == 1
+    box = slider.bounding_box()
+    page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + box["height"] / 2)
+    assert float(field.input_value()) == pytest.approx(10.5, abs=0.5)
+    field.fill("19.9")
+    page.get_by_text("19.9 s → comes out as ").wait_for()
+    assert slider.get_attribute("aria-valuetext") == "19.9 seconds"
+    slider.focus()
+    for key, value in ("ArrowRight", "20"), ("ArrowRight", "21"), ("ArrowLeft", "20"), ("PageDown", "19"):
+        page.keyboard.press(key)
+        assert field.input_value() == value
+    kept(page, '"seconds":19')
+    field.fill("")
+    field.press("Tab")
+    page.get_by_role("status").get_by_text("This needs a number, so 19 stays.").wait_for()
+    assert field.input_value() == "19"
+    field.fill("500")
+    page.get_by_text("This needs a number").wait_for(state="detached")
+    field.press("Tab")
+    page.get_by_text("500 is not possible, so it became 120.").wait_for()
+    field.fill("30")
+    field.fill("")
+    field.press("Control+Enter")
+    page.get_by_text("This needs a number, so 120 stays.").wait_for()
+    assert stand.service.jobs() == []
+    there, back = (scripts.call("form/length.js", name) for name in ("shareOf", "lengthAt"))
+    for seconds in (1, 1.1, 5, 19.9, 20, 21, 119, 120):
+        share = page.evaluate(f"(seconds) => ({there})(seconds, 1, 120)", seconds)
+        assert page.evaluate(f"(share) => ({back})(share, 1, 120)", share) == seconds
+
+
+def test_a_model_that_is_not_here_is_downloaded_only_after_a_yes(
+    page: Any, stand: Stand, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100 * GB))
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="FramePack F1").click()
+    note = page.locator("#model-note")
+    note.get_by_text("FramePack F1 is not on this machine").wait_for()
+    assert "There is no GPU here: a video of this model would take days." in note.inner_text()
+    start(page, photo)
+    yes = page.get_by_role("button", name="Download 39.4 GB and start")
+    yes.wait_for()
+    assert (
+        "FramePack F1 is not on this machine: 39.4 GB to download, and 100 GB free."
+        in page.locator("#notice").inner_text()
+    )
+    page.get_by_role("button", name="Not now").click()
+    no_notice(page)
+    assert stand.service.jobs() == []
+    page.locator("#start").click()
+    yes.click()
+    job = status(page, state="running").get_attribute("data-job")
+    assert stand.service.job(job).request.model == "framepack-f1"
+    no_notice(page)

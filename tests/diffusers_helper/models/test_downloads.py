@@ -1,0 +1,134 @@
+"""Tests of what is missing of a model, and of its download, with a local double of the hub."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from app.cli import main
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.models import downloads
+from diffusers_helper.models.downloads import Absence, Download, NotHere, absence_of
+from diffusers_helper.models.loaders import load_models
+from diffusers_helper.models.registry import PARTS, ModelInfo, find_model
+from diffusers_helper.units import GB
+from tests.support.published import part_folder, write_published
+
+INFO = find_model("framepack-f1")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -> None:
+    assert absence_of(find_model("demo")) is None
+    absence = absence_of(INFO)
+    assert absence is not None
+    assert tuple(absence.part_bytes) == PARTS
+    assert absence.total_bytes == pytest.approx(39.4 * GB, rel=0.01)
+    assert absence.folder == cache
+    assert absence.free_bytes == pytest.approx(shutil.disk_usage(cache.parent).free, rel=0.1)
+    write_published(cache, INFO)
+    assert absence_of(INFO) is None
+    next(part_folder(cache, INFO, "text_encoder").glob("*.safetensors")).unlink()
+    absence = absence_of(INFO)
+    assert absence is not None
+    assert absence.part_bytes == {"text_encoder": 2 * 7_505_186_816}
+
+
+@pytest.mark.parametrize(("free", "remedy"), [(50 * GB, "generate --yes"), (30 * GB, "HF_HOME")])
+def test_the_refusal_says_what_helps(free: int, remedy: str) -> None:
+    refusal = NotHere(Absence("m", "M", {"vae": 40 * GB}, Path("/hub"), free))
+    assert (
+        refusal.message
+        == f"Model m is not on this machine: 40 GB to download, and {free // GB} GB free in /hub."
+    )
+    assert remedy in refusal.remedy
+
+
+def test_the_command_line_downloads_only_if_it_is_told_to(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [
+        "generate",
+        "--image",
+        "a.png",
+        "--prompt",
+        "a ball",
+        "--model",
+        "framepack-f1",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(["jobs", "add", *command[1:]]) == 2
+    assert main(command) == 2
+    said, again = capsys.readouterr().err.splitlines()
+    assert said == again
+    assert said.startswith("Model framepack-f1 is not on this machine: 39.4 GB to download, and ")
+    assert "generate --yes" in said
+    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=GB))
+    assert main([*command, "--yes"]) == 2
+    assert "1 GB free" in capsys.readouterr().err
+
+
+def test_a_download_is_told_by_bytes_of_all_missing_parts(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_published(tmp_path / "away", INFO)
+
+    def snapshot(
+        repo: str, *, revision: str, allow_patterns: list[str], tqdm_class: Any = None, **_: object
+    ) -> str:
+        """Fetch the files of one part from the double of the hub, as the hub's own function does."""
+        if tqdm_class is None:
+            raise LocalEntryNotFoundError("nothing is here")
+        place = Path("models--" + repo.replace("/", "--"), "snapshots", revision)
+        with (
+            tqdm_class(total=3, unit="it", disable=True) as files,
+            tqdm_class(unit="B", disable=True) as count,
+        ):
+            for pattern in allow_patterns:
+                for file in (tmp_path / "away" / place).glob(pattern):
+                    target = cache / place / file.relative_to(tmp_path / "away" / place)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(file, target)
+                    files.update(1)
+                    count.update(file.stat().st_size)
+        return str(cache / place)
+
+    monkeypatch.setattr("diffusers_helper.models.part_files.snapshot_download", snapshot)
+    monkeypatch.setattr(downloads, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(downloads, "published_bytes", lambda part: _size(tmp_path / "away", INFO, part))
+    told: list[tuple[int, int]] = []
+    load_models(INFO, device="cpu").load(CancelToken(), lambda done, total: told.append((done, total)))
+    total = sum(_size(tmp_path / "away", INFO, part) for part in PARTS)
+    assert {whole for _, whole in told} == {total}
+    counts = [done for done, _ in told]
+    assert counts == sorted(set(counts))
+    assert counts[-1] == total
+    assert len(counts) > len(PARTS) - 2
+    assert absence_of(INFO) is None
+
+
+def _size(cache: Path, info: ModelInfo, part: str) -> int:
+    return sum(file.stat().st_size for file in part_folder(cache, info, part).glob("*.safetensors"))
+
+
+def test_news_of_a_download_come_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 10.5, 11.5, 11.6, 11.7])
+    monkeypatch.setattr(downloads.time, "monotonic", lambda: next(clock))
+    told: list[int] = []
+    absence = Absence("m", "M", {"vae": 1000, "tokenizer": 0}, Path("/hub"), 10**9)
+    download = Download(absence, lambda done, total: told.append(done))
+    for count in (10, 20, 30, 31):
+        download.received("vae", count)
+    download.finished("vae")
+    assert told == [10, 30, 1000]
