@@ -22,6 +22,7 @@ from app.commands.arguments import (
 from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
 from app.commands.jobs import add_jobs
+from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
 from app.commands.tune import add_tune
 from app.jobs.stdio import open_closed_streams, start_log
@@ -77,15 +78,11 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=make_video)
     add_request(parser)
+    parser.set_defaults(run=make_video, model=None)  # a recipe and a branch have their own
     group = parser.add_argument_group("where and how")
-    group.add_argument(
-        "--resume",
-        metavar="JOB",
-        help="continue a job of --out that was interrupted, has failed or was cancelled, instead of making a "
-        "new video; the job keeps its picture, prompt and settings",
-    )
+    add_origins(group)
+    add_several(group)
     group.add_argument(
         "--out",
         default="outputs",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
+import av
 from PIL import Image
 
 from diffusers_helper.buckets import nearest_bucket
@@ -19,12 +20,16 @@ from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.job_memory import JobMemory, MemoryPlans
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.loaders import Models
-from diffusers_helper.output.checkpoints import Checkpoints, origin_of
+from diffusers_helper.models.registry import DEFAULT_MODEL
+from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.output.recipe import Recipe, VaeUse
 from diffusers_helper.output.report import Report
+from diffusers_helper.output.vae_record import note_use, read_uses, write_uses
 from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.packing import WINDOW, Section, SectionPlan, plan_sections
-from diffusers_helper.picture import fit_picture, load_picture
+from diffusers_helper.packing import WINDOW, Section, SectionPlan
+from diffusers_helper.picture import fit_picture, load_picture, plain_png
 from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
@@ -43,6 +48,7 @@ class Job:
         given: The start picture, upright and opaque.
         picture: The same picture in the size of the video.
         earlier: The folder of an earlier run whose work is reused, if there is one.
+        lineage: The origin of the first sections of a branch.
     """
 
     request: GenerationRequest
@@ -57,6 +63,7 @@ class Job:
     vae: VaeEngine[JobMemory]
     video: GrowingVideo
     report: Report
+    lineage: Lineage
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
         """Return the shape of this many latent frames."""
@@ -77,14 +84,34 @@ class Job:
             self.report.stage("load")
             self.models.load(self.cancel, self.report.downloading)
         size = f"{self.picture.width}x{self.picture.height}"
-        origin = origin_of(
-            self.request, self.given,
-            size=size, sections=str(len(self.sections)), weights=self.models.fingerprint,
-        )  # fmt: skip
-        checkpoints = Checkpoints(self.folder, origin, self.earlier, self.latents_shape(WINDOW))
+        origins = Origins(self.request, self.lineage, self.given, size=size, weights=self.models.fingerprint)
+        checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(WINDOW))
+        self.video.recipe = partial(self.recipe, plain_png(self.picture))
         for doubt in checkpoints.doubts:
             self.report.warned(doubt)
         return checkpoints
+
+    def note_vae(self, number: int) -> None:
+        """Record how the VAE has just worked on a section, or on the picture, whose number is 0."""
+        how = self.memory.vae_use(self.picture.height, self.picture.width)
+        note_use(self.folder.vae, VaeUse(number, *how))
+
+    def recipe(self, picture: bytes) -> Recipe:
+        """Return the recipe of the video so far.
+
+        Args:
+            picture: The picture in the size of the video, as PNG.
+        """
+        info = self.models.info
+        revision = info.parts["transformer"].revision
+        made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}
+        return Recipe.of(
+            self.request, self.lineage.spans, read_uses(self.folder.vae),
+            model=None if info.folder and info.name != DEFAULT_MODEL else info.name,
+            side=self.request.resolution or info.side,
+            made_with=made_with | ({"revision": revision} if revision else {}),
+            picture=picture,
+        )  # fmt: skip
 
 
 def open_job(
@@ -95,6 +122,7 @@ def open_job(
     resume_from: Path | None,
     folder: Path | None,
     local: Local,
+    lineage: Lineage | None,
 ) -> Job:
     """Check all that can be checked without a model, and announce the start of the job.
 
@@ -102,15 +130,23 @@ def open_job(
     """
     given = load_picture(Path(request.image).expanduser())
     models.info.check_mode(request.mode)
-    check_prompt(request, models.info)
+    earlier = JobFolder(resume_from.absolute()) if resume_from else None
+    if lineage is None:
+        found = JobFolder(folder) if folder else earlier
+        lineage = Lineage.read(found.lineage) if found else Lineage()
+    for one in lineage.requests(request):
+        check_prompt(one, models.info)
     side = request.resolution or models.info.side
     height, width = nearest_bucket(given.height, given.width, side, models.info.multiple)
-    sections = plan_sections(request.seconds, mode=request.mode)
-    earlier = JobFolder(resume_from.absolute()) if resume_from else None
+    sections = lineage.sections(request)
     overflowed = earlier is not None and earlier.overflow.exists()
-    plans = MemoryPlans(request, models, height, width, local, overflowed=overflowed)
+    plans = MemoryPlans(_largest(lineage, request), models, height, width, local, overflowed=overflowed)
 
     opened = _open_folder(request, given, earlier, folder)
+    if not opened.lineage.exists():
+        lineage.write(opened.lineage)
+    if earlier and earlier != opened:  # the picture's encoding is taken over
+        write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
     if overflowed:
         write_atomic(opened.overflow, b"")
     video = GrowingVideo(opened.path, width=width, height=height, mode=request.mode, crf=request.crf)
@@ -131,8 +167,19 @@ def open_job(
     picture = fit_picture(given, height, width, request.crop)
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,
-        memory, VaeEngine(memory), video, report,
+        memory, VaeEngine(memory), video, report, lineage,
     )  # fmt: skip
+
+
+def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
+    """Return a request that needs as much memory as the sections of any span."""
+    requests = lineage.requests(request)
+    return replace(
+        request,
+        prompt=max((one.prompt for one in requests), key=len),
+        negative=max((one.negative for one in requests), key=len),
+        cfg=max(one.cfg for one in requests),
+    )
 
 
 def _open_folder(

@@ -35,6 +35,7 @@ from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.death_note import DeathNote
 from diffusers_helper.planning.recovery import MAX_STEPS
 from diffusers_helper.vae.engine import Part
+from diffusers_helper.vae.passes import DTYPES
 from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video, tile_loss
 from diffusers_helper.vae.windows import OWN_CHUNK
 
@@ -168,6 +169,15 @@ class JobMemory:
         working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
         chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
         return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "By the job's plan.")
+
+    def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
+        """Return the tile, the precision and the chunk with which the VAE works now; see `recipe.VaeUse`."""
+        plan = self.plan_vae("decode", Video(1, height, width))
+        # All sides from here on give one tile, and so the same pixels.
+        side = -(-max(height, width) // 32) * 32
+        dtype = self._plans.vae_dtype or self._models.compute_dtype("vae") or self.vae.dtype
+        precision = next(name for name, one in DTYPES.items() if one == dtype)
+        return min(plan.tiles.side or side, max(side, 64)), precision, plan.chunk
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
         """Yield the VAE on the device, in the type of the job's plan."""

@@ -30,6 +30,7 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.output.frames import FrameBlender, write_thumbnail
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.output.previews import LatentColours, Preview
 from diffusers_helper.packing import WINDOW, Section
 from diffusers_helper.request import GenerationRequest
@@ -61,6 +62,7 @@ def generate(
     resume_from: Path | None = None,
     folder: Path | None = None,
     local: Local | None = None,
+    lineage: Lineage | None = None,
 ) -> Result:
     """Make one video.
 
@@ -73,6 +75,7 @@ def generate(
         resume_from: The folder of an unfinished job, whose finished sections are reused.
         folder: The folder for the job's files; if None, `resume_from`, or a new one in `outputs/`.
         local: The settings of this machine; None for none.
+        lineage: The origin of the first sections; None for the one in the job's folder, if there is one.
 
     Raises:
         InputError: For a picture, prompt, mode, cap or folder that cannot be used; then nothing was loaded.
@@ -80,18 +83,20 @@ def generate(
         LongtakeError: If a part of the model cannot be loaded, the device's memory does not suffice, or
             `resume_from` is of another request.
     """
-    job = open_job(request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local())
+    job = open_job(
+        request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local(), lineage
+    )
     try:
         with torch.inference_mode(), job.memory:
             checkpoints = job.load()
             encodings = checkpoints.encodings(otherwise=partial(encode, job))
-            condition, start = condition_of(request, encodings), encodings["start"]
+            start = encodings["start"]
             preview = Preview(job.folder.preview, LatentColours(job.picture, start))
             history, blender = History(request.mode, start), FrameBlender(request.mode)
             for section in job.sections:
                 context = history.context(section)
                 latents = checkpoints.section(
-                    section.number, otherwise=partial(denoise, job, section, condition, context, preview)
+                    section.number, otherwise=partial(denoise, job, section, encodings, context, preview)
                 )
                 history.add(latents, section)
                 if section.number < job.video.sections:
@@ -112,7 +117,7 @@ def generate(
 
 def encode(job: Job) -> dict[str, Tensor]:
     """Return the encodings of the prompts and the picture, by name, on the host."""
-    request, prompts, part = job.request, job.request.texts, job.models.part
+    part, prompts = job.models.part, job.lineage.texts(job.request)
     tokenizer, tokenizer_2, extractor = part("tokenizer"), part("tokenizer_2"), part("feature_extractor")
 
     def states(llama: Any) -> dict[str, Tensor]:
@@ -125,28 +130,34 @@ def encode(job: Job) -> dict[str, Tensor]:
         return to_host(encode_vision(siglip, extractor, job.picture))
 
     texts = job.memory.run("text", states) | job.memory.run("text_2", pooled)
-    noise = noise_for(request.seed, "start_latent", 0, job.latents_shape(1))
+    seed = job.lineage.root(job.request).seed
+    noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
     start = encode_picture(job.vae, job.picture, noise, job.pieces("vae_encode"), job.cancel)
+    job.note_vae(0)
     return texts | {"start": start, "vision": job.memory.run("vision", vision)}
 
 
-def condition_of(request: GenerationRequest, encodings: dict[str, Tensor]) -> Condition:
-    """Return the condition of all sections, made of the result of `encode`."""
-    numbers = range(len(request.texts))
-    positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in numbers)
+def condition_of(job: Job, number: int, encodings: dict[str, Tensor]) -> Condition:
+    """Return the condition of a section, made of the result of `encode`."""
+    request, texts = job.lineage.request_for(number, job.request), job.lineage.texts(job.request)
+    places = [texts.index(text) for text in request.texts]
+    positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in places)
     return Condition(
         positive, negative[0] if negative else None, encodings["vision"],
         request.guidance, request.cfg, request.cfg_rescale,
     )  # fmt: skip
 
 
-def denoise(job: Job, section: Section, condition: Condition, context: Context, preview: Preview) -> Tensor:
+def denoise(
+    job: Job, section: Section, encodings: dict[str, Tensor], context: Context, preview: Preview
+) -> Tensor:
     """Sample a section's clean latents from noise, and return them (1, 16, W, h, w) on the host.
 
     Raises:
         LongtakeError: If the transformer overflows in fp32 too.
     """
-    request = job.request
+    request = job.lineage.request_for(section.number, job.request)
+    condition = condition_of(job, section.number, encodings)
     noise = noise_for(request.seed, "noise", section.number, job.latents_shape(WINDOW))
     num_tokens = WINDOW * (noise.shape[-2] // 2) * (noise.shape[-1] // 2)
     sigmas = flow_sigmas(request.steps, shift_of(num_tokens))
@@ -177,6 +188,8 @@ def write(job: Job, section: Section, frames: Tensor, final: np.ndarray, pending
     # For the last section that an earlier run has written, only the frames that face the next are needed.
     if section.number > job.video.sections:
         job.report.stage("write", section)
+        job.note_vae(section.number)
         job.video.add_section(final, pending)
     job.memory.save()
-    job.report.section(section, thumbnail)
+    if job.video.latest is not None:  # the kept sections of a branch are shown together with its first own
+        job.report.section(section, thumbnail)

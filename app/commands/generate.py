@@ -1,4 +1,4 @@
-"""The command `generate`, which submits or resumes one job and follows it to its end."""
+"""The command `generate`, which submits or resumes jobs and follows them to their end."""
 
 from __future__ import annotations
 
@@ -11,31 +11,28 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType, TracebackType
+from typing import IO, NoReturn
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_CANCELLED,
     EXIT_FAILED,
-    check_proxies,
-    given_settings,
     take_engine_environment,
     take_find_mode,
 )
+from app.commands.origin import Origin, chosen_origin, save_given
 from app.commands.plan import check_memory
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import BEGUN, Job, NoSuchJob
 from app.jobs.service import JobService, ServiceStopped
-from app.jobs.stdio import take_stdout
+from app.jobs.stdio import say, take_stdout
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
-from diffusers_helper.errors import INPUT_CODES, InputError
+from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job} --out {out}
@@ -50,35 +47,37 @@ _HELD = "The queue of this folder is paused. It goes on with: python -m app jobs
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Make one video and show its progress.
+    """Make one or several videos and show their progress.
 
     Returns:
-        The exit code, as the program's help says.
+        The exit code, as the program's help says; that of the first video that is not made.
 
     Raises:
         InputError: For anything in the arguments that cannot be used.
         BrokenPipeError: If nobody reads the output any more; the job is cancelled.
         LongtakeError: If the output cannot be written, as on a full disk; the job is cancelled.
     """
-    request = None if arguments.resume else request_of(arguments)
+    if arguments.save_preset:
+        return save_given(arguments)
+    origin = chosen_origin(arguments)
     # Both refuse at once what the engine could not use.
     this_profile(os.environ)
     cache_folder()
+    if arguments.dry_run:
+        return _print_requests(origin, as_json=arguments.json)
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    service = _service(arguments, request)
+    codes = list[int]()
+    service = _service(arguments, origin)
     with Signals() as signals:
-        if request is not None:
-            job, known = service.submit(request, allow_folder=True), 0
-        else:
-            job = service.resume(arguments.resume)
-            known = 0 if job.is_over else len(service.events(job.id))
+        jobs = origin.queue(service)
+        known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
         stdout = take_stdout()
-        display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
 
         def end() -> None:
-            service.cancel(job.id)
+            for job in jobs:
+                service.cancel(job.id)
             if not service.is_follower:  # otherwise the end comes from the other program
                 service.stop()
 
@@ -88,38 +87,38 @@ def make_video(arguments: argparse.Namespace) -> int:
                 service.stop()
 
         signals.cancel, signals.interrupt, signals.hurry = end, service.stop, hurry
-        last: Event | None = None
         try:
-            display.begin(job)
-            if not job.is_over:
+            if not jobs[0].is_over:
                 service.start(adopt=False)
-            last = _show(service, job, known, display)
+            for job in jobs:
+                display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
+                last = _show(service, job, known, display)
+                codes.append(_exit_code(last) if last is not None else 128 + (signals.number or 0))
         finally:
             if signals.number in (None, signal.SIGINT):
                 end()
             service.stop()
-    code = _conclude(service, job, last, signals.number or 0, arguments.out)
+    for job, code in zip(jobs, codes, strict=True):
+        _say_how_it_ended(service, job.id, code, arguments.out)
+    code = next(filter(None, codes), 0)
     if arguments.in_process:
-        # The job's thread may still be inside a native library; an interpreter that ends meanwhile aborts.
-        stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _end_now(stdout, code)
     return code
 
 
-def _service(arguments: argparse.Namespace, request: GenerationRequest | None) -> JobService:
-    """Return the service for a request, or for a job to resume, unless it fits into no plan.
+def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
+    """Return the service for new jobs, or for a job to resume, unless one fits into no plan.
 
     Raises:
-        InputError: If it does not fit, if there is no such job, or if the picture cannot be used.
+        InputError: If one does not fit, if there is no such job, or if a picture cannot be used.
     """
     outputs = given_path(arguments.out, "outputs")
-    if arguments.resume and not outputs.is_dir():
-        raise NoSuchJob(arguments.resume)
+    if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
+        raise NoSuchJob(wanted)
     service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
-    if request is not None:
+    for request in origin.to_check:
         check_memory(request)
-    elif (old := service.job(arguments.resume)).is_resumable:
+    if arguments.resume and (old := service.job(arguments.resume)).is_resumable:
         check_memory(replace(old.request, image=str(JobFolder(old.folder).input)))
     return service
 
@@ -130,6 +129,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
     Returns:
         The final event; None if the program is ended before.
     """
+    display.begin(job)
     if job.is_over:
         *_, last = (item[1] for item in service.follow(job.id) if item is not None)
         display.show(last)
@@ -161,16 +161,35 @@ def _circumstances(service: JobService, job_id: str, told: str) -> str:
     return _LEADS if told in (_FOLLOWS, _LEADS) else ""
 
 
-def _conclude(service: JobService, job: Job, last: Event | None, number: int, out: str) -> int:
-    """Write what remains to be said after a job's last event, or after a signal, and return the exit code."""
-    if isinstance(last, Failed):
+def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
+    """End the process, though a job's thread may still be inside a native library.
+
+    An interpreter that ends meanwhile in the usual way aborts.
+    """
+    stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _say_how_it_ended(service: JobService, job_id: str, code: int, out: str) -> None:
+    """Tell where the report of a failed job is, or how one that this program left goes on."""
+    try:
+        job = service.job(job_id)
+    except NoSuchJob:  # a person removed it
+        return
+    if job.state == "failed":
         _report(service, job)
-    if last is not None:
-        return _exit_code(last)
-    if number:
-        text = _LEFT if service.job(job.id).state in BEGUN else _INTERRUPTED
+    elif code > 128 and not job.is_over:
+        text = _LEFT if job.state in BEGUN else _INTERRUPTED
         sys.stderr.write(text.format(job=job.id, out=shlex.quote(out)))
-    return 128 + number
+
+
+def _print_requests(origin: Origin, *, as_json: bool) -> int:
+    """Print the settings of the videos that would be made, a line each, and return the exit code."""
+    for number, request in enumerate(origin.requests, 1):
+        words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
+        say((request.to_json() if as_json else words) + "\n")
+    return 0
 
 
 def _report(service: JobService, job: Job) -> None:
@@ -181,26 +200,6 @@ def _report(service: JobService, job: Job) -> None:
     except OSError:  # as on a full disk, which the failure itself has reported
         return
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
-
-
-def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """Return the request for a new video that the arguments describe.
-
-    Raises:
-        InputError: If something is missing or cannot be used.
-    """
-    for name in ("image", "prompt"):
-        if getattr(arguments, name) is None:
-            raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
-    given = given_settings(arguments)
-    model = find_model(arguments.model, allow_folder=True)
-    absence = absence_of(model)
-    if absence is not None:
-        check_proxies(os.environ)
-        if not (arguments.yes and absence.has_room):
-            raise NotHere(absence)
-    given.setdefault("mode", model.modes[0])
-    return GenerationRequest.from_dict(given)
 
 
 def _exit_code(last: Event | None) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.commands.arguments import EXIT_FAILED, Parser, add_request, command_words
-from app.commands.generate import request_of
+from app.commands.origin import request_of
 from app.jobs.job import Job, JobState
 from app.jobs.service import JobService
 from app.jobs.stdio import say

@@ -26,8 +26,11 @@ from diffusers_helper.events import Cancelled
 from diffusers_helper.files import given_path, sync_folder, write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.output.branch import Branch, branch, check_changes, extension
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.picture import load_picture, plain_png
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 
 # Places are seconds since the epoch, which a float resolves to 2.4e-7.
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
@@ -90,7 +93,12 @@ class Queue:
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
-        self, request: GenerationRequest, *, allow_folder: bool = False, picture: bytes | None = None
+        self,
+        request: GenerationRequest,
+        *,
+        allow_folder: bool = False,
+        picture: bytes | None = None,
+        lineage: Lineage | None = None,
     ) -> Job:
         """Check everything that can be checked without a model, and queue a job.
 
@@ -98,12 +106,34 @@ class Queue:
             request: The settings of the video; their picture is copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
             picture: The start picture as a plain PNG file, if a separate process has decoded it.
+            lineage: The origin of the first sections, as a recipe has it.
         """
-        return self._add(*_checked(request, picture, allow_folder=allow_folder))
+        lineage = lineage or Lineage()
+        checked = _checked(request, picture, allow_folder=allow_folder, lineage=lineage)
+        return self._add(*checked, lambda folder: lineage.write(folder.lineage))
 
     @_change
-    def _add(self, request: GenerationRequest, picture: bytes) -> Job:
-        return self.store.add(request, picture)
+    def _add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
+        return self.store.add(request, picture, fill)
+
+    def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
+        """Queue a job that keeps the first sections of another one, whatever its state; that one stays as it is.
+
+        Args:
+            keep: The number of sections to keep, in the order of making.
+            changes: The settings of the sections after them; `branch.MAY_DIFFER` names those that may change.
+        """
+        job = self.store.job(job_id)
+        return self._add_branch(job, branch(self.store.folder(job.id), job.request, keep, changes))
+
+    def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
+        """Queue a job that makes a finished video longer, as `branch.extension` says."""
+        job = self.store.job(job_id)
+        return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
+
+    def _add_branch(self, job: Job, made: Branch) -> Job:
+        picture = self._picture(job)
+        return self._add(*_checked(made.request, picture, allow_folder=True, lineage=made.lineage), made.fill)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
         """Queue a new job like an earlier one.
@@ -115,7 +145,12 @@ class Queue:
         job = self.store.job(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         picture = None if request.image != job.request.image else self._picture(job)
-        return self.add(request, allow_folder=request.model == job.request.model, picture=picture)
+        lineage = Lineage(self._lineage(job).spans)  # its sections are made anew
+        allow_folder = request.model == job.request.model
+        return self.add(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+
+    def _lineage(self, job: Job) -> Lineage:
+        return Lineage.read(self.store.folder(job.id).lineage)
 
     @_change
     def _picture(self, job: Job) -> bytes:
@@ -137,7 +172,10 @@ class Queue:
         keeps = picture is None and request.image == job.request.image
         picture = self._picture(job) if keeps else picture
         allow_folder = allow_folder or request.model == job.request.model
-        return self._edit(job_id, *_checked(request, picture, allow_folder=allow_folder))
+        lineage = self._lineage(job)
+        if lineage.kept:
+            check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
+        return self._edit(job_id, *_checked(request, picture, allow_folder=allow_folder, lineage=lineage))
 
     @_change
     def _edit(self, job_id: str, request: GenerationRequest, picture: bytes) -> Job:
@@ -332,12 +370,14 @@ class Queue:
 
 
 def _checked(
-    request: GenerationRequest, picture: bytes | None, *, allow_folder: bool
+    request: GenerationRequest, picture: bytes | None, *, allow_folder: bool, lineage: Lineage
 ) -> tuple[GenerationRequest, bytes]:
     """Return a request and its picture in the form that a job keeps."""
     info = find_model(request.model, allow_folder=allow_folder)
     info.check_mode(request.mode)
-    check_prompt(request, info)
+    lineage.sections(request)
+    for one in lineage.requests(request):
+        check_prompt(one, info)
     if picture is None:
         picture = plain_png(load_picture(given_path(request.image, "image")))
     model = request.model if request.model in model_names() else str(info.folder)

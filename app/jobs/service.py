@@ -20,6 +20,7 @@ from app.jobs.storage.trouble import TROUBLE, unwritable
 from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
 _SILENCE_SECONDS = 1.0
@@ -107,10 +108,15 @@ class JobService:
         self._engine.kill()
 
     def submit(
-        self, request: GenerationRequest, *, allow_folder: bool = False, picture: bytes | None = None
+        self,
+        request: GenerationRequest,
+        *,
+        allow_folder: bool = False,
+        picture: bytes | None = None,
+        lineage: Lineage | None = None,
     ) -> Job:
         """Queue a job, as `queue.add` does."""
-        return self.queue.add(request, allow_folder=allow_folder, picture=picture)
+        return self.queue.add(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
 
     def resume(self, job_id: str) -> Job:
         """Let a job go on, as `queue.resume` does."""

@@ -22,6 +22,8 @@ from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage, joined
+from diffusers_helper.packing import count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 _log = logging.getLogger(__name__)
@@ -31,18 +33,45 @@ _VAE = ("vae_precision", "vae_tile", "vae_chunk")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
 
 
-def origin_of(request: GenerationRequest, picture: Image.Image, **others: str) -> dict[str, str]:
-    """Return all that determines a request's latents, by name.
+class Origins:
+    """All that determines the latents of a job's sections, and its encodings, by name."""
 
-    Args:
-        others: Further facts that follow from request and model together, such as the frame size.
-    """
-    names = (*_PIXELS, "negative", *_VAE) if len(request.texts) > 1 else (*_PIXELS, *_VAE)
-    origin = {name: str(getattr(request, name)) for name in names}
-    if request.crop != SETTINGS["crop"].default:  # results of versions without this setting stay valid
-        origin["crop"] = str(request.crop)
-    pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
-    return origin | {"picture": pixels} | others
+    def __init__(
+        self, request: GenerationRequest, lineage: Lineage, picture: Image.Image, **others: str
+    ) -> None:
+        """Keep what all sections share.
+
+        Args:
+            request: The settings of the video.
+            lineage: The origin of its first sections.
+            picture: The start picture, upright and opaque.
+            others: Further facts that follow from request and model together, such as the frame size.
+        """
+        self._request, self._lineage = request, lineage
+        pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
+        # A branch has its parent's tile and precision as they were in effect there, also where its parent
+        # had left them to the plan.
+        vae = {} if lineage.kept else {name: str(getattr(request, name)) for name in _VAE}
+        self._shared = {"picture": pixels, **vae, **others}
+        if request.crop != SETTINGS["crop"].default:  # results of versions without this setting stay valid
+            self._shared["crop"] = str(request.crop)
+
+    def of_section(self, number: int) -> dict[str, str]:
+        """Return the origin of one section's latents."""
+        request = self._lineage.request_for(number, self._request)
+        names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
+        origin = {name: str(getattr(request, name)) for name in names} | self._shared
+        if request.mode == "inverted":  # in forward order the number of sections after one has no effect
+            origin["sections"] = str(count_sections(request.seconds))
+        if before := joined(self._lineage.before(number), request):
+            origin["earlier"] = json.dumps([span.to_dict() for span in before], sort_keys=True)
+        return origin
+
+    def of_encodings(self) -> dict[str, str]:
+        """Return the origin of the encodings of the prompts and the picture."""
+        texts = json.dumps(self._lineage.texts(self._request))
+        seed = str(self._lineage.root(self._request).seed)  # draws the picture's latent
+        return {"texts": texts, "seed": seed, "model": self._request.model} | self._shared
 
 
 class Checkpoints:
@@ -53,19 +82,20 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: JobFolder, origin: Mapping[str, str], earlier: JobFolder | None, shape: tuple[int, ...]
+        self, folder: JobFolder, origins: Origins, earlier: JobFolder | None, shape: tuple[int, ...]
     ) -> None:
         """Read the results that an earlier run has left for this job.
 
         A damaged file ends the series: its section and all later ones are made again.
 
         Args:
+            origins: The origins of the job's results.
             earlier: The folder of the earlier run, of this or another job; None if there is none.
 
         Raises:
             LongtakeError: If the sections have another origin than this job.
         """
-        self._folder, self._origin, self._shape = folder, dict(origin), shape
+        self._folder, self._origins, self._shape = folder, origins, shape
         self._is_in_place = earlier == folder
         self._sections: dict[int, Tensor] = {}
         self._encodings: dict[str, Tensor] = {}
@@ -80,7 +110,8 @@ class Checkpoints:
         latents = otherwise() if left is None else left
         if left is None or not self._is_in_place:
             self._folder.sections.mkdir(parents=True, exist_ok=True)
-            self._write(_file(self._folder.sections, number), {_KEY: latents}, section=str(number))
+            origin = self._origins.of_section(number)
+            self._write(_file(self._folder.sections, number), {_KEY: latents}, origin, section=str(number))
         return latents
 
     def encodings(self, *, otherwise: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -89,13 +120,14 @@ class Checkpoints:
         # Kernels may round differently for numbers with another layout in memory, as in a file or a slice.
         found = {name: tensor.clone(memory_format=contiguous_format) for name, tensor in found.items()}
         if not (self._encodings and self._is_in_place):
-            self._write(self._folder.encodings, found)
+            self._write(self._folder.encodings, found, self._origins.of_encodings())
         return found
 
-    def _write(self, file: Path, tensors: Mapping[str, Tensor], **others: str) -> None:
+    @staticmethod
+    def _write(file: Path, tensors: Mapping[str, Tensor], origin: Mapping[str, str], **others: str) -> None:
         """Write tensors; on return they are complete on the disk."""
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        facts = {"origin": json.dumps(self._origin), "versions": json.dumps(_versions()), **others}
+        facts = {"origin": json.dumps(origin), "versions": json.dumps(versions()), **others}
         write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
 
     def _read_encodings(self, earlier: JobFolder) -> None:
@@ -104,11 +136,12 @@ class Checkpoints:
             return
         try:
             tensors, metadata = _read(earlier.encodings)
-            is_ours = self._whole(json.loads(metadata["origin"])) == self._origin
+            expected = self._origins.of_encodings()
+            is_ours = _whole(json.loads(metadata["origin"]), expected) == expected
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             _log.warning("%s: %s; it is made again", earlier.encodings, error)
             return
-        if is_ours and json.loads(metadata["versions"]) == _versions():
+        if is_ours and json.loads(metadata["versions"]) == versions():
             self._encodings = tensors
 
     def _read_sections(self, earlier: JobFolder) -> None:
@@ -125,32 +158,38 @@ class Checkpoints:
                 _log.warning("%s: %s", file, error)
                 self.doubts.append(f"The kept latents of section {number} are damaged; it is made again.")
                 return
-            self._check_origin(file, json.loads(metadata["origin"]))
+            _check_origin(file, json.loads(metadata["origin"]), self._origins.of_section(number))
             if tuple(window.shape) != self._shape:
                 raise LongtakeError(
                     f"{file} holds latents of shape {tuple(window.shape)}; expected {self._shape}.",
                     "Delete the folder's sections to make them again.",
                 )
-            versions: dict[str, str] = json.loads(metadata["versions"])
-            others |= {f"{name} {made}" for name, made in versions.items() if _versions().get(name) != made}
+            made_with: dict[str, str] = json.loads(metadata["versions"])
+            others |= {f"{name} {made}" for name, made in made_with.items() if versions().get(name) != made}
             self._sections[number] = window
         if others:
             names = ", ".join(sorted(others))
             self.doubts.append(f"The first sections were made with {names}; the rest may differ slightly.")
 
-    def _whole(self, found: dict[str, str]) -> dict[str, str]:
-        """Return an origin with what an earlier version did not note as it is here."""
-        return {name: self._origin[name] for name in _VAE if name in self._origin} | found
 
-    def _check_origin(self, file: Path, found: dict[str, str]) -> None:
-        found = self._whole(found)
-        for name in sorted({*found, *self._origin}):
-            if found.get(name) != self._origin.get(name):
-                raise LongtakeError(
-                    f"{file} was made with {name} {short_repr(found.get(name))}; "
-                    f"expected {short_repr(self._origin.get(name))}.",
-                    "Resume with the request that the job was started with, or start a new job.",
-                )
+def _whole(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, str]:
+    """Return an origin with the VAE's settings where they were not noted, and without those not expected."""
+    noted = {name: value for name, value in found.items() if name not in _VAE or name in expected}
+    return {name: expected[name] for name in _VAE if name in expected} | noted
+
+
+def _check_origin(file: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    found = _whole(found, expected)
+    names = {*found, *expected}
+    if expected["mode"] == "forward":
+        names.discard("sections")  # version 0.1 noted it, though it has no effect
+    for name in sorted(names):
+        if found.get(name) != expected.get(name):
+            raise LongtakeError(
+                f"{file} was made with {name} {short_repr(found.get(name))}; "
+                f"expected {short_repr(expected.get(name))}.",
+                "Resume with the request that the job was started with, or start a new job.",
+            )
 
 
 def _file(folder: Path, number: int) -> Path:
@@ -177,6 +216,7 @@ def _checksum(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     return sha256_of(chain([json.dumps(facts, sort_keys=True).encode()], whole))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of what computes latents, by name."""
     packages = ("torch", "diffusers", "transformers")
     return {"longtake": __version__, **{name: importlib.metadata.version(name) for name in packages}}

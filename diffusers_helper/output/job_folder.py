@@ -35,6 +35,8 @@ class JobFolder:
     states = _Inside("states.jsonl")  # the job's states, one line for each change; the last one holds
     memory = _Inside("memory.json")  # what each stage took on the device, planned and measured
     log = _Inside("job.log")  # the text log of what the engine did for the job; see `output.job_log`
+    vae = _Inside("vae.json")  # how the VAE has worked; see `output.vae_record`
+    lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `output.lineage`
     encodings = _Inside("encodings.safetensors")  # of prompt and picture
     overflow = _Inside("vae_fp32")  # notes that the VAE has overflowed: in this job it computes in fp32
     shortage = _Inside("shortage.json")  # notes that lack of memory ended engines: `planning.death_note`
@@ -42,6 +44,7 @@ class JobFolder:
     report = _Inside("report.txt")  # the problem report, for a job that the command line saw fail
     sections = _Inside("sections")  # latents, `0001.safetensors` and so on, in order of making
     segments = _Inside("segments")
+    sums = _Inside("segments/sums.json")  # of the segments and of the last versions of the video
     preview = _Inside("preview")
     thumbs = _Inside("thumbs")  # small pictures of sections, `0001.webp` and so on, in order of making
     video = _Inside("video.mp4")  # the finished video, or the part that existed when the job ended early

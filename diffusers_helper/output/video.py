@@ -16,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,9 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from av.video.stream import VideoStream
 
 from diffusers_helper.files import file_sum, replacing, write_atomic
+from diffusers_helper.output.carriers import append_picture
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.recipe import Recipe
 from diffusers_helper.packing import FPS, MODES, Mode
 
 MIN_CRF, MAX_CRF = 1, 51
@@ -59,7 +61,6 @@ _BITEXACT = {"fflags": "+bitexact"}
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
 _CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 
-_SUMS = "sums.json"
 _VERSION = re.compile(r"video-(\d+)\.mp4")
 
 
@@ -91,6 +92,7 @@ class GrowingVideo:
         sections: Number of sections whose frames are safe in the folder. After a restart the next call of
             `add_section` is for section `sections + 1`; what a dead writer left of that one is replaced.
         doubt: A sentence for a person about files that have changed since they were written; "" if none has.
+        recipe: Returns the recipe that each new version carries; None for versions without one.
     """
 
     def __init__(self, folder: Path, *, width: int, height: int, mode: Mode, crf: int) -> None:
@@ -111,18 +113,20 @@ class GrowingVideo:
         self._folder = folder.expanduser().absolute()
         job_folder = JobFolder(self._folder)
         job_folder.remove_leftovers()
-        self._segments = job_folder.segments
+        self._segments, self._sums_file = job_folder.segments, job_folder.sums
         self._width, self._height, self._mode = width, height, mode
         self._crf = effective_crf(crf)
         self._segments.mkdir(parents=True, exist_ok=True)
 
-        self._sums = _read_sums(self._segments / _SUMS)
+        self._sums = _read_sums(self._sums_file)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
+        self.recipe: Callable[[], Recipe] | None = None
         versions = map(self._version, sorted(self._versions(), reverse=True))
         self.latest = next(filter(self._is_whole, versions), None)
         self.frames = _count_frames(self.latest) if self.latest else 0
-        # The newest version cannot be joined again: its provisional segment is gone.
-        last = made if self.latest == self._version(made) else made - 1
+        # The newest version cannot be joined again: its provisional segment is gone. A branch has none yet.
+        is_branch = not any(_VERSION.fullmatch(name) for name in self._sums)
+        last = made if is_branch or self.latest == self._version(made) else made - 1
         harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
         self.sections = max(0, next(harmed, last + 1) - 1)
         self.doubt = ""
@@ -205,7 +209,7 @@ class GrowingVideo:
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
         sums = {name: value for name, value in self._sums.items() if name in kept}
         sums |= {path.name: file_sum(path) for path in (self._segment(number), self._version(number))}
-        write_atomic(self._segments / _SUMS, json.dumps(sums, indent=1).encode())
+        write_atomic(self._sums_file, json.dumps(sums, indent=1).encode())
         self._sums = sums
 
     def _checked(self, name: str, frames: np.ndarray | None) -> np.ndarray:
@@ -267,27 +271,37 @@ class GrowingVideo:
         and shown at its own time in the segment after the frames of all segments before. So decoding times
         rise by one frame a packet, and showing times have no gap at a join.
         """
-        position = 0
         options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * FPS)}
-        with replacing(path) as temporary, av.open(temporary, "w", format="mp4", options=options) as output:
-            target: VideoStream | None = None
-            for segment in segments:
-                with av.open(segment, stream_options=_COPY_ONLY) as source:
-                    stream = source.streams.video[0]
-                    if target is None:
-                        target = output.add_stream_from_template(stream, time_base=_TICK)
-                        headers = stream.codec_context.extradata
-                    elif stream.codec_context.extradata != headers:
-                        raise ValueError(f"{segment} was made with other settings than the segments before.")
-                    start = position
-                    for packet in source.demux(stream):
-                        if packet.pts is None:  # the end of the segment
-                            continue
-                        shown = start + int(packet.pts * cast(Fraction, stream.time_base) / _TICK)
-                        packet.stream, packet.time_base, packet.duration = target, _TICK, 1
-                        packet.pts, packet.dts = shown, position - _REORDER_DELAY
-                        output.mux(packet)
-                        position += 1
+        recipe = self.recipe() if self.recipe else None
+        with replacing(path) as temporary:
+            with av.open(temporary, "w", format="mp4", options=options) as output:
+                if recipe is not None:
+                    output.metadata["comment"] = recipe.to_json()
+                frames = self._copy(segments, output)
+            if recipe is not None and recipe.picture is not None:
+                append_picture(temporary, recipe.picture)
+        return frames
+
+    def _copy(self, segments: Sequence[Path], output: OutputContainer) -> int:
+        position = 0
+        target: VideoStream | None = None
+        for segment in segments:
+            with av.open(segment, stream_options=_COPY_ONLY) as source:
+                stream = source.streams.video[0]
+                if target is None:
+                    target = output.add_stream_from_template(stream, time_base=_TICK)
+                    headers = stream.codec_context.extradata
+                elif stream.codec_context.extradata != headers:
+                    raise ValueError(f"{segment} was made with other settings than the segments before.")
+                start = position
+                for packet in source.demux(stream):
+                    if packet.pts is None:  # the end of the segment
+                        continue
+                    shown = start + int(packet.pts * cast(Fraction, stream.time_base) / _TICK)
+                    packet.stream, packet.time_base, packet.duration = target, _TICK, 1
+                    packet.pts, packet.dts = shown, position - _REORDER_DELAY
+                    output.mux(packet)
+                    position += 1
         return position
 
 

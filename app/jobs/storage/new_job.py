@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,11 @@ from diffusers_helper.request import GenerationRequest
 
 @contextlib.contextmanager
 def new_folder(
-    outputs: Path, request: GenerationRequest, picture: bytes, place: float
+    outputs: Path,
+    request: GenerationRequest,
+    picture: bytes,
+    place: float,
+    fill: Callable[[JobFolder], None] = lambda folder: None,
 ) -> Generator[JobFolder, None, None]:
     """Write the folder of a new job, which vanishes again if the block fails. Call it with the index locked.
 
@@ -26,6 +30,7 @@ def new_folder(
         request: The settings of the video.
         picture: The start picture, as PNG.
         place: The job's place in the queue.
+        fill: Puts further files into the folder, such as those that a branch keeps.
 
     Raises:
         OSError: If it cannot be written.
@@ -36,6 +41,7 @@ def new_folder(
         on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
         new.path.mkdir()
         write_atomic(new.input, picture)
+        fill(new)
         request = replace(request, image=str(folder.input))
         write_atomic(new.request, request.to_json().encode() + b"\n")
         StateLog(new).start("A person handed it in.", created=time.time(), place=place)

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,19 +138,20 @@ class JobStore:
         """Return the file that says, while it exists, that no job may begin; it names the paused ones."""
         return self._file.parent / HELD
 
-    def add(self, request: GenerationRequest, picture: bytes) -> Job:
+    def add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
         """Put a new job at the end of the queue. Its folder appears whole or not at all.
 
         Args:
             request: The settings of the video.
             picture: The start picture, as PNG.
+            fill: Puts further files into the folder.
 
         Raises:
             OSError, sqlite3.Error: If it cannot be written; then there is no job.
         """
         with (
             self.transaction() as database,
-            new_folder(self.outputs, request, picture, self.last_place()) as folder,
+            new_folder(self.outputs, request, picture, self.last_place(), fill) as folder,
         ):
             row = put(database, folder)
         self.own(folder.job)

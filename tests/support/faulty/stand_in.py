@@ -52,7 +52,8 @@ DEVIATION = ""
 class MIOpenFallbackHandler:
     changed = 0
 
-    def log_start(self) -> None: ...
+    def log_start(self) -> None:
+        """Log nothing."""
 
     def print_stats(self) -> None:
         """Print nothing, since there are no convolutions."""

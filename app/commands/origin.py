@@ -1,0 +1,256 @@
+"""The origin of the job that `generate` makes: settings, a recipe, sections of a job, or a job itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.commands.arguments import check_proxies, command_words, given_settings
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.jobs.stdio import say
+from app.several.batch import read_batch, variants
+from app.several.presets import load_preset, presets_folder, save_preset
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.files import given_path
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model
+from diffusers_helper.output.branch import kept_words
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.output.recipe import Recipe, read_recipe
+from diffusers_helper.picture import load_picture, plain_png
+from diffusers_helper.request import GenerationRequest
+
+Queue = Callable[[JobService], list[Job]]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The jobs that a command asks for.
+
+    Attributes:
+        queue: Queues them, or puts one back into the queue.
+        requests: Their settings, as far as they are known before.
+        to_check: Those of them whose need of memory is to be checked, without what does not change it.
+    """
+
+    queue: Queue
+    requests: tuple[GenerationRequest, ...] = ()
+    to_check: tuple[GenerationRequest, ...] = ()
+
+
+def add_origins(group: argparse._ActionsContainer) -> None:
+    """Add the arguments that take a job from somewhere else than new settings."""
+    group.add_argument(
+        "--resume",
+        metavar="JOB",
+        help="continue a job of --out that was interrupted, has failed or was cancelled, instead of making a "
+        "new video; the job keeps its picture, prompt and settings",
+    )
+    group.add_argument(
+        "--recipe",
+        metavar="FILE",
+        help="make the video again whose recipe is in FILE, an MP4 or PNG that Longtake wrote, or a job's "
+        "request.json; settings that are given replace those of the recipe",
+    )
+    group.add_argument(
+        "--branch",
+        metavar="JOB",
+        help="make a video that begins with sections of a job of --out, with --keep or --longer; settings "
+        "that are given are those of the new sections",
+    )
+    group.add_argument(
+        "--keep", type=int, metavar="N", help="the number of sections that a branch keeps, in order of making"
+    )
+    group.add_argument(
+        "--longer",
+        type=float,
+        metavar="SECONDS",
+        help="make the finished video of --branch longer: a forward video goes on, and an inverted one gets "
+        "a new beginning",
+    )
+
+
+def add_several(group: argparse._ActionsContainer) -> None:
+    """Add the arguments for several videos at once, and for presets."""
+    group.add_argument(
+        "--variants",
+        type=int,
+        metavar="N",
+        help="make N videos, with the seed and those that follow it",
+    )
+    group.add_argument(
+        "--batch",
+        metavar="FILE",
+        help="make all videos of FILE: one JSON object of settings a line, or CSV with their names in the "
+        "first line; settings that are given here are those of all videos that have no own",
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="check everything and print what would be made, and end"
+    )
+    group.add_argument("--preset", metavar="NAME", help="begin with the settings that were saved under NAME")
+    group.add_argument(
+        "--save-preset", metavar="NAME", help="save the settings that are given here under NAME, and end"
+    )
+
+
+def chosen_origin(arguments: argparse.Namespace) -> Origin:
+    """Return the origin that the arguments describe.
+
+    Raises:
+        InputError: If the arguments contradict each other, or cannot be used.
+    """
+    given = [name for name in ("resume", "recipe", "branch", "batch") if getattr(arguments, name)]
+    if len(given) > 1:
+        raise InputError(
+            f"--{given[0]} and --{given[1]} are both given; expected one of them.", "Leave one out."
+        )
+    if not arguments.branch and (arguments.keep is not None or arguments.longer is not None):
+        raise InputError("--keep and --longer belong to --branch, which is missing.", "Give it. See --help.")
+    if (arguments.resume or arguments.branch) and (arguments.variants or arguments.dry_run):
+        raise InputError(
+            f"--variants and --dry-run cannot be used with --{given[0]}; expected a new video.",
+            "Leave them out.",
+        )
+    if arguments.resume:
+        return Origin(lambda service: [service.resume(arguments.resume)])
+    if arguments.branch:
+        return _branched(arguments)
+    if arguments.batch:
+        return _batch(arguments)
+    return _restored(arguments) if arguments.recipe else _several(arguments, request_of(arguments))
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the preset and of the arguments, which prevail."""
+    settings = dict[str, Any]()
+    if getattr(arguments, "preset", None):
+        preset = load_preset(presets_folder(), arguments.preset)
+        _tell(preset)
+        settings = dict(preset.settings)
+    return settings | given_settings(arguments)
+
+
+def save_given(arguments: argparse.Namespace) -> int:
+    """Save the settings of the arguments as a preset, and return the exit code."""
+    file = save_preset(presets_folder(), arguments.save_preset, _given(arguments))
+    say(f"{file}\n")
+    return 0
+
+
+def _tell(recipe: Recipe) -> None:
+    for notice in recipe.notices:
+        sys.stderr.write(command_words(notice) + "\n")
+
+
+def request_of(arguments: argparse.Namespace) -> GenerationRequest:
+    """Return the request for a new video that the arguments describe.
+
+    Raises:
+        InputError: If something is missing or cannot be used.
+    """
+    given = _given(arguments)
+    for name in ("image", "prompt"):
+        if name not in given:
+            raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
+    model = _model(given, may_download=arguments.yes)
+    given.setdefault("mode", model.modes[0])
+    return GenerationRequest.from_dict(given)
+
+
+def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
+    requests = variants(request, 1 if arguments.variants is None else arguments.variants)
+
+    # Where the picture lies inside a recipe, the engine checks.
+    to_check = () if others.get("picture") else requests[:1]
+    return Origin(partial(_queue_all, requests, others), requests, to_check)
+
+
+def _batch(arguments: argparse.Namespace) -> Origin:
+    file = given_path(arguments.batch, "batch")
+    batch = read_batch(file, _given(arguments), allow_folder=True)
+    for problem in batch.problems:
+        sys.stderr.write(f"{file.name}, line {problem.line}: {command_words(problem.text)}\n")
+    if batch.problems:
+        raise InputError(
+            f"{len(batch.problems)} lines of {file.name} cannot be used; nothing was started.",
+            "Correct them.",
+        )
+    count = 1 if arguments.variants is None else arguments.variants
+    requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
+    to_check = tuple(dict.fromkeys(replace(one, seed=0) for one in requests))
+    return Origin(partial(_queue_all, requests, {}), requests, to_check)
+
+
+def _queue_all(
+    requests: Sequence[GenerationRequest], others: Mapping[str, Any], service: JobService
+) -> list[Job]:
+    """Queue a job for each request, or none if one of them is refused."""
+    jobs = list[Job]()
+    try:
+        for request in requests:
+            jobs.append(service.submit(request, allow_folder=True, **others))
+    except LongtakeError:
+        for job in jobs:
+            service.cancel(job.id)
+        raise
+    return jobs
+
+
+def _restored(arguments: argparse.Namespace) -> Origin:
+    file = given_path(arguments.recipe, "recipe")
+    recipe, given = read_recipe(file), _given(arguments)
+    _tell(recipe)
+    image = given.pop("image", None)
+    request = recipe.request(image or str(file), **given)
+    _model({"model": request.model}, may_download=arguments.yes)
+    picture = None if image else _picture_of(recipe, file)
+    return _several(arguments, request, picture=picture, lineage=recipe.lineage)
+
+
+def _picture_of(recipe: Recipe, file: Path) -> bytes:
+    """Return the start picture of a recipe, or of the job whose `request.json` it is."""
+    beside = file.with_name("input.png")
+    if recipe.picture is None and not beside.is_file():
+        raise InputError(
+            f"{file.name} carries no start picture; expected `image`.", "Give the picture too.",
+            setting="image",
+        )  # fmt: skip
+    return plain_png(load_picture(beside if recipe.picture is None else recipe.picture))
+
+
+def _branched(arguments: argparse.Namespace) -> Origin:
+    given = _given(arguments)
+    keep: int | None = arguments.keep
+    longer: float | None = arguments.longer
+    if (keep is None) == (longer is None):
+        raise InputError("--branch needs either --keep or --longer.", "Give one of them. See --help.")
+
+    def queue(service: JobService) -> list[Job]:
+        if keep is not None:
+            job = service.queue.branch(arguments.branch, keep, **given)
+        else:
+            job = service.queue.extend(arguments.branch, longer or 0.0, **given)
+        kept = Lineage.read(JobFolder(job.folder).lineage).kept
+        sys.stderr.write(kept_words(job.request, kept) + "\n")
+        return [job]
+
+    return Origin(queue)
+
+
+def _model(given: Mapping[str, Any], *, may_download: bool) -> ModelInfo:
+    """Return the model, unless it is not on this machine and may not be downloaded."""
+    model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
+    absence = absence_of(model)
+    if absence is not None:
+        check_proxies(os.environ)
+        if not (may_download and absence.has_room):
+            raise NotHere(absence)
+    return model

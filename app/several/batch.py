@@ -1,0 +1,202 @@
+"""Several videos at once: variants of one, and batch files with the settings of one video a line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.files import given_path
+from diffusers_helper.framepack.prompts import check_prompt
+from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
+from diffusers_helper.picture import size_of
+from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
+
+MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One video of a batch file. `line` counts from 1."""
+
+    line: int
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A line of a batch file that cannot be used, and the reason with settings in back quotes."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The content of a batch file. Nothing is started unless it is without problems."""
+
+    entries: tuple[Entry, ...]
+    problems: tuple[Problem, ...]
+
+
+def random_seed() -> int:
+    """Return a seed that nobody has chosen, short enough to be read and typed."""
+    return secrets.randbelow(2**31)
+
+
+def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest, ...]:
+    """Return requests that differ in their seeds alone, which follow each other from the request's own.
+
+    Raises:
+        InputError: If there are too few or too many.
+    """
+    if not 1 <= count <= MAX_VARIANTS:
+        raise InputError(
+            f"The number of variants is {count}; expected a whole number from 1 to {MAX_VARIANTS}.",
+            "Choose another number.",
+        )
+    return tuple(replace(request, seed=(request.seed + n) % (MAX_SEED + 1)) for n in range(count))
+
+
+def read_batch(file: Path, common: Mapping[str, Any], *, allow_folder: bool = False) -> Batch:
+    """Read a batch file: JSON lines, or CSV whose first line has the names of settings.
+
+    A picture's path is relative to the file. In CSV an empty field stands for a setting that is not given,
+    and "auto" leaves it to the program. Empty lines, and lines of JSON that begin with #, are left out.
+
+    Args:
+        file: The file; its name ends with .csv for CSV.
+        common: The settings of all videos that a line does not give.
+        allow_folder: Whether a model may be a local folder.
+
+    Raises:
+        InputError: If the file cannot be read as a whole.
+    """
+    text = _text_of(file)
+    lines = _csv_lines(text) if file.suffix.lower() == ".csv" else _json_lines(text)
+    entries, problems = list[Entry](), list[Problem]()
+    seen: dict[str, str | None] = {}
+    for line, found in lines:
+        if len(entries) + len(problems) == MAX_VIDEOS:
+            raise InputError(
+                f"{file.name} has more than {MAX_VIDEOS} lines with videos; expected at most that many.",
+                "Split it.",
+            )
+        if isinstance(found, str):
+            problems.append(Problem(line, found))
+            continue
+        try:
+            request = _request({**common, **found}, file.parent, allow_folder)
+            if request.image not in seen:
+                seen[request.image] = _trouble_with(request.image)
+            if trouble := seen[request.image]:
+                problems.append(Problem(line, trouble))
+            else:
+                entries.append(Entry(line, request))
+        except LongtakeError as error:
+            problems.append(Problem(line, f"{error.message} {error.remedy}"))
+    if not entries and not problems:
+        raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
+    return Batch(tuple(entries), tuple(problems))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise InputError(
+                f"{file.name} is larger than {MAX_BYTES // 2**20} MiB; expected a batch file.", "Split it."
+            )
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(
+            f"{file.name} cannot be read ({error.strerror}); expected a batch file.", "Check the path."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file.name} is not UTF-8 (byte {error.start + 1}); expected a text file.", "Save it as UTF-8."
+        ) from error
+
+
+def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            data: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield number, f"It is not JSON ({str(error)[:100]}). Write one JSON object a line."
+            continue
+        if isinstance(data, dict):
+            yield number, cast(dict[str, Any], data)
+        else:
+            yield number, f"It is {short_repr(data)}; expected a JSON object of settings. Write one a line."
+
+
+def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    names: list[str] | None = None
+    while True:
+        line = rows.line_num + 1
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            yield line, f"It is not CSV ({error}). Check its quotes; what follows it was not read."
+            return
+        if row is None:
+            return
+        if not any(field.strip() for field in row):
+            continue
+        if names is None:
+            names = [field.strip() for field in row]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                yield line, f"The column {short_repr(twice[0])} is there twice. Leave one out."
+                return
+        elif len(row) > len(names):
+            yield line, f"It has {len(row)} fields, and the first line has {len(names)}. Check its quotes."
+        else:
+            given = {name: field for name, field in zip(names, row, strict=False) if field.strip()}
+            yield line, {name: _value(name, field.strip()) for name, field in given.items()}
+
+
+def _value(name: str, field: str) -> Any:
+    """Return a field of CSV as its setting takes it. What is no number stays text, which is refused later."""
+    setting = SETTINGS.get(name)
+    if setting is None or not setting.is_number:
+        return None if setting and setting.is_optional and field == "auto" else field
+    if field == "auto":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(field)
+        except ValueError:
+            continue
+    return field
+
+
+def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> GenerationRequest:
+    model = settings.get("model", DEFAULT_MODEL)
+    if not isinstance(model, str):
+        raise SETTINGS["model"].refusal(model, "Give `model` as text.")
+    info = find_model(model, allow_folder=allow_folder)
+    request = GenerationRequest.from_dict({"mode": info.modes[0], **settings})
+    info.check_mode(request.mode)
+    check_prompt(request, info)
+    return replace(request, image=str(folder.absolute() / given_path(request.image, "image")))
+
+
+def _trouble_with(image: str) -> str | None:
+    """Return the reason why a picture cannot be used, by its header; None if it can."""
+    try:
+        size_of(Path(image))
+    except InputError as error:
+        return f"{error.message} {error.remedy}"
+    return None

@@ -1,0 +1,118 @@
+"""Presets: settings by name, as plain JSON files that people may copy and edit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_config_path
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import write_atomic
+from diffusers_helper.output.recipe import Recipe, read_recipe
+from diffusers_helper.request import SETTINGS
+
+START = "start"
+"""The name of the preset with which the page begins, if there is one."""
+_MAX_NAME = 50
+
+
+def presets_folder() -> Path:
+    """Return the folder of this person's presets, which need not exist.
+
+    Raises:
+        InputError: If there is no home folder.
+    """
+    try:
+        return user_config_path("longtake", appauthor=False) / "presets"
+    except RuntimeError as error:
+        raise InputError(
+            "HOME is not set, and this user has no home folder; expected one for presets.",
+            "Set HOME or XDG_CONFIG_HOME to a folder that can be written.",
+        ) from error
+
+
+def preset_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the presets, sorted."""
+    return tuple(sorted(file.stem for file in folder.glob("*.json")))
+
+
+def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
+    """Write a preset and return its file. An older one of that name is replaced.
+
+    Args:
+        folder: The folder of the presets, made if it is missing.
+        name: The preset's name.
+        settings: The settings to keep; a picture is left out.
+
+    Raises:
+        InputError: If the name or a setting cannot be used, or the file cannot be written.
+    """
+    file = _file(folder, name)
+    if unknown := sorted(set(settings) - set(SETTINGS)):
+        raise InputError(
+            f"{unknown[0]!r} is not a setting; expected some of {', '.join(SETTINGS)}.", "Leave it out."
+        )
+    kept = {key: SETTINGS[key].check(value) for key, value in settings.items() if key != "image"}
+    if not kept:
+        raise InputError("The preset has no setting; expected at least one.", "Give a setting.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(kept, ensure_ascii=False, indent=1).encode() + b"\n")
+    except OSError as error:
+        raise InputError(
+            f"The preset cannot be written to {folder} ({error.strerror}); expected a writable folder.",
+            "Free disk space, or change the folder's rights.",
+        ) from error
+    return file
+
+
+def load_preset(folder: Path, name: str) -> Recipe:
+    """Return a preset's settings, and notices about those that this version cannot use.
+
+    Raises:
+        InputError: If there is no such preset, or its file is damaged.
+    """
+    file = _file(folder, name)
+    if not file.is_file():
+        known = ", ".join(preset_names(folder)) or "none, as none was saved"
+        raise InputError(f"There is no preset {name!r}; expected one of: {known}.", "Choose another name.")
+    return read_recipe(file)
+
+
+def start_settings(folder: Path) -> Recipe:
+    """Return the settings to begin with; none where there is no preset for them."""
+    return load_preset(folder, START) if _file(folder, START).is_file() else Recipe({})
+
+
+def import_preset(folder: Path, name: str, source: Path | bytes) -> Recipe:
+    """Save the settings of any file with a recipe as a preset, and return them with their notices.
+
+    Raises:
+        InputError: If the file carries no recipe, or the preset cannot be saved.
+    """
+    found = read_recipe(source)
+    save_preset(folder, name, found.settings)
+    return found
+
+
+def remove_preset(folder: Path, name: str) -> None:
+    """Remove a preset, if it exists.
+
+    Raises:
+        InputError: If the name cannot be one of a preset.
+    """
+    _file(folder, name).unlink(missing_ok=True)
+
+
+def _file(folder: Path, name: str) -> Path:
+    is_good = name.strip() == name and 0 < len(name) <= _MAX_NAME and name.isprintable()
+    if not is_good or name.startswith(".") or any(c in '/\\:*?"<>|' for c in name):
+        raise InputError(
+            f"The preset's name is {name!r}; expected 1 to {_MAX_NAME} characters that are common in files' "
+            "names.",
+            "Choose another name.",
+        )
+    return folder / f"{name}.json"

@@ -1,0 +1,245 @@
+"""Branches: a new job that begins with the finished sections of another one and goes on in its own way.
+
+A branch equals, byte by byte, a job that makes all of its sections anew with the same settings for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import write_atomic
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import SPAN_SETTINGS, Lineage, Span
+from diffusers_helper.output.vae_record import read_uses, write_uses
+from diffusers_helper.packing import FPS, MAX_SECONDS, WINDOW, count_sections
+from diffusers_helper.request import SETTINGS, GenerationRequest
+
+# The limits of memory, which determine no pixel by themselves
+_FREE = ("preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup")
+_SECTION_SECONDS = 4 * WINDOW / FPS
+
+MAY_DIFFER = (*SPAN_SETTINGS, *_FREE)
+"""The settings that a branch may change."""
+WHY_FIXED: dict[str, str] = {
+    "image": "The kept sections begin or end at this picture.",
+    "crop": "The kept sections begin or end at this picture.",
+    "mode": "The kept sections were made in this order.",
+    "resolution": "All frames of a video have one size.",
+    "model": "The kept sections are latents of this model, which another one would read differently.",
+    "crf": "The kept sections are written with it already.",
+}
+"""The reasons why a branch cannot change the other settings; see `why_fixed`."""
+
+
+def why_fixed(name: str) -> str | None:
+    """Return the reason why a branch cannot change a setting, or None if it can."""
+    if name in MAY_DIFFER:
+        return None
+    return WHY_FIXED.get(name, "The kept sections are decoded with it already.")
+
+
+def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
+    """Check that a branch can change settings.
+
+    Args:
+        request: The settings of the kept sections.
+        changes: The settings of the branch.
+
+    Raises:
+        InputError: If it cannot.
+    """
+    for name, value in changes.items():
+        reason = why_fixed(name)
+        if reason and value != getattr(request, name, None):
+            raise InputError(
+                f"A branch cannot change `{name}`. {reason}", "Leave it as it is, or make a new video.",
+                setting=name,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A job to be made from the first sections of another one.
+
+    Attributes:
+        request: The settings of the new job.
+        lineage: The origin of its first sections.
+        parent: The folder of the other job.
+    """
+
+    request: GenerationRequest
+    lineage: Lineage
+    parent: JobFolder
+
+    def fill(self, folder: JobFolder) -> None:
+        """Put what the new job keeps into its folder, and its origin; files are shared with the parent.
+
+        Finished files never change, so that a hard link to one stays true, even if the parent is removed.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        kept = self.lineage.kept
+        sections = [_section(number) for number in range(1, kept + 1)]
+        # The last kept section is decoded again, for its frames that blend with the next one.
+        whole = [f"{number:04}.mp4" for number in range(1, kept)]
+        sums = _sums(self.parent, whole)
+        _share(self.parent.sections, folder.sections, sections)
+        _share(self.parent.segments, folder.segments, list(sums))
+        _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept)])
+        _share(self.parent.path, folder.path, [self.parent.encodings.name, self.parent.overflow.name])
+        if sums:
+            write_atomic(folder.sums, json.dumps(sums, indent=1).encode())
+        uses = tuple(use for use in read_uses(self.parent.vae) if use.section < max(kept, 1))
+        if uses:
+            write_uses(folder.vae, uses)
+        self.lineage.write(folder.lineage)
+
+
+def count_kept(folder: JobFolder) -> int:
+    """Return the number of a job's first sections that are finished without a gap."""
+    number = 0
+    while (folder.sections / _section(number + 1)).is_file():
+        number += 1
+    return number
+
+
+def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
+    """Return the branch that keeps the first sections of a job, in the order of making.
+
+    Args:
+        folder: The job's folder; the job may be unfinished.
+        request: The job's settings.
+        keep: The number of sections to keep.
+        changes: The settings to change for the sections after them.
+
+    Raises:
+        InputError: If it cannot be made.
+    """
+    found = count_kept(folder)
+    most = min(found, count_sections(request.seconds) - (request.mode == "inverted"))
+    if most < 1:
+        raise InputError(_nothing_to_keep(folder, request, found), "Make a new video instead.")
+    if not 1 <= keep <= most:
+        raise InputError(
+            f"{keep} sections of job {folder.job} are to be kept; expected a number from 1 to {most}.",
+            "Keep another number of sections.",
+        )
+    check_changes(request, changes)
+    given = {name: value for name, value in changes.items() if name in MAY_DIFFER}
+    new = replace(request, **given)
+    if count_sections(new.seconds) <= keep:
+        raise InputError(
+            f"The video would have {count_sections(new.seconds)} sections, and {keep} are kept; expected at "
+            "least one section to make.",
+            "Choose a longer video, or keep fewer sections.",
+            setting="seconds",
+        )
+    before = Lineage.read(folder.lineage)
+    spans = [replace(span, last=min(span.last, keep)) for span in before.spans if span.last < keep]
+    following = before.request_for(keep, request)
+    lineage = Lineage((*spans, Span.of(keep, following)), folder.job, keep)
+    lineage.sections(new)  # checks that the spans fit
+    return Branch(_as_it_was_decoded(new, folder), lineage, folder)
+
+
+def extension(
+    folder: JobFolder, request: GenerationRequest, seconds: float, changes: Mapping[str, Any] | None = None
+) -> Branch:
+    """Return the branch that makes a finished video longer.
+
+    A forward video goes on after its end. An inverted one keeps all but its first seconds and gets a new,
+    longer beginning, since its last section has already met the picture.
+
+    Args:
+        folder: The job's folder.
+        request: The job's settings.
+        seconds: The time to add; it is rounded to whole sections, at least one.
+        changes: Other settings of the new sections.
+
+    Raises:
+        InputError: If it cannot be made.
+    """
+    sections = count_sections(request.seconds)
+    if count_kept(folder) < sections:
+        raise InputError(
+            f"Job {folder.job} is not finished; expected a finished video.",
+            "Let it finish, or branch from one of its sections.",
+        )
+    longest = count_sections(MAX_SECONDS)
+    total = sections + max(1, round(seconds / _SECTION_SECONDS)) if seconds > 0 else 0
+    if not sections < total <= longest:
+        raise InputError(
+            f"The video has {sections} of at most {longest} sections, and {seconds:g} s are to be added; "
+            f"expected more than 0 and at most {max(0, longest - sections) * _SECTION_SECONDS:g} s.",
+            "Choose another number of seconds.",
+            setting="seconds",
+        )
+    keep = sections if request.mode == "forward" else sections - 1
+    return branch(folder, request, keep, {**(changes or {}), "seconds": round(total * _SECTION_SECONDS, 3)})
+
+
+def kept_words(request: GenerationRequest, keep: int) -> str:
+    """Return a sentence for a person about what a branch keeps."""
+    seconds = f"{keep * _SECTION_SECONDS:.1f} s"
+    if request.mode == "forward":
+        return f"The first {seconds} of the video are kept, and what follows is made anew."
+    return (
+        f"The last {seconds} of the video are kept, since the end is made before the beginning; what comes "
+        "before them is made anew."
+    )
+
+
+def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) -> str:
+    if not found:
+        return f"Job {folder.job} has no finished section; expected at least one to keep."
+    return (
+        f"Job {folder.job} is inverted and has one section, which begins with the picture; expected "
+        "a section that another one can come before."
+    )
+
+
+def _as_it_was_decoded(request: GenerationRequest, folder: JobFolder) -> GenerationRequest:
+    """Return the request with the VAE's way in the parent, which memory may have decided there."""
+    uses = read_uses(folder.vae)
+    chosen = (
+        {f"vae_{name}": getattr(uses[-1], name) for name in ("tile", "precision", "chunk")} if uses else {}
+    )
+    return replace(request, **{name: value for name, value in chosen.items() if name in SETTINGS})
+
+
+def _section(number: int) -> str:
+    return f"{number:04}.safetensors"
+
+
+def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
+    """Return the checksums of those segments that follow each other from the first one."""
+    try:
+        found = json.loads(folder.sums.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    sums = dict[str, str]()
+    for name in names:
+        if name not in found:
+            break
+        sums[name] = found[name]
+    return sums
+
+
+def _share(source: Path, target: Path, names: list[str]) -> None:
+    """Link the files that exist from one folder into another, or copy them where that is not possible."""
+    for name in names:
+        if not (source / name).is_file():
+            continue
+        target.mkdir(exist_ok=True)
+        try:
+            os.link(source / name, target / name)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(source / name, target / name)

@@ -1,0 +1,169 @@
+"""The places in MP4 and PNG files that carry a recipe, written and read without decoding pictures or video.
+
+An MP4 has the recipe's JSON as its comment, which any player and ffprobe can show, and the start picture in
+a box of its own at the end, where it delays no player. A PNG has both in chunks. What other programs do not
+know they skip, and copies of the file keep it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from uuid import UUID
+
+from diffusers_helper.errors import InputError
+
+MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
+# A video has a few dozen boxes. Many programs write PNG chunks of 8 KiB, so that there may be thousands.
+_MAX_BOXES, _MAX_CHUNKS = 1000, 100_000
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_KEYWORD = b"Longtake recipe"
+_PICTURE_CHUNK = b"ltPc"  # by its letters: not needed to show the picture, private, and safe to copy
+_PICTURE_BOX = UUID("6c6f6e67-7461-6b65-8070-696374757265").bytes
+_COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
+_SKIP = {b"meta": 4, b"data": 8}  # bytes before the content: version, flags, type and language
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The contents of a file that belong to a recipe; None for those that it lacks."""
+
+    text: bytes | None = None
+    picture: bytes | None = None
+
+
+def append_picture(video: Path, picture: bytes) -> None:
+    """Append the start picture to a complete MP4 file."""
+    with video.open("ab") as file:
+        file.write(struct.pack(">I4s16s", 24 + len(picture), b"uuid", _PICTURE_BOX))
+        file.write(picture)
+
+
+def with_recipe(png: bytes, text: str, picture: bytes | None) -> bytes:
+    """Return a PNG file with a recipe and a start picture; its own picture stays as it is.
+
+    Raises:
+        ValueError: If `png` is not a PNG file.
+    """
+    end = png.rfind(struct.pack(">I4s", 0, b"IEND"))
+    if not png.startswith(_PNG) or end < 0:
+        raise ValueError("the file is not a PNG")
+    # Not compressed, in no language, with no translated keyword
+    written = _KEYWORD + b"\0\0\0\0\0" + text.encode()
+    start = _chunk(_PICTURE_CHUNK, picture) if picture else b""
+    return png[:end] + _chunk(b"iTXt", written) + start + png[end:]
+
+
+def read_carried(file: BinaryIO) -> Carried | None:
+    """Return what an MP4 or PNG file carries, or None for a file of another kind.
+
+    Only the headers of boxes and chunks are read, and the two contents, within bounds.
+
+    Raises:
+        InputError: If the file is damaged, or a content is too large.
+        OSError: If the file cannot be read.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    head = file.read(12)
+    if head.startswith(_PNG):
+        return _read_png(file, size)
+    return _read_mp4(file, size) if head[4:8] == b"ftyp" else None
+
+
+def _read_mp4(file: BinaryIO, size: int) -> Carried:
+    picture = None
+    for kind, begin, end in _boxes(file, 0, size):
+        if kind == b"uuid" and _content(file, begin, min(end, begin + 16), 16) == _PICTURE_BOX:
+            picture = _content(file, begin + 16, end, MAX_PICTURE)
+    begin, end = 0, size
+    for wanted in _COMMENT:
+        found = next((box for box in _boxes(file, begin, end) if box[0] == wanted), None)
+        if found is None:
+            return Carried(None, picture)
+        begin, end = found[1] + _SKIP.get(wanted, 0), found[2]
+    return Carried(_content(file, begin, end, MAX_TEXT), picture)
+
+
+def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the type, begin and end of the contents of the boxes that lie in a part of the file."""
+    for _ in range(_MAX_BOXES):
+        if begin >= end:
+            return
+        length, kind = struct.unpack(">I4s", _content(file, begin, begin + 8, 8))
+        header = 8
+        if length == 1:
+            (length,) = struct.unpack(">Q", _content(file, begin + 8, begin + 16, 8))
+            header = 16
+        length = length or end - begin  # 0 stands for the rest
+        if length < header or begin + length > end:
+            raise _damaged("a box reaches over the end")
+        yield kind, begin + header, begin + length
+        begin += length
+    raise _damaged(f"it has more than {_MAX_BOXES} boxes")
+
+
+def _read_png(file: BinaryIO, size: int) -> Carried:
+    text = picture = None
+    begin = len(_PNG)
+    for _ in range(_MAX_CHUNKS):
+        if begin >= size:
+            break
+        length, kind = struct.unpack(">I4s", _content(file, begin, begin + 8, 8))
+        end = begin + 8 + length
+        if end + 4 > size:
+            raise _damaged("a chunk reaches over the end")
+        if kind == b"iTXt":
+            found = _content(file, begin + 8, end, MAX_TEXT) if length <= MAX_TEXT else b""
+            text = _text_of(found) or text
+        elif kind == _PICTURE_CHUNK:
+            picture = _content(file, begin + 8, end, MAX_PICTURE)
+            (checksum,) = struct.unpack(">I", _content(file, end, end + 4, 4))
+            if checksum != zlib.crc32(kind + picture):
+                raise _damaged("the start picture has changed")
+        elif kind == b"IEND":
+            break
+        begin = end + 4
+    return Carried(text, picture)
+
+
+def _text_of(chunk: bytes) -> bytes | None:
+    """Return the recipe in the content of an iTXt chunk; None if it is another text."""
+    keyword, _, rest = chunk.partition(b"\0")
+    if keyword != _KEYWORD or len(rest) < 2:
+        return None
+    text = rest[2:].split(b"\0", 2)[-1]
+    if not rest[0]:
+        return text
+    opened = zlib.decompressobj()  # a program that makes PNG files smaller has compressed it
+    try:
+        return opened.decompress(text, MAX_TEXT)
+    except zlib.error as error:
+        raise _damaged("the recipe cannot be decompressed") from error
+
+
+def _content(file: BinaryIO, begin: int, end: int, most: int) -> bytes:
+    if end - begin > most:
+        raise _damaged(f"a part of {end - begin} bytes is larger than any recipe")
+    file.seek(begin)
+    content = file.read(end - begin)
+    if len(content) < end - begin:
+        raise _damaged("it ends early")
+    return content
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I4s", len(content), kind) + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _damaged(reason: str) -> InputError:
+    return InputError(
+        f"The file is damaged ({reason}); expected an MP4 or PNG file that Longtake wrote.",
+        "Use another copy of it.",
+    )

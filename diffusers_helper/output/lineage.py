@@ -1,0 +1,187 @@
+"""The settings of a video whose first sections were made with others than the rest: a branch.
+
+A section's latents depend on its own settings and on the sections before it. So a video that was branched is
+determined by its request together with the spans that came before, and can be made again from them alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, cast
+
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.files import write_atomic
+from diffusers_helper.packing import SectionPlan, count_sections, plan_sections
+from diffusers_helper.request import SETTINGS, GenerationRequest
+
+# Sections of one video may differ in these settings.
+SPAN_SETTINGS = (
+    "prompt", "negative", "seconds", "seed", "steps", "guidance", "cfg", "cfg_rescale", "sampler",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The sections after those of the span before, up to one number, which share their settings.
+
+    Attributes:
+        last: The number of its last section, in the order of making.
+        settings: The values of `SPAN_SETTINGS`; in forward order without the length, which has no effect.
+    """
+
+    last: int
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, last: int, request: GenerationRequest) -> Self:
+        """Return the span with the settings of a request."""
+        names = [name for name in SPAN_SETTINGS if name != "seconds" or request.mode == "inverted"]
+        return cls(last, {name: getattr(request, name) for name in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the span as plain data."""
+        return {"sections": self.last, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Return the span that `to_dict` wrote.
+
+        Raises:
+            InputError: For anything else.
+        """
+        fields: dict[str, Any] = cast(Any, data) if isinstance(data, dict) else {}
+        last, settings = fields.get("sections"), fields.get("settings")
+        if not isinstance(last, int) or last < 1 or not isinstance(settings, dict):
+            shown = short_repr(cast(object, data))
+            raise InputError(
+                f"An earlier span of sections is {shown}; expected its last section and its settings.",
+                "Use the file that Longtake wrote.",
+            )
+        settings = cast(dict[str, Any], settings)
+        if unknown := sorted(set(settings) - set(SPAN_SETTINGS)):
+            raise InputError(
+                f"{short_repr(unknown[0])} is no setting of single sections; expected some of "
+                f"{', '.join(SPAN_SETTINGS)}.",
+                "Use the file that Longtake wrote.",
+            )
+        return cls(last, {name: SETTINGS[name].check(value) for name, value in settings.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The origin of a job's first sections; empty for a job that is not a branch.
+
+    Attributes:
+        spans: The spans before the job's own request, in order.
+        parent: The id of the job that this one was branched from; "" where it was made from a recipe.
+        kept: The number of sections that were taken over from the parent.
+    """
+
+    spans: tuple[Span, ...] = ()
+    parent: str = ""
+    kept: int = 0
+
+    def request_for(self, number: int, request: GenerationRequest) -> GenerationRequest:
+        """Return the request with the settings of one section."""
+        for span in self.spans:
+            if number <= span.last:
+                return replace(request, **span.settings)
+        return request
+
+    def requests(self, request: GenerationRequest) -> tuple[GenerationRequest, ...]:
+        """Return the requests of all spans, the job's own last."""
+        return (*(replace(request, **span.settings) for span in self.spans), request)
+
+    def root(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request of the first section, whose seed draws the picture's latent."""
+        return self.request_for(1, request)
+
+    def texts(self, request: GenerationRequest) -> tuple[str, ...]:
+        """Return the prompts that the sections need, each once."""
+        texts = (text for one in self.requests(request) for text in one.texts)
+        return tuple(dict.fromkeys(texts))
+
+    def before(self, number: int) -> tuple[Span, ...]:
+        """Return the spans that end before a section."""
+        return tuple(span for span in self.spans if span.last < number)
+
+    def sections(self, request: GenerationRequest) -> SectionPlan:
+        """Return the sections of the video: those of each span as its own length had planned them.
+
+        Raises:
+            InputError: If the spans do not fit the request.
+        """
+        self._check(request)
+        plan = plan_sections(request.seconds, mode=request.mode)
+        if request.mode == "forward" or not self.spans:
+            return plan
+        earlier = [
+            plan_sections(self.request_for(section.number, request).seconds, mode=request.mode)[
+                section.number - 1
+            ]
+            for section in plan.sections[: self.spans[-1].last]
+        ]
+        placed = tuple(
+            replace(section, padding=before.padding, indices=before.indices)
+            for section, before in zip(plan.sections, earlier, strict=False)
+        )
+        return replace(plan, sections=placed + plan.sections[len(placed) :])
+
+    def _check(self, request: GenerationRequest) -> None:
+        total, last = count_sections(request.seconds), 0
+        for span in self.spans:
+            own = count_sections(span.settings.get("seconds", request.seconds))
+            most = min(total, own) - 1
+            if not last < span.last <= most:
+                raise InputError(
+                    f"An earlier span ends with section {span.last}; expected a section from {last + 1} to "
+                    f"{most}.",
+                    "Choose a longer video, or keep fewer sections.",
+                    setting="seconds",
+                )
+            last = span.last
+
+    def to_json(self) -> str:
+        """Return the content of a job's `lineage.json`."""
+        spans = [span.to_dict() for span in self.spans]
+        data = {"parent": self.parent, "kept": self.kept, "spans": spans}
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+    def write(self, file: Path) -> None:
+        """Write `lineage.json`, unless there is nothing to say."""
+        if self != Lineage():
+            write_atomic(file, self.to_json().encode() + b"\n")
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Return the lineage of a job; an empty one where the file does not exist.
+
+        Raises:
+            InputError: If the file is not what `write` wrote.
+            OSError: If it cannot be read.
+        """
+        if not file.exists():
+            return cls()
+        try:
+            data = json.loads(file.read_bytes())
+            spans = tuple(Span.from_dict(item) for item in data["spans"])
+            return cls(spans, str(data["parent"]), int(data["kept"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{file} is damaged ({error}); expected the origin of a branch.", "Make the branch again."
+            ) from error
+
+
+def joined(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...]:
+    """Return the spans without those whose settings go on in the next one, or in the request."""
+    kept: list[Span] = []
+    following = Span.of(0, request).settings
+    for span in reversed(spans):
+        settings = Span.of(0, replace(request, **span.settings)).settings
+        if settings != following:
+            kept.append(Span(span.last, settings))
+            following = settings
+    return tuple(reversed(kept))

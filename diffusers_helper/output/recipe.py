@@ -1,0 +1,267 @@
+"""The recipe of a video: all that determines its pixels, as JSON, and the start picture.
+
+The same recipe gives the same bytes on the same machine with the same software. What a job was allowed to
+use, its name, its paths and its times are not part of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self, cast
+
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.output.carriers import MAX_TEXT, Carried, read_carried, with_recipe
+from diffusers_helper.output.lineage import Lineage, Span, joined
+from diffusers_helper.request import SETTINGS, GenerationRequest
+
+VERSION = 1
+# These settings determine no pixel. The picture travels as pixels that are cut to shape already, since a path
+# is true on one machine only.
+_NO_PIXELS = ("image", "crop", "preserved_gb", "vram_cap_gb")
+# The settings of the VAE that leave the choice to the plan; a recipe has what was chosen instead.
+_VAE = "vae_"
+_KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
+
+
+@dataclass(frozen=True, slots=True)
+class VaeUse:
+    """The way in which the VAE has worked from one section on.
+
+    Attributes:
+        section: The number of the section; 0 for the start picture.
+        tile: The side of the tiles in pixels, or the least side at which there is one tile.
+        precision: "fp32", "fp16" or "bf16".
+        chunk: The latent frames by which its windows advance.
+    """
+
+    section: int
+    tile: int
+    precision: str
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe, as a file has it.
+
+    Attributes:
+        settings: The settings by name, without the picture.
+        spans: The spans of sections before them that have other settings.
+        vae: The ways in which the VAE has worked, in order of sections.
+        made_with: Versions of the software and the identity of the model, for information.
+        picture: The start picture as a PNG file, cut to the size of the video; None where the file has none.
+        notices: Sentences for a person about what could not be restored.
+    """
+
+    settings: Mapping[str, Any]
+    spans: tuple[Span, ...] = ()
+    vae: tuple[VaeUse, ...] = ()
+    made_with: Mapping[str, str] | None = None
+    picture: bytes | None = None
+    notices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        request: GenerationRequest,
+        spans: Sequence[Span],
+        vae: Sequence[VaeUse],
+        *,
+        model: str | None,
+        side: int,
+        made_with: Mapping[str, str],
+        picture: bytes,
+    ) -> Self:
+        """Return the recipe of a job.
+
+        Args:
+            request: The job's settings.
+            spans: The earlier spans of its sections.
+            vae: The ways in which the VAE has worked.
+            model: The registered name of the model; None for a folder, whose path is nobody's business.
+            side: The resolution in effect.
+            made_with: Versions and the identity of the model.
+            picture: The start picture in the size of the video, as PNG.
+        """
+        settings = {
+            name: getattr(request, name)
+            for name in SETTINGS
+            if name not in _NO_PIXELS and not name.startswith(_VAE)
+        }
+        settings["resolution"] = side
+        if model is None:
+            del settings["model"]
+        return cls(settings, joined(spans, request), tuple(vae), made_with, picture)
+
+    @property
+    def lineage(self) -> Lineage:
+        """Return the origin of a job that makes the video again."""
+        return Lineage(self.spans)
+
+    def to_json(self) -> str:
+        """Return the recipe without its picture."""
+        data = {
+            "recipe": VERSION,
+            "settings": dict(self.settings),
+            "earlier": [span.to_dict() for span in self.spans],
+            "vae": [asdict(use) for use in self.vae],
+            "made_with": dict(self.made_with or {}),
+        }
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+    def into_png(self, png: bytes) -> bytes:
+        """Return an exported PNG file with this recipe; its own picture stays as it is.
+
+        Raises:
+            ValueError: If `png` is not a PNG file.
+        """
+        return with_recipe(png, self.to_json(), self.picture)
+
+    def request(self, image: str, **changes: Any) -> GenerationRequest:
+        """Return the request that makes the video again.
+
+        Args:
+            image: The place of the start picture.
+            changes: Settings to use instead of the recipe's; in a branched video those of its last span.
+
+        Raises:
+            InputError: If a change cannot be used, or the model is not known by name.
+        """
+        if "model" not in {**self.settings, **changes}:
+            raise InputError(
+                "The recipe is for a model in a folder, whose place it does not tell; expected `model`.",
+                "Set `model` to the folder with the model's parts.",
+                setting="model",
+            )
+        return GenerationRequest.from_dict({**self.settings, "image": image, **changes})
+
+
+def read_recipe(source: Path | bytes) -> Recipe:
+    """Read a recipe from an MP4 or PNG file of Longtake, or from its JSON, or a job's `request.json`.
+
+    Nothing is decoded, and sizes are bounded. Unknown and unusable settings are left out and told in
+    `Recipe.notices`.
+
+    Args:
+        source: The file, or its content.
+
+    Raises:
+        InputError: If the file cannot be read, is damaged or carries no recipe.
+    """
+    name = source.name if isinstance(source, Path) else "The file"
+    try:
+        with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
+            carried = read_carried(file)
+            if carried is None:
+                file.seek(0)
+                carried = Carried(text=file.read(MAX_TEXT + 1))
+    except OSError as error:
+        raise InputError(
+            f"{name} cannot be read ({error.strerror}); expected a file with a recipe.", "Check the path."
+        ) from error
+    if carried.text is None:
+        raise _no_recipe(name, "it was not made by Longtake, or another program has rewritten it")
+    return replace(_parsed(carried.text, name), picture=carried.picture)
+
+
+def _parsed(text: bytes, name: str) -> Recipe:
+    if len(text) > MAX_TEXT:
+        raise _no_recipe(name, f"it has more than {MAX_TEXT // 2**20} MiB of text")
+    try:
+        data: Any = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _no_recipe(name, f"it is no JSON: {str(error)[:100]}") from error
+    if not isinstance(data, dict):
+        raise _no_recipe(name, "it is no JSON object")
+    data = cast(dict[str, Any], data)
+    if "recipe" not in data:
+        if not data.keys() & SETTINGS.keys():
+            raise _no_recipe(name, "it has none of the settings of a video")
+        settings, notices = _settings(data, known=("image",))
+        return Recipe(settings, notices=tuple(notices))
+    found, notices = data.get("settings"), list[str]()
+    if data["recipe"] != VERSION:
+        notices.append(
+            f"The recipe has version {short_repr(data['recipe'])}, and this program knows version {VERSION}; "
+            "other versions may make another video."
+        )
+    for key in [key for key in data if key not in _KNOWN]:
+        notices.append(f"The recipe has {short_repr(key)}, which this version does not know; it is left out.")
+    if not isinstance(found, dict):
+        raise _no_recipe(name, "it has no settings")
+    settings, more = _settings(cast(dict[str, Any], found))
+    uses, vae_notices = _vae_uses(data.get("vae"))
+    for use in uses[-1:]:
+        chosen = {_VAE + key: value for key, value in asdict(use).items() if _VAE + key in SETTINGS}
+        checked, worse = _settings(chosen)
+        settings |= checked
+        more += worse
+    spans, span_notices = _spans(data.get("earlier"))
+    made_with = data.get("made_with")
+    versions = cast(dict[str, Any], made_with) if isinstance(made_with, dict) else {}
+    return Recipe(
+        settings, spans, uses, {str(key): str(value)[:200] for key, value in versions.items()},
+        notices=(*notices, *more, *vae_notices, *span_notices),
+    )  # fmt: skip
+
+
+def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that can be used, and a notice for each other one."""
+    settings, notices = dict[str, Any](), list[str]()
+    for name, value in data.items():
+        if name in known:
+            continue
+        if name not in SETTINGS or name == "image":
+            notices.append(
+                f"The file has the setting {short_repr(name)} ({short_repr(value)}), which this version does "
+                "not know; it is left out."
+            )
+            continue
+        try:
+            settings[name] = SETTINGS[name].check(value)
+        except InputError as error:
+            notices.append(f"{error.message} The default is used instead.")
+    return settings, notices
+
+
+def _vae_uses(data: object) -> tuple[tuple[VaeUse, ...], list[str]]:
+    try:
+        uses = tuple(VaeUse(**item) for item in cast(Any, data or []))
+        values: list[Any] = [value for use in uses for value in (use.section, use.tile, use.chunk)]
+        if not all(isinstance(value, int) for value in values):
+            raise TypeError("it is no number")
+    except TypeError:
+        return (), ["How the VAE worked is written in a way that this version does not know; it is left out."]
+    if len(uses) < 2:
+        return uses, []
+    changed = ", ".join(f"from section {use.section} on {use.tile} pixels, {use.precision}" for use in uses)
+    return uses, [
+        f"The VAE did not work in one way in all of this video ({changed}), as memory ran out or a number "
+        "overflowed; a video that is made again works in the last way and differs slightly."
+    ]
+
+
+def _spans(data: object) -> tuple[tuple[Span, ...], list[str]]:
+    if data is None:
+        return (), []
+    try:
+        if not isinstance(data, list):
+            raise InputError(f"The earlier spans are {short_repr(data)}; expected a list.")
+        return tuple(Span.from_dict(item) for item in cast(list[object], data)), []
+    except InputError as error:
+        return (), [f"{error.message} All sections are made with the last settings instead."]
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number")
+
+
+def _no_recipe(name: str, reason: str) -> InputError:
+    return InputError(
+        f"{name} carries no recipe ({reason}); expected a video, picture or settings that Longtake wrote.",
+        "Choose another file.",
+    )

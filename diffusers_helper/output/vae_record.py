@@ -1,0 +1,40 @@
+"""The record `vae.json` of the ways in which the VAE has worked on a job's picture and sections."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from diffusers_helper.files import write_atomic
+from diffusers_helper.output.recipe import VaeUse
+
+
+def read_uses(file: Path) -> tuple[VaeUse, ...]:
+    """Return the uses in a job's record, each from its section on; none if there is no readable record."""
+    try:
+        return tuple(VaeUse(**item) for item in json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return ()
+
+
+def note_use(file: Path, use: VaeUse) -> None:
+    """Record the use for a section, which replaces what was recorded for it and those after it.
+
+    Args:
+        file: The record.
+        use: The way in which the VAE has worked.
+    """
+    noted = read_uses(file)
+    before = tuple(old for old in noted if old.section < use.section)
+    is_new = not before or replace(before[-1], section=use.section) != use
+    uses = (*before, use) if is_new else before
+    if uses != noted:
+        write_uses(file, uses)
+
+
+def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
+    """Write a job's record."""
+    data: list[dict[str, Any]] = [asdict(use) for use in uses]
+    write_atomic(file, json.dumps(data).encode() + b"\n")

@@ -1,0 +1,103 @@
+"""Tests of `generate` with a recipe and with a branch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.cli import main
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage, Span
+from diffusers_helper.output.recipe import Recipe
+from diffusers_helper.picture import load_picture, plain_png
+from diffusers_helper.request import GenerationRequest
+from tests.support.program import Program
+
+PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.end()
+
+
+def write_still(file: Path, **settings: object) -> Recipe:
+    """Write a still of a video, whose recipe has two spans and no model of a name."""
+    request = GenerationRequest.from_dict(
+        {"image": "x", "prompt": "sections=3 steps=1", "seconds": 3.6, **settings}
+    )
+    spans = [Span.of(1, GenerationRequest(image="x", prompt="eine Möwe 海鸥", seconds=3.6))]
+    made = Recipe.of(
+        request, spans, (), model=None, side=64, made_with={}, picture=plain_png(PICTURE)
+    )  # fmt: skip
+    file.write_bytes(made.into_png(plain_png(Image.new("RGB", (20, 20)))))
+    return made
+
+
+def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
+    made = write_still(program.folder / "still.png", seed=11, steps=4)
+    shared = ("--out", str(program.outputs))
+    arguments = ("--model", str(program.model), "--steps", "6", *shared)
+    code, out, err = program.run("generate", "--recipe", "still.png", *arguments)
+    assert code == 0, err
+    folder = JobFolder(Path(out.splitlines()[-1]).parent)
+    request = GenerationRequest.from_json(folder.request.read_text())
+    assert (request.seed, request.steps, request.resolution, request.seconds) == (11, 6, 64, 3.6)
+    assert np.array_equal(load_picture(folder.input), PICTURE)
+    assert Lineage.read(folder.lineage) == Lineage(made.spans)
+
+    folder.sections.mkdir()
+    for number in 1, 2:
+        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
+    branch = ("generate", "--branch", folder.job, "--keep", "2")
+    code, out, err = program.run(*branch, "--seed", "12", *shared)
+    assert code == 0, err
+    assert "The last 2.4 s of the video are kept, since the end is made before the beginning" in err
+    child = JobFolder(Path(out.splitlines()[-1]).parent)
+    lineage = Lineage.read(child.lineage)
+    assert (lineage.parent, lineage.kept, [span.last for span in lineage.spans]) == (folder.job, 2, [1, 2])
+    assert lineage.spans[0].settings["prompt"] == "eine Möwe 海鸥"
+    assert json.loads(child.request.read_text())["seed"] == 12
+    assert (child.sections / "0002.safetensors").samefile(folder.sections / "0002.safetensors")
+    assert child.input.read_bytes() == folder.input.read_bytes()
+
+    code, _, err = program.run(*branch, "--crf", "30", *shared)
+    assert code == 2
+    assert "A branch cannot change --crf. The kept sections are written with it already." in err
+    assert len([path for path in program.outputs.iterdir() if path.name[0] != "."]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--recipe", "still.png", "--resume", "x"], "--resume and --recipe are both given"),
+        (["--recipe", "still.png"], "expected --model"),
+        (["--recipe", "none.mp4"], "none.mp4 cannot be read"),
+        (["--recipe", "text.txt"], "text.txt carries no recipe"),
+        (["--recipe", "request.json"], "expected --image"),
+        (["--keep", "2"], "belong to --branch"),
+        (["--branch", "x"], "either --keep or --longer"),
+        (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_made(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_still(tmp_path / "still.png")
+    (tmp_path / "text.txt").write_text("a letter")
+    (tmp_path / "request.json").write_text(GenerationRequest(image="gone.png").to_json())
+    assert main(["generate", *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert not [path for path in tmp_path.glob("outputs/*") if path.name[0] != "."]

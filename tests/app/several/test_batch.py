@@ -1,0 +1,183 @@
+"""Tests of several videos at once: every problem of a batch file is told with its line, before any starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cli import main
+from app.jobs.service import JobService
+from app.several.batch import MAX_BYTES, random_seed, read_batch, variants
+from diffusers_helper.errors import InputError
+from diffusers_helper.request import MAX_SEED, GenerationRequest
+from tests.support.jobs import write_picture
+from tests.support.program import Program
+
+SCRIPTS = 'Ein rotes Boot, 红色的船 🛶, "quoted"'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_picture(tmp_path / "boat.png")
+    return tmp_path
+
+
+def write(folder: Path, name: str, *lines: str) -> Path:
+    file = folder / name
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def test_json_lines_and_csv_say_the_same(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    settings = [
+        {"image": "../boat.png", "prompt": SCRIPTS, "seed": 5, "seconds": 2.5},
+        {"image": "../boat.png", "prompt": "two\nlines", "mode": "forward", "vae_tile": None},
+    ]
+    lines = write(
+        folder / "sub", "a.jsonl", "# two videos", json.dumps(settings[0]), "", json.dumps(settings[1])
+    )
+    quoted = '"' + SCRIPTS.replace('"', '""') + '"'
+    rows = write(
+        folder / "sub", "a.csv", "\ufeffimage, prompt ,seed,seconds,mode,vae_tile",
+        f"../boat.png,{quoted},5,2.5,,", "", '../boat.png,"two\nlines",,,forward,auto',
+    )  # fmt: skip
+    first, second = (read_batch(file, {"steps": 3}) for file in (lines, rows))
+    assert first.problems == second.problems == ()
+    assert [entry.line for entry in first.entries] == [2, 4]
+    assert [entry.line for entry in second.entries] == [2, 4]
+    assert [entry.request for entry in first.entries] == [entry.request for entry in second.entries]
+    one, other = (entry.request for entry in second.entries)
+    assert (one.prompt, one.seed, one.seconds, one.steps, one.mode) == (SCRIPTS, 5, 2.5, 3, "inverted")
+    assert (other.prompt, other.mode, other.vae_tile) == ("two\nlines", "forward", None)
+    assert Path(one.image).samefile(folder / "boat.png")
+
+
+def test_every_problem_is_told_with_its_line(folder: Path) -> None:
+    (folder / "text.png").write_text("no picture")
+    found = read_batch(
+        write(
+            folder, "a.jsonl",
+            '{"image": "boat.png", "prompt": "a"}', '{"image": "boat.png"', "[1]", "[" * 100_000,
+            '{"image": "boat.png", "steps": 1000}', '{"image": "boat.png", "lora": "x"}', '{"prompt": "a"}',
+            '{"image": "none.png"}', '{"image": "text.png"}', '{"image": "boat.png", "model": "none"}',
+            '{"image": "boat.png", "model": 3}', '{"image": "~nobody-of-that-name/boat.png"}',
+        ),
+        {},
+    )  # fmt: skip
+    assert [entry.line for entry in found.entries] == [1]
+    told = {problem.line: problem.text for problem in found.problems}
+    words = {
+        2: "is not JSON", 3: "a JSON object", 4: "is not JSON", 5: "`steps` is 1000", 6: "'lora' is not a",
+        7: "no picture", 8: "none.png cannot be read", 9: "is not a picture", 10: "`model` is 'none'",
+        11: "`model` is 3", 12: "a home folder that exists",
+    }  # fmt: skip
+    assert told.keys() == words.keys()
+    assert [line for line in words if words[line] not in told[line]] == [], told
+
+
+def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
+    rows = "image,prompt,seed", 'boat.png,"a\nb",five', "boat.png,a,1,2", "boat.png,a,7.0", 'boat.png,"open'
+    found = read_batch(write(folder, "a.csv", *rows), {})
+    assert [(entry.line, entry.request.seed) for entry in found.entries] == [(5, 7)]
+    told = {problem.line: problem.text for problem in found.problems}
+    assert told.keys() == {2, 4, 6}
+    assert "`seed` is 'five'" in told[2]
+    assert "4 fields" in told[4]
+    assert "not CSV" in told[6]
+    (problem,) = read_batch(write(folder, "b.csv", "image,image", "boat.png,boat.png"), {}).problems
+    assert "'image' is there twice" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no line with a video"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b" " * (MAX_BYTES + 1), "larger than 16 MiB"),
+    ],
+)
+def test_a_file_that_cannot_be_read_as_a_whole_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        read_batch(tmp_path / "a.jsonl", {})
+    with pytest.raises(InputError, match="cannot be read"):
+        read_batch(tmp_path, {})
+
+
+@given(st.integers(0, MAX_SEED), st.integers(1, 20))
+def test_variants_differ_in_their_seeds_alone(seed: int, count: int) -> None:
+    made = variants(GenerationRequest(image="x", seed=seed), count)
+    assert made[0].seed == seed
+    assert len({one.seed for one in made}) == len(made) == count
+    assert len({(one.prompt, one.steps, one.image) for one in made}) == 1
+
+
+def test_the_number_of_variants_is_bounded() -> None:
+    for count in 0, 1001:
+        with pytest.raises(InputError, match="from 1 to 1000"):
+            variants(GenerationRequest(image="x"), count)
+    assert len({random_seed() for _ in range(20)}) > 1
+
+
+def test_a_batch_with_a_problem_starts_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    write(folder, "a.jsonl", '{"image": "boat.png", "prompt": "a"}', '{"image": "boat.png", "vae_tile": 7}')
+    assert main(["generate", "--batch", "a.jsonl"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("a.jsonl, line 2: --vae-tile is 7; expected")
+    assert told[1] == "1 lines of a.jsonl cannot be used; nothing was started. Correct them."
+    assert not (folder / "outputs").exists()
+
+
+def test_a_dry_run_prints_what_would_be_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    write(folder, "a.jsonl", '{"image": "boat.png", "prompt": "a", "seed": 4}')
+    assert (
+        main(["generate", "--batch", "a.jsonl", "--variants", "2", "--steps", "3", "--dry-run", "--json"])
+        == 0
+    )
+    made = [GenerationRequest.from_json(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one.seed, one.steps, one.prompt) for one in made] == [(4, 3, "a"), (5, 3, "a")]
+    assert not (folder / "outputs").exists()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.end()
+
+
+def test_all_videos_of_a_batch_are_made_in_their_order(program: Program) -> None:
+    scripts = ["sections=1 steps=1", "fault=error at=1", "sections=2 steps=1"]
+    lines = [json.dumps({"image": "picture.png", "prompt": script}) for script in scripts]
+    write(program.folder, "a.jsonl", *lines)
+    code, out, err = program.run(
+        "generate",
+        "--batch",
+        "a.jsonl",
+        "--model",
+        str(program.model),
+        "--out",
+        str(program.outputs),
+        "--json",
+    )
+    ends = [event for event in map(json.loads, out.splitlines()) if event["event"] in ("finished", "failed")]
+    assert [(end["event"], end["frames"]) for end in ends] == [
+        ("finished", 37),
+        ("failed", 0),
+        ("finished", 73),
+    ]
+    assert code == 1, err
+    jobs = JobService(program.outputs).jobs()
+    assert [job.request.prompt for job in reversed(jobs)] == scripts

@@ -1,0 +1,93 @@
+"""Tests of presets: plain files that come back as they were, and nothing outside their folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.several.presets import (
+    START,
+    import_preset,
+    load_preset,
+    preset_names,
+    presets_folder,
+    remove_preset,
+    save_preset,
+    start_settings,
+)
+from diffusers_helper.errors import InputError
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import write_picture
+
+
+def test_a_preset_comes_back_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "presets"
+    assert preset_names(folder) == ()
+    assert start_settings(folder).settings == {}
+    settings = {"prompt": "Ein Boot 红色的船", "steps": 9, "vae_tile": None, "cfg": 2}
+    file = save_preset(folder, "nächtlich 夜", {**settings, "image": "/srv/ada/boat.png"})
+    assert json.loads(file.read_text(encoding="utf-8")) == settings
+    assert load_preset(folder, "nächtlich 夜").settings == settings
+    save_preset(folder, START, {"steps": 4})
+    assert start_settings(folder).settings == {"steps": 4}
+    assert preset_names(folder) == ("nächtlich 夜", START)
+    remove_preset(folder, START)
+    assert preset_names(folder) == ("nächtlich 夜",)
+
+
+def test_a_preset_of_another_version_is_used_as_far_as_possible(tmp_path: Path) -> None:
+    (tmp_path / "new.json").write_text('{"steps": 7, "lora": "boats", "crf": 99}')
+    found = load_preset(tmp_path, "new")
+    assert found.settings == {"steps": 7}
+    assert [word in "".join(found.notices) for word in ("'lora'", "`crf` is 99")] == [True, True]
+    request = GenerationRequest(image="/srv/ada/boat.png", steps=3, seed=2)
+    assert import_preset(tmp_path, "mine", request.to_json().encode()).settings["seed"] == 2
+    assert "ada" not in (tmp_path / "mine.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["", " a", ".a", "../a", "a/b", "a\\b", "a\0", "a\nb", "x" * 51, "\udcff", "a:b"]
+)
+def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+    for act in (
+        lambda: save_preset(tmp_path, name, {"steps": 1}),
+        lambda: load_preset(tmp_path, name),
+        lambda: remove_preset(tmp_path, name),
+    ):
+        with pytest.raises(InputError, match="preset's name"):
+            act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_saved_or_found_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'lora' is not a setting"):
+        save_preset(tmp_path, "a", {"lora": 1})
+    with pytest.raises(InputError, match="steps is 0"):
+        save_preset(tmp_path, "a", {"steps": 0})
+    with pytest.raises(InputError, match="no setting"):
+        save_preset(tmp_path, "a", {"image": "x"})
+    with pytest.raises(InputError, match="expected one of: none"):
+        load_preset(tmp_path, "a")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        save_preset(tmp_path / "file", "a", {"steps": 1})
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(InputError, match=r"bad\.json carries no recipe"):
+        load_preset(tmp_path, "bad")
+
+
+def test_the_command_line_saves_and_uses_a_preset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    write_picture(tmp_path / "boat.png")
+    assert main(["generate", "--prompt", "a red ball", "--steps", "3", "--save-preset", "mine"]) == 0
+    assert capsys.readouterr().out == f"{presets_folder() / 'mine.json'}\n"
+    assert main(["generate", "--image", "boat.png", "--preset", "mine", "--seed", "8", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "1: 5 s, inverted, seed 8, 'a red ball'\n"
+    assert main(["generate", "--image", "boat.png", "--preset", "other"]) == 2
+    assert "expected one of: mine" in capsys.readouterr().err
