@@ -117,7 +117,7 @@ class Queue:
         return self.store.add(request, picture, fill)
 
     def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
-        """Queue a job that keeps the first sections of another one, whatever its state; that one stays as it is.
+        """Queue a job that keeps the first sections of another one, which stays as it is, whatever its state.
 
         Args:
             keep: The number of sections to keep, in the order of making.
