@@ -10,7 +10,7 @@ from diffusers_helper.machine.facts import Facts
 
 def seen_kernel(facts: Facts, card: str) -> str:
     """Return the operation that SDPA became on a card with the installed torch; "" if nobody has looked."""
-    kernel = facts.read(_key(card, _torch_version())).get("kernel")
+    kernel = facts.read(_key(card, installed_torch())).get("kernel")
     return kernel if isinstance(kernel, str) else ""
 
 
@@ -24,8 +24,8 @@ def _key(card: str, torch_version: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _torch_version() -> str:
-    """Return torch's version without importing torch."""
+def installed_torch() -> str:
+    """Return torch's version without importing torch; "" if it is not installed."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import logging
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import write_atomic
+from diffusers_helper.machine.kernels import installed_torch
 from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
@@ -46,10 +46,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
     if machine.kind != "rocm":
         return machine.name
     engine = {**environ, **engine_environment(profile, environ)}
-    try:
-        torch = importlib.metadata.version("torch")  # torch brings MIOpen
-    except importlib.metadata.PackageNotFoundError:
-        torch = "?"
+    torch = installed_torch() or "?"  # torch brings MIOpen
     return f"{machine.name} ({machine.arch}), torch {torch}, find mode {engine.get('MIOPEN_FIND_MODE', '?')}"
 
 
