@@ -21,7 +21,8 @@ def test_a_job_has_the_documents_lines_in_its_log(
     tiny_model: Path, small_scene: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     events: list[Event] = []
-    folder = JobFolder.create(tmp_path, "job")
+    folder = JobFolder(tmp_path / "job")
+    folder.path.mkdir()
     request = tiny_request(small_scene, model=str(tiny_model), steps=1, vram_cap_gb=0.5)
     caplog.handler.setLevel(logging.WARNING)  # as the console of a program without --verbose
     Runner().run(request, folder.path, events.append, CancelToken())

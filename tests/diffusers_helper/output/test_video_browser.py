@@ -36,9 +36,17 @@ LOAD = """async (data) => {
 }"""
 COLOUR_AT = """async (seconds) => {
     if (seconds !== null) {
-        const sought = new Promise(resolve => { video.onseeked = resolve; });
+        // On a busy machine `seeked` comes before the frame is on the screen; a frame that never comes is a wrong one.
+        const presented = new Promise(resolve => {
+            const look = (_, facts) => {
+                if (facts.mediaTime <= seconds && seconds < facts.mediaTime + 1 / 30) resolve();
+                else video.requestVideoFrameCallback(look);
+            };
+            video.requestVideoFrameCallback(look);
+            setTimeout(resolve, 30000);
+        });
         video.currentTime = seconds;
-        await sought;
+        await presented;
     }
     const canvas = document.createElement('canvas');
     canvas.width = video.videoWidth;
