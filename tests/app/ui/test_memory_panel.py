@@ -153,6 +153,7 @@ def test_what_does_not_fit_is_refused_before_it_is_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    monkeypatch.setattr("app.ui.catalogue.absence_of", lambda _: None)  # as if its weights were here
     service = JobService(tmp_path / "outputs", StagedEngine())
     catalogue = Catalogue(planner=RADEON)
     actions = Actions(service, catalogue)

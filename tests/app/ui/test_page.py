@@ -158,11 +158,11 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     open_folds(page)
     page.get_by_role("button", name="New seed").click()
     page.wait_for_function("![...document.querySelectorAll('input')].some(i => i.value === '31337')")
-    assert page.get_by_role("radio").count() == 2
+    assert page.locator("#set-mode").get_by_role("radio").count() == 2
     page.get_by_label("Model", exact=True).click()
     page.get_by_role("option", name="FramePack F1").click()
     page.locator(".lt-demo").wait_for(state="detached")
-    page.wait_for_function("document.querySelectorAll('input[type=radio]').length === 1")
+    page.wait_for_function("document.querySelectorAll('#set-mode input[type=radio]').length === 1")
     assert page.get_by_role("radio", name="Forward · F1").is_checked()
     assert page.get_by_label("number input for Resolution").input_value() == "640"
     assert page.get_by_label("number input for Steps").input_value() == "25"

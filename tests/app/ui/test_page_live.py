@@ -275,21 +275,21 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     stand.engine.go(FIRST + FURTHER)
     failed = status(page, state="failed")
     assert failed.get_by_role("alert").inner_text() == f"{MESSAGE} {REMEDY}"
-    assert not failed.locator("pre").is_visible()
+    assert not failed.locator(".lt-report").is_visible()
     failed.get_by_text("Technical details").click()
-    assert job in failed.locator("pre").inner_text()
+    assert job in failed.locator(".lt-report").inner_text()
     # The page shows how time and memory were spent until then, from the records in the job's folder.
     facts = " ".join(failed.locator(".lt-facts").inner_text().split())
     assert f"Peak on the device {gb_text(MEASURED['decode'])} GB under a cap of 20 GB" in facts
     assert failed.locator(".lt-plot .lt-use").count() == 3
     assert failed.get_by_role("rowheader", name="Decoding").last.is_visible()
-    assert "Traceback" in failed.locator("pre").inner_text()
+    assert "Traceback" in failed.locator(".lt-report").inner_text()
     shows(page, 33)
     assert "Download what there is (1.10 s)" in failed.inner_text()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     failed.get_by_role("button", name="Copy report").click()
     failed.get_by_role("button", name="Copied").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()") == failed.locator("pre").text_content()
+    assert page.evaluate("navigator.clipboard.readText()") == failed.locator(".lt-report").text_content()
 
 
 def test_a_job_that_is_over_at_once_is_told_all_the_same(page: Any, stand: Stand, photo: Path) -> None:

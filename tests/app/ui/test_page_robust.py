@@ -41,7 +41,9 @@ FOCUSED = """() => {
     window.walked = window.walked || new Map();
     if (!window.walked.has(one)) window.walked.set(one, window.walked.size);
     // Some draw the ring around what holds them.
-    const looks = () => [one, one.parentElement, one.parentElement?.parentElement].map(each => {
+    const holders = [one];
+    while (holders.length < 4 && holders.at(-1).parentElement) holders.push(holders.at(-1).parentElement);
+    const looks = () => holders.map(each => {
         const style = getComputedStyle(each);
         const ring = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
         return [ring, style.outlineColor, style.boxShadow, style.borderColor, style.backgroundColor];

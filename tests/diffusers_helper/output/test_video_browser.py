@@ -36,7 +36,7 @@ LOAD = """async (data) => {
 }"""
 COLOUR_AT = """async (seconds) => {
     if (seconds !== null) {
-        // On a busy machine `seeked` comes before the frame is on the screen; a frame that never comes is a wrong one.
+        // On a busy machine `seeked` comes before the frame is on the screen.
         const presented = new Promise(resolve => {
             const look = (_, facts) => {
                 if (facts.mediaTime <= seconds && seconds < facts.mediaTime + 1 / 30) resolve();
