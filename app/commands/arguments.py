@@ -35,6 +35,13 @@ class Parser(argparse.ArgumentParser):
         sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
         raise SystemExit(EXIT_BAD_INPUT)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse unknown arguments here, so that the line names the help of the command that was given."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         # Argparse drops the error, and the program would end with 0.
         if file is sys.stdout:

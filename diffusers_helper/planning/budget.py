@@ -179,7 +179,10 @@ class DoesNotFit(InputError):
         by_preserved = "Or lower `preserved_gb`, which holds weights back."
         if weights + working > budget.cap_bytes:
             by_preserved = "To lower `preserved_gb` alone is not enough."
-        self.remedies = (by_cap, by_preserved, "Or choose a smaller `resolution`, or leave out `vae_tile`.")
+        by_size = "Or choose a smaller `resolution`."
+        if len(demands) == 1 and demands[0].vae_tile_px:  # smaller tiles were not tried
+            by_size = "Or choose a smaller `resolution`, or leave out `vae_tile`."
+        self.remedies = (by_cap, by_preserved, by_size)
         super().__init__(
             f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
             f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, "

@@ -82,7 +82,7 @@ def remark(live: LiveJob) -> str:
             return "From end to start, which keeps the picture from drifting."
         if live.section == live.sections:
             return "The end exists; the beginning is being made now."
-        return "The end exists; the video grows towards its beginning."
+        return "The video grows towards its beginning."
     return "The video grows at its end." if live.sections > 1 else ""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import main
 from app.jobs.service import JobService
 from diffusers_helper import __version__
 from diffusers_helper.request import SETTINGS
@@ -364,3 +365,14 @@ def test_a_terminal_gets_a_bar_with_the_time_left(program: Program) -> None:
     assert process.wait(PATIENCE) == 0
     assert b"8/8" in shown
     assert b"denoising" in shown
+
+
+@pytest.mark.parametrize("command", [["generate"], ["plan"], ["doctor"], ["jobs", "list"]])
+def test_an_unknown_argument_leads_to_the_help_of_its_command(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--bogus"])
+    assert ended.value.code == 2
+    help_of_it = f"python -m app {' '.join(command)} --help"
+    assert capsys.readouterr().err == f"Unrecognized arguments: --bogus. See: {help_of_it}\n"

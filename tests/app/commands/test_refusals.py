@@ -31,6 +31,7 @@ def check_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     assert err.count("\n") == 1
     assert "ERROR" not in err
     assert " Set --vram-cap-gb to " in err
+    assert "--vae-tile" not in err  # it was not given
 
 
 @pytest.mark.parametrize("by", ["argument", "environment"])

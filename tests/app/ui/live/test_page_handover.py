@@ -31,3 +31,17 @@ def test_a_job_does_not_wait_for_the_video_of_the_one_before(
     # This takes far less than the half minute after which a load counts as failed.
     page.wait_for_selector(f'.lt-stage[data-url*="{second}"][data-swaps="1"]')
     assert page.evaluate("document.querySelector('.lt-stage video.lt-top').readyState") >= 2
+
+
+def test_no_section_is_marked_as_shown_before_there_is_a_video(page: Any, stand: Stand, photo: Path) -> None:
+    def submit() -> str:
+        return stand.service.submit(GenerationRequest(image=str(photo), prompt="p", seconds=1)).id
+
+    first, second = submit(), submit()
+    stand.engine.go(FIRST)
+    page.wait_for_selector(f'.lt-stage[data-url*="{first}"]')
+    page.wait_for_selector('.lt-cell[aria-current="true"]')
+    stand.engine.go(1 + FIRST - 3)
+    page.wait_for_selector(f'.lt-status[data-job="{second}"][data-state="running"]')
+    page.wait_for_timeout(300)  # the cleared video sends its events after the strip was built
+    assert page.locator('.lt-cell[aria-current="true"]').count() == 0
