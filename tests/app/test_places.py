@@ -61,10 +61,12 @@ def test_a_proxy_that_needs_a_missing_package_is_named(
 ) -> None:
     photo, out = str(write_photo(tmp_path / "photo.png")), str(tmp_path / "outputs")
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    monkeypatch.setattr("app.commands.generate.network_folder", lambda _: None)
     for program, arguments in (
         (server.main, ("--port", "0")),
-        (cli.main, ("generate", "--image", photo, "--prompt", "a ball", "--out", out)),
+        (
+            cli.main,
+            ("generate", "--image", photo, "--prompt", "a ball", "--out", out, "--model", "framepack-i2v"),
+        ),
     ):
         said = refused(capsys, program, *arguments)
         assert said.startswith(
@@ -167,7 +169,7 @@ def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) 
     jobs = [service.submit(GenerationRequest(image=photo, seconds=1)) for _ in range(2)]
     code = (
         "import os, sys; from pathlib import Path; from app.jobs.storage.store import JobStore\n"
-        "store = JobStore(Path(sys.argv[1])); store.recover(adopt=True); store.claim(); os._exit(9)"
+        "store = JobStore(Path(sys.argv[1])); store.lead(adopt=True); store.claim(adopt=True); os._exit(9)"
     )
     service.stop()
     died = subprocess.run((sys.executable, "-c", code, tmp_path / "outputs"), cwd=ROOT, check=False)

@@ -43,5 +43,6 @@ def test_no_section_is_marked_as_shown_before_there_is_a_video(page: Any, stand:
     page.wait_for_selector('.lt-cell[aria-current="true"]')
     stand.engine.go(1 + FIRST - 3)
     page.wait_for_selector(f'.lt-status[data-job="{second}"][data-state="running"]')
-    page.wait_for_timeout(300)  # the cleared video sends its events after the strip was built
+    # The cleared video sends its events after the strip was built.
+    page.evaluate("document.querySelector('.lt-stage video.lt-top').dispatchEvent(new Event('timeupdate'))")
     assert page.locator('.lt-cell[aria-current="true"]').count() == 0
