@@ -69,7 +69,8 @@ export class Videos {
   constructor([top, under], onSwap, onChange) {
     [this.#top, this.#under, this.#onSwap] = [top, under, onSwap];
     for (const video of [top, under]) {
-      for (const name of EVENTS) video.addEventListener(name, () => { if (video === this.#top && this.hasVideo) onChange(); });
+      const tell = () => { if (video === this.#top && this.hasVideo) onChange(); };
+      for (const name of EVENTS) video.addEventListener(name, tell);
     }
     const tick = () => {
       if (this.hasVideo && !this.#top.paused) onChange();

@@ -44,5 +44,6 @@ def test_no_section_is_marked_as_shown_before_there_is_a_video(page: Any, stand:
     stand.engine.go(1 + FIRST - 3)
     page.wait_for_selector(f'.lt-status[data-job="{second}"][data-state="running"]')
     # The cleared video sends its events after the strip was built.
-    page.evaluate("document.querySelector('.lt-stage video.lt-top').dispatchEvent(new Event('timeupdate'))")
+    pause = "all => all.map(one => one.dispatchEvent(new Event('pause')))"
+    page.locator(".lt-stage video").evaluate_all(pause)
     assert page.locator('.lt-cell[aria-current="true"]').count() == 0
