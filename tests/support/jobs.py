@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,3 +147,12 @@ def states_of(folder: Path) -> list[str]:
 def sections_of(events: list[Event]) -> list[int]:
     """Return the sections that were finished, in the order in which that was told."""
     return [event.section for event in events if isinstance(event, SectionFinished)]
+
+
+def damage_index(outputs: Path, damage: str) -> None:
+    """Remove the index of an outputs folder; with "garbage", put something else in its place."""
+    index = outputs / ".longtake"
+    shutil.rmtree(index)
+    if damage == "garbage":
+        index.mkdir()
+        (index / "jobs.sqlite3").write_bytes(b"no database at all" * 100)

@@ -25,7 +25,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from tests.support.jobs import ROOT, Studio, kill, run_program, wait_until, write_picture
+from tests.support.jobs import ROOT, Studio, damage_index, kill, run_program, wait_until, write_picture
 
 
 def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
@@ -95,11 +95,7 @@ def test_the_index_is_rebuilt_from_the_folders(studio: Studio, damage: str) -> N
     studio.events(failed)
     before = studio.service.jobs()
     studio.service.stop()
-    index = studio.outputs / ".longtake"
-    shutil.rmtree(index)
-    if damage == "garbage":
-        index.mkdir()
-        (index / "jobs.sqlite3").write_bytes(b"no database at all" * 100)
+    damage_index(studio.outputs, damage)
 
     again = JobService(studio.outputs)
     again.start()

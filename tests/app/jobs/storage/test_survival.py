@@ -28,7 +28,7 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.output.job_folder import JobFolder
-from tests.support.jobs import Studio, kill, run_program, sections_of, states_of, wait_until
+from tests.support.jobs import Studio, damage_index, kill, run_program, sections_of, states_of, wait_until
 
 HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
 
@@ -65,11 +65,7 @@ def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, 
     process, ids = run_program(studio, HANGS, *["steps=1"] * 6)
     studio.until(studio.service.job(ids[0]), SectionFinished)
     kill(process)
-    index = studio.outputs / ".longtake"
-    shutil.rmtree(index)
-    if damage == "garbage":
-        index.mkdir()
-        (index / "jobs.sqlite3").write_bytes(b"no database at all" * 100)
+    damage_index(studio.outputs, damage)
     again = JobService(studio.outputs)
     again.start()
     try:
