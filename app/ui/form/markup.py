@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from html import escape
 
 from app.redact import without_paths
-from app.ui.errors import page_error
+from app.ui.errors import page_error, page_words
 from app.ui.form.examples import example_media
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.downloads import Absence, NotHere
@@ -57,6 +58,28 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
 def passing_note(text: str) -> str:
     """Return a notice about what has just happened, as markup, which leaves by itself."""
     return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}">{escape(text)}</div>'
+
+
+def restored_note(name: str, notices: Sequence[str]) -> str:
+    """Return a notice about settings that are in the form again, which stays if it says what is missing."""
+    if not notices:
+        return passing_note(f"These are the settings of {name}.")
+    said = "".join(f"<li>{escape(without_paths(page_words(one)))}</li>" for one in notices)
+    return (
+        f'<div class="lt-box" role="status"><b>These are the settings of {escape(name)}</b>, but for this:'
+        f'<ul class="lt-notices">{said}</ul>'
+        '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
+    )
+
+
+def carried_line(words: str) -> str:
+    """Return the line about settings that the form carries along; empty if there are none."""
+    if not words:
+        return ""
+    return (
+        f'<p class="lt-hint lt-carried">{escape(words)} '
+        '<button type="button" class="lt-forget">Forget this</button></p>'
+    )
 
 
 def job_note(text: str, job_id: str, before: int = 0) -> str:

@@ -1,0 +1,114 @@
+"""The plain data of one video of the history: what happened to it, and what can be made of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.redact import without_paths
+from app.report_text import report_text
+from app.ui.errors import page_words
+from app.ui.history.cards import card
+from app.ui.live.job import LiveJob
+from app.ui.live.scene import file_url, show
+from app.ui.live.watch import Scene
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.output.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.packing import MAX_SECONDS, count_sections
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import size_text
+
+Shown = dict[str, Any]
+
+
+def opened(service: JobService, job_id: str) -> Shown:
+    """Return everything that the page shows of one job.
+
+    Raises:
+        NoSuchJob: If there is none of that id.
+    """
+    job = service.job(job_id)
+    live = LiveJob(job)
+    for event in service.events(job_id):
+        live.apply(event)
+    shown = show(
+        Scene(live, None, ()), time.time(), find_model=_facts, report=lambda one: report_text(service, one)
+    )
+    family = service.history.family(job_id)
+    return shown | {
+        "preview": None,  # the stage has it
+        "card": card(job),
+        "created": job.created,
+        "resumable": job.is_resumable,
+        "states": _states(service, job),
+        "files": files(job),
+        "parent": family.parent and card(family.parent),
+        "children": [card(child) for child in family.children],
+        "branch": branch_facts(job),
+    }
+
+
+def _facts(model: str) -> ModelInfo | None:
+    try:
+        return find_model(model, allow_folder=True)
+    except InputError:  # the folder is gone
+        return None
+
+
+def _states(service: JobService, job: Job) -> list[Shown]:
+    return [
+        {
+            "state": one.state,
+            "time": one.time or None,
+            "reason": without_paths(page_words(one.reason), job.folder.parent),
+        }
+        for one in service.history.transitions(job.id)
+    ]
+
+
+def files(job: Job) -> list[Shown]:
+    """Return the files of a job that a person may want, and what the others take together."""
+    folder = JobFolder(job.folder)
+    own = [folder.input, folder.log, *([job.video] if job.video else [])]
+    listed = [
+        {"name": file.name, "size": size_text(size), "url": file_url(job, file.name)}
+        for file in own
+        if (size := _size(file)) is not None
+    ]
+    rest = sum(_size(file) or 0 for file in folder.path.rglob("*") if file not in own)
+    return [*listed, {"name": "latents, segments and records", "size": size_text(rest), "url": None}]
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size if file.is_file() else None
+    except OSError:
+        return None
+
+
+def branch_facts(job: Job) -> Shown:
+    """Return what a branch of a job can keep, what it may change, and why nothing else."""
+    folder, request = JobFolder(job.folder), job.request
+    sections, found = count_sections(request.seconds), count_kept(folder)
+    most = min(found, sections - (request.mode == "inverted"))
+    fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
+    reasons: dict[str, list[str]] = {}
+    for name, reason in fixed.items():
+        reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
+    longest = count_sections(MAX_SECONDS) - sections
+    return {
+        "isInverted": request.mode == "inverted",
+        "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
+        "prompt": request.prompt,
+        "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
+        "seconds": request.seconds,
+        "section": SECTION_SECONDS,
+        "longer": round(longest * SECTION_SECONDS, 1) if found >= sections and most else 0,
+        "keptByLonger": kept_words(request, min(most, found)) if most > 0 else "",
+        "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
+    }
