@@ -110,6 +110,18 @@ class Actions:
         usable["mode"] = _mode(info, usable["mode"])
         return usable | _around(info)
 
+    def fill(self, given: object) -> dict[str, Any]:
+        """Return the form that has these settings, as JSON from the page's scripts, and otherwise defaults.
+
+        The picture comes by itself, as an upload.
+        """
+        usable = form.restored(self.catalogue, given)
+        if not usable:
+            return {}
+        info = self.catalogue.info(usable["model"])
+        values = form.defaults(info, self.catalogue.planner) | {"prompt": "", "negative": ""} | usable
+        return values | {"mode": _mode(info, usable["mode"])} | _around(info)
+
     def reset(self, name: str) -> dict[str, Any]:
         """Return every setting but picture, prompt and model, as the model wants it."""
         try:

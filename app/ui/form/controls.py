@@ -234,6 +234,11 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         [*(form.controls[name] for name in kept), *around], js=call("form/keep.js", "keptSettings"),
         preprocess=False, **QUIET,
     ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
+    form.facts.apply(
+        named(actions.fill, *kept, *AROUND), form.facts,
+        [*(form.controls[name] for name in kept), *around], js=call("form/fill.js", "givenSettings"),
+        preprocess=False, **QUIET,
+    ).then(**_CHANGED)  # fmt: skip
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,
