@@ -9,18 +9,28 @@ from html import escape
 import gradio as gr
 
 from app.jobs.service import JobService
-from app.ui.api import add_endpoint
+from app.ui.calls.generate import add_endpoints
+from app.ui.calls.jobs import JobCalls
+from app.ui.calls.serve import add_calls
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
+from app.ui.form.endpoints import FormCalls
+from app.ui.history.endpoints import HistoryCalls
+from app.ui.history.panel import build_history
 from app.ui.live.subscribe import Result, connect_updates
-from app.ui.scripts import call
+from app.ui.queue.panel import build_queue
+from app.ui.scripts import call, on_load
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
 # The form's script inserts the chosen model's title.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
+<nav class="lt-tabs" role="tablist" aria-label="Parts of the page">
+<a role="tab" id="tab-create" href="#create" aria-controls="panel-create">Create</a>
+<a role="tab" id="tab-queue" href="#queue" aria-controls="panel-queue">Queue<span class="lt-tab-count"></span></a>
+<a role="tab" id="tab-history" href="#history" aria-controls="panel-history">History</a></nav>
 <p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
 <span title="{reason}">{cap}</span></p></header>"""
 _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
@@ -37,8 +47,8 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
     with gr.Blocks(
         title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
     ) as page:
-        gr.HTML(_header(catalogue), apply_default_css=False, js_on_load=None)
-        with gr.Row(elem_classes="lt-main"):
+        gr.HTML(_header(catalogue), apply_default_css=False, js_on_load=on_load("tabs.js"))
+        with gr.Row(elem_classes="lt-main", elem_id="panel-create"):
             with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
                 request = RequestForm(catalogue)
             with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
@@ -46,10 +56,14 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
                 result = Result()
                 request.demo_box.render()
                 gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
+        build_queue()
+        build_history()
         actions = Actions(service, catalogue)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
-        add_endpoint(page, service, catalogue)
+        add_endpoints(page, service, catalogue)
+        calls = JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue)
+        add_calls([function for group in calls for function in group.all])
     return page
 
 

@@ -27,7 +27,7 @@ export function passPictureOn() {
   component?.trigger('input');
 }
 
-/** Let the form take the settings that `givenSettings` returns. */
-export function fillOn() {
+/** Let the form take the settings that `givenSettings` holds. */
+export function passSettingsOn() {
   component?.trigger('apply');
 }

@@ -29,12 +29,16 @@ _MOST_NAME = 80  # characters of a file's name in a message
 _NOT_KEPT = ("image", "prompt", "crop")
 
 
-class FormEndpoints:
-    """The endpoints of a form. Each raises InputError for what cannot be used."""
+class FormCalls:
+    """The endpoints of the form. Each raises InputError for what cannot be used."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self.all = (
+
+    @property
+    def all(self) -> tuple[Any, ...]:
+        """Return all endpoints."""
+        return (
             self.recipe_read, self.preset_list, self.preset_load, self.preset_save, self.preset_import,
             self.preset_export, self.preset_default, self.preset_remove,
         )  # fmt: skip

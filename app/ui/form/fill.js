@@ -1,16 +1,34 @@
-// The way of settings from an earlier video, a preset or a file into the form.
+// The way in which other parts of the page put the settings of a video, a preset or a file into the form.
 import { recall } from '../storage.js';
-import { fillOn } from './component.js';
-import { described, handOver } from './uploaded.js';
+import { goTo } from '../tabs.js';
+import { passSettingsOn } from './component.js';
+import { described, handOver, upload } from './uploaded.js';
 
 let message = '';
 
-/** Return the settings that the form is to take, together with those that it has. */
+/** Return the settings that the form is to take, as JSON, together with those that it has. */
 export const givenSettings = () => message;
 
-/** Let the form take what an endpoint has returned: its settings and, if there is one, its picture. */
-export function fillForm(restored) {
+/** Show the form with what an endpoint has returned: settings as text and, if there is one, a picture. */
+export function restoreForm(restored) {
   message = JSON.stringify({ restored: restored.text, kept: recall('form') });
   if (restored.picture) handOver(described(restored.picture, 'start-picture.png'));
-  fillOn();
+  passSettingsOn();
+  goTo('create');
+}
+
+/**
+ * Show the form with these settings, by their names in a request; those that are missing get their defaults.
+ * @param {object} given the settings
+ * @param {?string} picture the address of the start picture, relative to the page; without it the form keeps its own
+ */
+export async function fillForm(given, picture = null) {
+  restoreForm({
+    text: JSON.stringify({ name: 'this video', settings: given, carried: '', is_whole: true, notices: [] }),
+  });
+  if (!picture) return;
+  const answer = await fetch(new URL(picture, document.baseURI));
+  if (!answer.ok) throw new Error('The start picture of this video is not there any more.');
+  const content = await answer.blob();
+  handOver(await upload(new File([content], picture.split('/').pop(), { type: content.type })));
 }

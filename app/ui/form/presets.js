@@ -2,7 +2,7 @@
 import { call } from '../calls/call.js';
 import { make, setText } from '../elements.js';
 import { recall } from '../storage.js';
-import { fillForm } from './fill.js';
+import { restoreForm } from './fill.js';
 import { uploadRecipe } from './recipe.js';
 
 const START = 'start'; // the preset with which the page begins
@@ -87,7 +87,7 @@ class Presets {
       'li', {},
       make('b', { textContent: title }),
       act('Use', async () => {
-        fillForm(await call('preset_load', name));
+        restoreForm(await call('preset_load', name));
         this.#dialog.close();
       }),
       ...(name === START ? [] : [act('Make default', async () => {

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.redact import without_paths
-from app.report_text import report_text
 from app.ui.errors import page_words
 from app.ui.history.cards import card
-from app.ui.live.job import LiveJob
-from app.ui.live.scene import file_url, show
-from app.ui.live.watch import Scene
-from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import ModelInfo, find_model
+from app.ui.live.present import Presenter
+from app.ui.live.scene import file_url
 from diffusers_helper.output.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import MAX_SECONDS, count_sections
@@ -26,49 +21,39 @@ from diffusers_helper.units import size_text
 Shown = dict[str, Any]
 
 
-def opened(service: JobService, job_id: str) -> Shown:
-    """Return everything that the page shows of one job.
+class Opener:
+    """A view of the single videos of one service."""
 
-    Raises:
-        NoSuchJob: If there is none of that id.
-    """
-    job = service.job(job_id)
-    live = LiveJob(job)
-    for event in service.events(job_id):
-        live.apply(event)
-    shown = show(
-        Scene(live, None, ()), time.time(), find_model=_facts, report=lambda one: report_text(service, one)
-    )
-    family = service.history.family(job_id)
-    return shown | {
-        "preview": None,  # the stage has it
-        "card": card(job),
-        "created": job.created,
-        "resumable": job.is_resumable,
-        "states": _states(service, job),
-        "files": files(job),
-        "parent": family.parent and card(family.parent),
-        "children": [card(child) for child in family.children],
-        "branch": branch_facts(job),
-    }
+    def __init__(self, service: JobService) -> None:
+        self._service, self._presenter = service, Presenter(service)
 
+    def open(self, job_id: str) -> Shown:
+        """Return everything that the page shows of one video.
 
-def _facts(model: str) -> ModelInfo | None:
-    try:
-        return find_model(model, allow_folder=True)
-    except InputError:  # the folder is gone
-        return None
-
-
-def _states(service: JobService, job: Job) -> list[Shown]:
-    return [
-        {
-            "state": one.state,
-            "time": one.time or None,
-            "reason": without_paths(page_words(one.reason), job.folder.parent),
+        Raises:
+            NoSuchJob: If there is none of that id.
+        """
+        job, family = self._service.job(job_id), self._service.history.family(job_id)
+        return self._presenter.show_job(job_id) | {
+            "preview": None,  # the stage has it
+            "card": card(job),
+            "isResumable": job.is_resumable,
+            "states": self._states(job),
+            "files": files(job),
+            "parent": family.parent and card(family.parent),
+            "children": [card(child) for child in family.children],
+            "branch": branch_facts(job),
         }
-        for one in service.history.transitions(job.id)
-    ]
+
+    def _states(self, job: Job) -> list[Shown]:
+        return [
+            {
+                "state": one.state,
+                "time": one.time or None,
+                "reason": without_paths(page_words(one.reason), job.folder.parent),
+            }
+            for one in self._service.history.transitions(job.id)
+        ]
 
 
 def files(job: Job) -> list[Shown]:

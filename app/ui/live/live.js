@@ -65,7 +65,7 @@ class Live {
       bringStage();
     }
     document.title = this.#title(scene);
-    tellJobs(scene.open ?? [], scene.beat);
+    tellJobs(scene);
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
   }
 

@@ -24,7 +24,7 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
 from app.jobs.service import JobService
-from app.ui.api import endpoint
+from app.ui.calls.generate import endpoints
 from app.ui.catalogue import Catalogue
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
@@ -206,7 +206,7 @@ def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pyte
     service = JobService(tmp_path / "outputs", engine)
     service.start()
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
-    generate: Any = endpoint(service, Catalogue())
+    generate: Any = endpoints(service, Catalogue())["generate"]
     assert inspect.iscoroutinefunction(generate)
     engine.go(100)
     with pytest.raises(Exception, match=re.escape(f"{MESSAGE} {REMEDY}")):

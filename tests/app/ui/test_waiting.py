@@ -15,7 +15,7 @@ import gradio as gr
 import pytest
 
 from app.jobs.service import JobService
-from app.ui import api
+from app.ui.calls import generate as api
 from app.ui.live import broadcast, subscribe
 from app.ui.waiting import Endings, Room
 from diffusers_helper.request import SETTINGS, GenerationRequest

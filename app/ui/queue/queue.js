@@ -1,0 +1,4 @@
+// The Queue tab.
+
+/** Bring the panel to life. */
+export default function startQueue() {}
