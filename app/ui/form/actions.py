@@ -52,7 +52,10 @@ class Actions:
             may_download: Whether the person has agreed to the download of a model that is not here.
         """
         try:
-            settings = settings | {"image": picture_path(settings.get("image")), "seed": form.seed_of(settings)}
+            settings = settings | {
+                "image": picture_path(settings.get("image")),
+                "seed": form.seed_of(settings),
+            }
             count = form.VARIANTS.check(settings.get("variants", 1))
             lineage = Carried.from_text(settings.get("carried")).lineage
             request = self._request(settings)
@@ -201,7 +204,9 @@ def _queued_note(before: int, jobs: list[Job]) -> str:
     """Return a notice about jobs of which the first has so many others before it; empty for one that is next."""
     first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
     if len(jobs) > 1:
-        return view.job_note(f"Queued {len(jobs)} videos{f': {first}' if before else '.'}", jobs[0].id, before)
+        return view.job_note(
+            f"Queued {len(jobs)} videos{f': {first}' if before else '.'}", jobs[0].id, before
+        )
     return view.job_note(f"Queued {view.ordinal(before + 1)}: {first}", jobs[0].id, before) if before else ""
 
 

@@ -52,7 +52,7 @@ class Carried:
         if not isinstance(text, str) or not text:
             return cls({})
         try:
-            data = json.loads(text) if len(text) <= _MOST_CHARACTERS else None
+            data: Any = json.loads(text) if len(text) <= _MOST_CHARACTERS else None
             settings = {name: SETTINGS[name].check(value) for name, value in data["settings"].items()}
             return cls(settings, tuple(Span.from_dict(item) for item in data["earlier"]))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -68,7 +68,9 @@ class Carried:
     @property
     def words(self) -> str:
         """Return a sentence about what is carried; empty if it is nothing."""
-        said = [f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}" for name, value in self.settings.items()]
+        said = [
+            f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}" for name, value in self.settings.items()
+        ]
         if self.spans:
             last = self.spans[-1].last
             these = "The first section is" if last == 1 else f"The first {last} sections are"

@@ -1,4 +1,4 @@
-"""The endpoints of the form: files that restore its settings, and presets. They take and return plain data."""
+"""The endpoints of the form: files that restore its settings, and presets. They return plain data."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ class FormCalls:
         try:
             values: Any = json.loads(form)
         except ValueError as error:
-            raise InputError("The form is not JSON; expected its values by name.", "Reload the page.") from error
+            raise InputError(
+                "The form is not JSON; expected its values by name.", "Reload the page."
+            ) from error
         if not isinstance(values, dict):
             raise InputError("The form is no JSON object; expected its values by name.", "Reload the page.")
         is_random = values.get("random_seed") is True

@@ -28,8 +28,10 @@ class Presets {
   #name = make('input', { type: 'text', maxLength: 50, required: true, ariaLabel: 'Name of the preset', placeholder: 'Name' });
   #file = make('input', { type: 'file', accept: '.json,.mp4,.png', hidden: true, ariaLabel: 'File with settings' });
   #dialog;
+  /** The button that opens the dialog, and the dialog. */
+  elements;
 
-  constructor(element) {
+  constructor() {
     const open = textButton('Presets', 'Presets of settings', () => this.open());
     const form = make(
       'form', { className: 'lt-preset-save', method: 'dialog' },
@@ -51,7 +53,7 @@ class Presets {
     this.#dialog.setAttribute('aria-labelledby', 'lt-presets-title');
     this.#dialog.addEventListener('click', ({ target }) => { if (target === this.#dialog) this.#dialog.close(); });
     open.className = 'lt-quiet-button';
-    element.replaceChildren(open, this.#dialog);
+    this.elements = [open, this.#dialog];
   }
 
   /** Open the dialog with the presets that there are. */
@@ -141,5 +143,5 @@ class Presets {
 
 /** Bring the presets to life. */
 export default function startPresets({ element }) {
-  new Presets(element);
+  element.replaceChildren(...new Presets().elements);
 }

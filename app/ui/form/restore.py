@@ -132,7 +132,9 @@ def merged(
     given, notices = dict(found.settings), list(found.notices)
     model = given.get("model", kept.get("model", catalogue.preselected))
     if model not in catalogue.names:
-        notices.append(f"The model {short_repr(model)} is not on this page; {catalogue.preselected} is chosen.")
+        notices.append(
+            f"The model {short_repr(model)} is not on this page; {catalogue.preselected} is chosen."
+        )
         model = catalogue.preselected
     info = catalogue.info(model)
     if given.get("mode") not in (None, *info.modes):
@@ -146,7 +148,7 @@ def merged(
     values |= {"model": model, "carried": carried}
     usable = restored(catalogue, json.dumps(values))
     notices += [
-        f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold; its own value stays."
+        f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold; it keeps its own."
         for name, value in given.items()
         if name in PAGE_SETTINGS and value is not None and name not in (*usable, "image")
     ]

@@ -46,7 +46,7 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
     """
     carried = Carried.from_text(settings.get("carried"))
     own = {name: value for name, value in settings.items() if name not in PAGE_ONLY}
-    settings = own | planner.own(own) | carried.settings
+    settings = own | planner.own(own) | dict(carried.settings)
     seed = settings.get("seed")
     if isinstance(seed, int | float) and seed > PAGE_SEED.high:
         raise InputError(

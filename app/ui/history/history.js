@@ -1,0 +1,120 @@
+// The History tab: the shelf with all videos, or one of them, which has an address of its own.
+import { call } from '../calls/call.js';
+import { setText } from '../elements.js';
+import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { goTo, place, whenShown } from '../tabs.js';
+import { Opened } from './opened.js';
+import { Shelf } from './shelf.js';
+
+const UNDO_FOR = 15000; // milliseconds
+const LEAST_PAUSE = 1000; // between two looks at a change
+
+/** The tab. */
+class History {
+  #root;
+  #shelf;
+  #opened = null; // made when the first video is opened
+  #job = ''; // the video that is open
+  #scroll = 0; // where the shelf was left
+  #revision = null; // of the jobs, as they are shown
+  #looked = 0;
+  #undoing = 0;
+
+  constructor(root) {
+    this.#root = root;
+    this.#shelf = new Shelf(root);
+    whenShown('history', (job) => this.#turnTo(job));
+    whenJobsAreTold(() => this.#follow());
+    root.addEventListener('keydown', (event) => this.#takeKey(event));
+  }
+
+  #find(selector) {
+    return this.#root.querySelector(selector);
+  }
+
+  async #turnTo(job) {
+    const before = this.#job;
+    this.#job = job;
+    this.#find('.lt-shelf').hidden = Boolean(job);
+    this.#find('.lt-past-open').hidden = !job;
+    this.#root.dataset.state = job ? 'open' : 'shelf';
+    this.#revision = queueNow().revision;
+    if (job) {
+      if (!before) this.#scroll = this.#scrolled;
+      this.#opened ??= new Opened(this.#find('.lt-past-open'), (card) => this.#remove(card));
+      await this.#opened.open(job);
+    } else {
+      this.#opened?.close();
+      if (before) this.#comeBack(before);
+      await this.#shelf.refresh();
+    }
+  }
+
+  // The tabs have scrolled to the top already, so the place is noted while the shelf is scrolled.
+  #scrolled = 0;
+
+  noteScroll() {
+    if (!this.#job && place()[0] === 'history') this.#scrolled = window.scrollY;
+  }
+
+  #comeBack(job) {
+    window.scrollTo(0, this.#scroll);
+    this.#shelf.film(job)?.focus();
+  }
+
+  // A video that another page or program has made, changed or removed appears so, too.
+  #follow() {
+    const [tab] = place();
+    if (tab !== 'history' || queueNow().revision === this.#revision || performance.now() - this.#looked < LEAST_PAUSE) return;
+    this.#looked = performance.now();
+    this.#revision = queueNow().revision;
+    if (this.#job) this.#opened.refresh();
+    else this.#shelf.refresh();
+  }
+
+  async #remove(card) {
+    try {
+      await call('jobs_remove', [card.job]);
+    } catch (error) {
+      this.#opened.tell(error.message);
+      return;
+    }
+    goTo('history');
+    this.#offerUndo(card);
+  }
+
+  #offerUndo({ job, words }) {
+    const box = this.#find('.lt-undo');
+    const button = box.querySelector('button');
+    const close = () => { box.hidden = true; };
+    clearTimeout(this.#undoing);
+    this.#undoing = setTimeout(close, UNDO_FOR);
+    box.hidden = false;
+    setText(box.querySelector('span'), `Removed: ${words.slice(0, 60) || job}`);
+    button.onclick = async () => {
+      try {
+        await call('jobs_restore', [job]);
+        close();
+        await this.#shelf.refresh();
+        this.#shelf.film(job)?.focus();
+      } catch (error) {
+        setText(box.querySelector('span'), error.message);
+      }
+    };
+    requestAnimationFrame(() => button.focus({ preventScroll: true }));
+  }
+
+  #takeKey(event) {
+    const isTyping = event.target.matches('input, textarea, select');
+    if (event.key === 'Escape' && this.#job && !isTyping && !document.fullscreenElement) goTo('history');
+    if (event.key !== 'Delete' || isTyping || this.#job) return;
+    const film = this.#shelf.film(event.target.closest('.lt-film')?.dataset.job);
+    if (film) this.#remove(film.data);
+  }
+}
+
+/** Bring the tab to life. */
+export default function startHistory({ element }) {
+  const history = new History(element.querySelector('.lt-past'));
+  window.addEventListener('scroll', () => history.noteScroll(), { passive: true });
+}
