@@ -309,7 +309,9 @@ VERBS = (
     Verb("pause", "set jobs aside until they are resumed, and free the device", _or_all, _pause),
     Verb("resume", "let jobs go on that were paused or interrupted", _or_all, _resume),
     Verb("retry", "let jobs go on that have failed or were cancelled", _or_all, _resume),
-    Verb("branch", "keep sections of a job, and make the rest with other settings", _branch_arguments, _branch),
+    Verb(
+        "branch", "keep sections of a job, and make the rest with other settings", _branch_arguments, _branch
+    ),
     Verb("reorder", "give a job another place in the queue", _reorder_arguments, _reorder),
     Verb("remove", "remove jobs with their files, which can be brought back for a week", _some_jobs, _remove),
     Verb("restore", "bring removed jobs back", _some_jobs, _restore),

@@ -53,7 +53,9 @@ class JobCalls:
         for state in states or ():
             if state not in get_args(JobState):
                 expected = ", ".join(get_args(JobState))
-                raise InputError(f"{short_repr(state)} is no state; expected {expected}.", "Correct `states`.")
+                raise InputError(
+                    f"{short_repr(state)} is no state; expected {expected}.", "Correct `states`."
+                )
         keys = {self._catalogue.name_of(key): key for key in self._service.history.models()}
         found = self._service.history.search(
             text, states=cast(list[JobState], states or []),
@@ -139,7 +141,9 @@ class JobCalls:
         self._queue.go_on()
         return {"held": False}
 
-    def jobs_reorder(self, job: str, before: str = "", after: str = "", first: bool = False) -> dict[str, Any]:
+    def jobs_reorder(
+        self, job: str, before: str = "", after: str = "", first: bool = False
+    ) -> dict[str, Any]:
         """Move a job before or after another one, to the front, or, if none is given, to the end."""
         moved = (
             self._queue.move_first(job)

@@ -44,7 +44,9 @@ class _Room:
 
     async def run(self, function: Callable[[], Any]) -> Any:
         if self._waiting >= MOST_WAITING:
-            raise gr.Error(f"{MOST_WAITING} other calls wait already. Call again later.", print_exception=False)
+            raise gr.Error(
+                f"{MOST_WAITING} other calls wait already. Call again later.", print_exception=False
+            )
         self._waiting += 1
         try:
             async with self._threads:
