@@ -63,7 +63,7 @@ class Catalogue:
         return name
 
     def name_of(self, key: str) -> str:
-        """Return the name by which pages and programs know the model of a job, without the path of a folder."""
+        """Return the name by which pages and programs know a job's model, without the path of a folder."""
         if self.folder is not None and key == str(self.folder.folder):
             return self.preselected
         return key if key in model_names() else Path(key).name

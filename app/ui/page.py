@@ -29,7 +29,8 @@ from diffusers_helper.units import gb_text
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
 <nav class="lt-tabs" role="tablist" aria-label="Parts of the page">
 <a role="tab" id="tab-create" href="#create" aria-controls="panel-create">Create</a>
-<a role="tab" id="tab-queue" href="#queue" aria-controls="panel-queue">Queue<span class="lt-tab-count"></span></a>
+<a role="tab" id="tab-queue" href="#queue" aria-controls="panel-queue">Queue
+<span class="lt-tab-count"></span></a>
 <a role="tab" id="tab-history" href="#history" aria-controls="panel-history">History</a></nav>
 <p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
 <span title="{reason}">{cap}</span></p></header>"""

@@ -252,15 +252,14 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
     form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
+    filled = [*(form.controls[name] for name in kept), *around]
     page.load(
-        named(actions.restore, *kept, *AROUND), form.facts,
-        [*(form.controls[name] for name in kept), *around], js=call("form/keep.js", "keptSettings"),
+        named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
         preprocess=False, **QUIET,
     ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
     # These come from an earlier video, a preset, or a file that was dropped on the page.
     form.facts.apply(
-        named(actions.fill, *kept, *AROUND, "notice"), form.facts,
-        [*(form.controls[name] for name in kept), *around, form.notice],
+        named(actions.fill, *kept, *AROUND, "notice"), form.facts, [*filled, form.notice],
         js=call("form/fill.js", "givenSettings"), preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
     gr.on(

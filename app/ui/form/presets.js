@@ -42,7 +42,7 @@ class Presets {
       event.preventDefault();
       this.#save();
     });
-    this.#file.addEventListener('change', () => this.#import());
+    this.#file.addEventListener('change', () => this.#takeFile());
     const ends = make(
       'div', { className: 'lt-preset-ends' },
       textButton('Import a file…', 'Import a file with settings', () => this.#file.click()),
@@ -123,7 +123,7 @@ class Presets {
     });
   }
 
-  #import() {
+  #takeFile() {
     const [file] = this.#file.files;
     if (!file) return;
     this.#file.value = '';

@@ -88,8 +88,8 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
                 usable[name] = setting.check(value)
     with contextlib.suppress(InputError):
         usable["variants"] = VARIANTS.check(kept.get("variants"))
-    with contextlib.suppress(InputError):
-        usable["carried"] = Carried.from_text(kept.get("carried")).to_text()
+    with contextlib.suppress(InputError, KeyError):
+        usable["carried"] = Carried.from_text(kept["carried"]).to_text()
     if isinstance(kept.get("random_seed"), bool):
         usable["random_seed"] = kept["random_seed"]
     return usable
