@@ -86,7 +86,7 @@ export class Film {
     if (this.#video || !this.data.video) return;
     playing?.stop();
     playing = this;
-    const video = make('video', { muted: true, loop: true, playsInline: true, tabIndex: -1, src: this.data.video });
+    const video = make('video', { muted: true, loop: true, playsInline: true, src: this.data.video });
     video.setAttribute('aria-hidden', 'true');
     video.addEventListener('playing', () => { this.element.dataset.playing = 'true'; });
     this.#video = video;

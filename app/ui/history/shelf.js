@@ -29,6 +29,7 @@ export class Shelf {
   #models = [];
   #asked = 0; // the number of the last question, since only the last answer counts
   #typing = 0;
+  #end; // watches for the end of the list
 
   constructor(root) {
     this.#find = (selector) => root.querySelector(selector);
@@ -56,7 +57,7 @@ export class Shelf {
     });
     find('.lt-more').addEventListener('click', () => this.#more());
     // The next page comes before the end of this one is reached.
-    new IntersectionObserver(([end]) => { if (end.isIntersecting) this.#more(); }, { rootMargin: '600px' }).observe(find('.lt-more'));
+    this.#end = new IntersectionObserver(([end]) => { if (end.isIntersecting) this.#more(); }, { rootMargin: '600px' });
     find('.lt-films').addEventListener('keydown', (event) => this.#takeKey(event));
   }
 
@@ -68,7 +69,8 @@ export class Shelf {
 
   /** Bring the cards up to date, in their places. */
   async refresh() {
-    await this.#ask('', Math.min(MOST, Math.max(PAGE, this.#films.size)));
+    const pages = Math.max(1, Math.ceil(this.#films.size / PAGE));
+    await this.#ask('', Math.min(MOST, pages * PAGE));
   }
 
   /** Return the card of a job, if it is shown. */
@@ -125,11 +127,19 @@ export class Shelf {
     });
     while (list.children.length > wanted.length) list.lastElementChild.remove();
     this.#next = next;
-    this.#find('.lt-more').hidden = !next;
+    this.#watchEnd(Boolean(next));
     this.tell(total ? count(total) : '');
     this.#tellNone(total);
     this.#offerModels(models);
     this.#find('.lt-films').dataset.shown = wanted.length;
+  }
+
+  // An observer tells what it sees when it begins, also if the end has not moved out of sight.
+  #watchEnd(isMore) {
+    const more = this.#find('.lt-more');
+    more.hidden = !isMore;
+    this.#end.unobserve(more);
+    if (isMore) requestAnimationFrame(() => this.#end.observe(more));
   }
 
   #film(data) {

@@ -15,7 +15,7 @@ from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_accessibility import violations
 from tests.support.jobs import PATIENCE, wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, status, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, visit
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
@@ -170,7 +170,9 @@ def test_a_video_that_finishes_appears_and_pages_follow_each_other(
     ]
     for request in requests:
         stand.service.cancel(stand.service.submit(request).id)
-    shelf(page, stand, 30)  # the second page comes by itself, since it is near
+    shelf(page, stand, 24)
+    page.get_by_role("button", name="Show more").click()
+    cards(page, 30)
     assert words(page) == [request.prompt for request in reversed(requests)]
     job = stand.service.submit(requests[0])
     stand.engine.go(FIRST)
@@ -184,7 +186,7 @@ def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) 
     kept, removed = make("kept", "removed")
     shelf(page, stand, 2)
     page.locator(f'.lt-film[data-job="{removed.id}"] a').click()
-    opened(page, removed).get_by_role("button", name="Remove").click()
+    opened(page, removed).get_by_role("button", name="Remove", exact=True).click()
     cards(page, 1)
     assert words(page) == ["kept"]
     assert not removed.folder.exists()
@@ -256,7 +258,7 @@ def test_a_finished_video_is_made_longer(page: Any, stand: Stand, make: Any) -> 
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
     view = opened(page, job)
     view.get_by_text("Make it longer").first.click()
-    view.get_by_text("The first 2.4 s of the video are kept, and what follows is made anew.").wait_for()
+    view.get_by_text("Whole sections of 1.2 s are added. The first 2.4 s of the video are kept").wait_for()
     view.get_by_label("Seconds to add").fill("3.6")
     view.get_by_role("button", name="Make it longer").click()
     page.locator(".lt-past-say").get_by_text("The longer video is in the queue.").wait_for()
@@ -285,9 +287,8 @@ def test_these_settings_fill_the_form_with_the_picture(page: Any, stand: Stand, 
     page.wait_for_selector('#set-image label[data-hint="144 × 112 of 320 × 240"]')
     page.get_by_text("Sampler: Euler.").wait_for()
     page.locator("#start").click()
-    status(page, state="finished")
+    wait_until(lambda: len(stand.service.finished_jobs(2)) == 2)
     again = stand.service.jobs()[0]
-    assert again.id != job.id
     one, other = (json.loads(each.request.to_json()) for each in (job, again))
     assert {**one, "image": ""} == {**other, "image": ""}
     assert JobFolder(job.folder).input.read_bytes() == JobFolder(again.folder).input.read_bytes()
