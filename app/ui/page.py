@@ -94,6 +94,11 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
     async def download_and_start(*values: object) -> str:
         return await submit(values, True)
 
+    async def save(job_id: str, *values: object) -> str:
+        settings = dict(zip(names, values, strict=True))
+        await actions.catalogue.planner.pictures.prepare_upload(settings["image"])
+        return await asyncio.to_thread(actions.save, job_id, settings)
+
     # The values stay unprocessed, since the request itself checks them, as it does for the command line.
     for event, submits in (request.start.click, start), (request.notice.click, download_and_start):
         event(
@@ -101,6 +106,8 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
             js=call("form/notice.js", "judge", names), preprocess=False, **QUIET,
         ).then(**SHOW_STAGE)  # fmt: skip
     request.end.click(actions.end, None, request.notice, **QUIET)
-    request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
-    request.remove.click(actions.remove_newest, None, request.notice, **QUIET)
+    request.save.click(
+        save, [request.edited, *request.controls.values()], request.notice,
+        js=call("form/editing.js", "judge", names), preprocess=False, **QUIET,
+    )  # fmt: skip
     connect_updates(page, actions.service, result, request)

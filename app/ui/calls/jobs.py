@@ -68,24 +68,28 @@ class JobCalls:
         """Return the jobs that are not over, in their order, from number `first` on, with times in seconds.
 
         `total` counts all of them, `left` is the time for all that will be made, and `held` tells whether
-        the whole queue rests. Each of `jobs` has `percent`, `left`, and `begins_in`.
+        the whole queue rests. Each of `jobs` has `percent`, `left`, and if it is queued `turn`, which is 1
+        for the next one, and `begins_in`.
         """
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)
-        begins, sum_so_far = list[float | None](), 0.0
-        is_known = True
+        begins, turns = list[float | None](), list[int]()
+        sum_so_far, turn, is_known = 0.0, 0, True
         for job, seconds in zip(jobs, left, strict=True):
-            is_made = job.state in ("queued", *BEGUN)
-            begins.append(sum_so_far if is_made and is_known else None)
-            is_known = is_known and not (is_made and seconds is None)
-            sum_so_far += (seconds or 0.0) if is_made else 0.0
+            is_queued, will_be_made = job.state == "queued", job.state in ("queued", *BEGUN)
+            turn += is_queued
+            turns.append(turn if is_queued else 0)
+            begins.append(sum_so_far if is_queued and is_known else None)
+            is_known = is_known and not (will_be_made and seconds is None)
+            sum_so_far += (seconds or 0.0) if will_be_made else 0.0
         first = max(0, first)
         shown = range(first, min(len(jobs), first + _bounded(limit)))
         return {
             "total": len(jobs), "first": first, "held": self._queue.is_held,
             "left": _rounded(sum_so_far) if is_known else None,
             "jobs": [
-                self._row(jobs[n]) | {"left": _rounded(left[n]), "begins_in": _rounded(begins[n])}
+                self._row(jobs[n])
+                | {"left": _rounded(left[n]), "turn": turns[n], "begins_in": _rounded(begins[n])}
                 for n in shown
             ],
         }  # fmt: skip

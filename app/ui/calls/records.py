@@ -12,6 +12,11 @@ from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
+from diffusers_helper.packing import plan_sections
+from diffusers_helper.request import SETTINGS
+
+SMALL_PICTURE = "picture.webp"
+"""The name by which the page serves a small copy of a job's start picture, beside the job's files."""
 
 
 class Records:
@@ -21,8 +26,14 @@ class Records:
         self._service, self._catalogue = service, catalogue
 
     def of(self, job: Job) -> dict[str, Any]:
-        """Return the record of a job."""
-        return self._outward(record(job, _address(job.folder.parent)), job.folder.parent)
+        """Return the record of a job, with the address of a small start picture and a few words about it."""
+        address, name = _address(job.folder.parent), self._catalogue.name_of(job.request.model)
+        title = self._catalogue.info(name).title if name in self._catalogue.names else name
+        length = plan_sections(job.request.seconds, mode=job.request.mode).seconds
+        return self._outward(record(job, address), job.folder.parent) | {
+            "picture": address(job.folder / SMALL_PICTURE),
+            "about": f"{SETTINGS['mode'].choices[job.request.mode]} · {length:.1f} s · {title}",
+        }
 
     def everything_of(self, job_id: str) -> dict[str, Any]:
         """Return everything about a job, as `python -m app jobs show --json` prints it.

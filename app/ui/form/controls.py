@@ -166,9 +166,11 @@ class RequestForm:
                 self.end = gr.Button(
                     "End Generation", interactive=False, scale=1, min_width=130, elem_id="end"
                 )
-            self.go_on = gr.Button("Go on", visible=False, size="sm", elem_id="go-on")
-            self.resumable = gr.State("")  # the job that this page shows, if it can be resumed
-            self.remove = gr.Button("Remove Last from Queue", visible=False, size="sm")
+                # While a job that waits is edited, this takes the place of the others; the script knows its id.
+                self.save = gr.Button(
+                    "Save Changes", variant="primary", scale=3, min_width=160, elem_id="save"
+                )
+            self.edited = gr.Textbox(visible=False)
 
     def _add_others(self, section: Section) -> None:
         """Add the controls of a section that have no place of their own."""

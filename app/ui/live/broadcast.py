@@ -27,14 +27,10 @@ class Update:
     Attributes:
         shown: The live view, as `scene.show` makes it.
         open_jobs: The number of jobs that run or wait.
-        waiting_jobs: The number of jobs that wait.
-        resumable_job: The id of the job that is shown, if a person can resume it.
     """
 
     shown: scene.Shown
     open_jobs: int
-    waiting_jobs: int
-    resumable_job: str
 
 
 class _Watch:
@@ -62,8 +58,7 @@ class _Watch:
                 "waiting": self._service.history.count(_WAITING), "held": self._service.queue.is_held,
                 "revision": self._service.revision,
             }  # fmt: skip
-            resumable = seen.live.job.id if seen.live is not None and seen.live.job.is_resumable else ""
-            self.latest = Update(shown, seen.open_jobs, len(seen.waiting), resumable)
+            self.latest = Update(shown, seen.open_jobs)
             self.said = time.monotonic()
 
 

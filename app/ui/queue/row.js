@@ -5,7 +5,6 @@ import { about, duration } from '../text.js';
 const GRIP = 'M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01';
 const SVG = 'http://www.w3.org/2000/svg';
 const MADE = ['running', 'waiting'];
-const TITLES = { waiting: 'Waiting', paused: 'Paused', interrupted: 'Interrupted' };
 const WISHES = { cancel: 'Ending: the work at hand is finished first', pause: 'Pausing: the step at hand is finished first', stop_after_section: 'Ends after this section' };
 
 /** Return whether a job is being made. */
@@ -33,8 +32,8 @@ function actions(job) {
   return [[...edit, halt, ['remove', 'Remove']], [...places, copy]];
 }
 
-/** Return the words for a job's state and for its time; `place` counts the jobs that wait, from 1. */
-function stateOf(job, live, { place, held }) {
+/** Return the words for a job's state and for its time; `live` is its scene while it is made. */
+function stateOf(job, live, { held }) {
   if (isMade(job)) {
     const wish = Object.keys(WISHES).find((one) => job.wishes.includes(one));
     const left = live?.left ?? null;
@@ -42,10 +41,11 @@ function stateOf(job, live, { place, held }) {
     return [WISHES[wish] ?? now, left === null ? '' : `${about(left)} left`];
   }
   const takes = job.left === null ? '' : `takes ${about(job.left)}`;
-  if (job.state !== 'queued') return [[TITLES[job.state], job.reason].filter(Boolean).join(': '), takes];
+  if (job.state === 'paused') return ['Paused, until you let it go on', takes];
+  if (job.state !== 'queued') return [['Interrupted', job.reason].filter(Boolean).join(': '), takes];
   if (held) return ['Waits until the queue goes on', takes];
   const begins = job.begins_in ? `begins in ${about(job.begins_in)}` : '';
-  return [[place === 1 ? 'Next' : `Number ${place}`, begins].filter(Boolean).join(', '), takes];
+  return [[job.turn === 1 ? 'Next' : `Number ${job.turn}`, begins].filter(Boolean).join(', '), takes];
 }
 
 function grip() {
