@@ -23,9 +23,8 @@ export function restoreForm(restored) {
  * @param {?string} picture the address of the start picture, relative to the page; without it the form keeps its own
  */
 export async function fillForm(given, picture = null) {
-  restoreForm({
-    text: JSON.stringify({ name: 'this video', settings: given, carried: '', is_whole: true, notices: [] }),
-  });
+  const carried = given.carried ?? '';
+  restoreForm({ text: JSON.stringify({ name: '', settings: given, carried, is_whole: true, notices: [] }) });
   if (!picture) return;
   const answer = await fetch(new URL(picture, document.baseURI));
   if (!answer.ok) throw new Error('The start picture of this video is not there any more.');

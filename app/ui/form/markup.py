@@ -67,12 +67,17 @@ def passing_note(text: str, *, saved: bool = False) -> str:
 
 
 def restored_note(name: str, notices: Sequence[str]) -> str:
-    """Return a notice about settings that are in the form again, which stays if it says what is missing."""
+    """Return a notice about settings that are in the form again, which stays if it says what is missing.
+
+    Args:
+        name: What they come from; empty if another part of the page says that.
+        notices: Sentences about what could not be restored.
+    """
     if not notices:
-        return passing_note(f"These are the settings of {name}.")
+        return passing_note(f"These are the settings of {name}.") if name else ""
     said = "".join(f"<li>{escape(without_paths(page_words(one)))}</li>" for one in notices)
     return (
-        f'<div class="lt-box" role="status"><b>These are the settings of {escape(name)}</b>, but for this:'
+        f'<div class="lt-box" role="status"><b>These are the settings of {escape(name or "this video")}</b>, but for this:'
         f'<ul class="lt-notices">{said}</ul>'
         '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
     )

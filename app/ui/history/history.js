@@ -1,13 +1,13 @@
 // The History tab: the shelf with all videos, or one of them, which has an address of its own.
 import { call } from '../calls/call.js';
-import { setText } from '../elements.js';
 import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { Undo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { Opened } from './opened.js';
 import { Shelf } from './shelf.js';
 
-const UNDO_FOR = 15000; // milliseconds
-const LEAST_PAUSE = 1000; // between two looks at a change
+const LEAST_PAUSE = 1000; // milliseconds between two looks at a change
+const MOST_WORDS = 60; // characters of a prompt beside Undo
 
 /** The tab. */
 class History {
@@ -18,11 +18,12 @@ class History {
   #scroll = 0; // where the shelf was left
   #revision = null; // of the jobs, as they are shown
   #looked = 0;
-  #undoing = 0;
+  #undo;
 
   constructor(root) {
     this.#root = root;
     this.#shelf = new Shelf(root);
+    this.#undo = new Undo(root.querySelector('.lt-undo'), (jobs) => this.#restore(jobs));
     whenShown('history', (job) => this.#turnTo(job));
     whenJobsAreTold(() => this.#follow());
     root.addEventListener('keydown', (event) => this.#takeKey(event));
@@ -72,36 +73,27 @@ class History {
     else this.#shelf.refresh();
   }
 
-  async #remove(card) {
+  async #remove({ job, words }) {
     try {
-      await call('jobs_remove', [card.job]);
+      await call('jobs_remove', [job]);
     } catch (error) {
-      this.#opened.tell(error.message);
+      (this.#job ? this.#opened : this.#shelf).tell(error.message);
       return;
     }
-    goTo('history');
-    this.#offerUndo(card);
+    if (this.#job) goTo('history');
+    else this.#shelf.refresh();
+    this.#undo.offer(job, words.slice(0, MOST_WORDS) || job);
+    requestAnimationFrame(() => this.#find('.lt-undo-do').focus({ preventScroll: true }));
   }
 
-  #offerUndo({ job, words }) {
-    const box = this.#find('.lt-undo');
-    const button = box.querySelector('button');
-    const close = () => { box.hidden = true; };
-    clearTimeout(this.#undoing);
-    this.#undoing = setTimeout(close, UNDO_FOR);
-    box.hidden = false;
-    setText(box.querySelector('span'), `Removed: ${words.slice(0, 60) || job}`);
-    button.onclick = async () => {
-      try {
-        await call('jobs_restore', [job]);
-        close();
-        await this.#shelf.refresh();
-        this.#shelf.film(job)?.focus();
-      } catch (error) {
-        setText(box.querySelector('span'), error.message);
-      }
-    };
-    requestAnimationFrame(() => button.focus({ preventScroll: true }));
+  async #restore(jobs) {
+    try {
+      await call('jobs_restore', jobs);
+      await this.#shelf.refresh();
+      this.#shelf.film(jobs[0])?.focus();
+    } catch (error) {
+      this.#shelf.tell(error.message);
+    }
   }
 
   #takeKey(event) {

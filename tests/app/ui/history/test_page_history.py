@@ -178,7 +178,7 @@ def test_a_video_that_finishes_appears_and_pages_follow_each_other(
     stand.engine.go(FIRST)
     page.wait_for_selector(f'.lt-film[data-job="{job.id}"][data-state="running"]:first-child')
     cards(page, 31)
-    stand.engine.go(1)
+    stand.engine.go(1000)
     page.wait_for_selector(f'.lt-film[data-job="{job.id}"][data-state="finished"]')
 
 
@@ -190,7 +190,7 @@ def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) 
     cards(page, 1)
     assert words(page) == ["kept"]
     assert not removed.folder.exists()
-    page.wait_for_function("document.activeElement.closest('.lt-undo') !== null")
+    page.wait_for_function("document.activeElement.closest('.lt-past .lt-undo-do') !== null")
     page.keyboard.press("Enter")
     cards(page, 2)
     assert (removed.folder / "video.mp4").exists()
