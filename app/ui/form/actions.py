@@ -195,7 +195,7 @@ class Actions:
 
 
 def _queued_note(before: int, jobs: list[Job]) -> str:
-    """Return a notice about jobs of which the first has so many others before it; empty for one that is next."""
+    """Return a notice about jobs, the first of which has so many before it; empty for one that is next."""
     first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
     if len(jobs) > 1:
         return view.job_note(

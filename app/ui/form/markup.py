@@ -76,8 +76,9 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
     if not notices:
         return passing_note(f"These are the settings of {name}.") if name else ""
     said = "".join(f"<li>{escape(without_paths(page_words(one)))}</li>" for one in notices)
+    found = f"These are the settings of {escape(name or 'this video')}"
     return (
-        f'<div class="lt-box" role="status"><b>These are the settings of {escape(name or "this video")}</b>, but for this:'
+        f'<div class="lt-box" role="status"><b>{found}</b>, but for this:'
         f'<ul class="lt-notices">{said}</ul>'
         '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
     )
