@@ -143,7 +143,9 @@ def test_a_preset_changes_only_what_it_holds(folder: Path) -> None:
 
 def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
     calls = FormCalls(CATALOGUE)
-    assert calls.preset_import("Given", upload(folder, "a.json", b'{"steps": 21, "prompt": "p"}')) == ["Given"]
+    assert calls.preset_import("Given", upload(folder, "a.json", b'{"steps": 21, "prompt": "p"}')) == [
+        "Given"
+    ]
     assert json.loads(calls.preset_export("Given")) == {"steps": 21, "prompt": "p"}
     actions = Actions(JobService(Path("unused")), CATALOGUE)
     assert actions.restore(None) == {}
@@ -165,7 +167,12 @@ def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) 
     service = JobService(folder / "outputs", StagedEngine())
     actions = Actions(service, CATALOGUE)
     photo = {"path": str(write_photo(folder / "uploads" / "photo.png"))}
-    values = form.defaults(DEMO, Planner()) | {"model": "demo", "prompt": "a ball", "image": photo, "seconds": 2.4}
+    values = form.defaults(DEMO, Planner()) | {
+        "model": "demo",
+        "prompt": "a ball",
+        "image": photo,
+        "seconds": 2.4,
+    }
     told = actions.start(values | {"variants": 3, "seed": 7, "carried": Carried({}, (SPAN,)).to_text()})
     assert "Queued 3 videos" in told
     jobs = service.jobs()[::-1]
