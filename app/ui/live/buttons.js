@@ -34,7 +34,7 @@ export class JobButtons {
     const isEnding = scene.wishes?.includes('cancel');
     resume.hidden = !RESUMABLE.includes(scene.state);
     pause.hidden = !isMade || isEnding || wish === 'stop_after_section';
-    stop.hidden = !isMade || isEnding || wish === 'pause' || scene.sections < 2;
+    stop.hidden = !isMade || isEnding || wish === 'pause' || scene.section >= scene.sections;
     setText(pause, PAUSE[wish] ?? PAUSE.none);
     setText(stop, STOP[wish] ?? STOP.none);
     pause.disabled = stop.disabled = wish !== 'none';
