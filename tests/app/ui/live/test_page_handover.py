@@ -121,7 +121,7 @@ def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand:
     first, second = (submit(stand, photo, prompt, seconds=2.4) for prompt in ("one", "two"))
     stand.engine.go(FIRST)
     status(page, state="running", frames=33, job=first)
-    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("button", name="Pause Generation").click()
     status(page, state="running", job=second)
     stand.service.cancel(second)
     wait_until(lambda: stand.service.job(second).is_over)
