@@ -166,7 +166,7 @@ class RequestForm:
                 self.end = gr.Button(
                     "End Generation", interactive=False, scale=1, min_width=130, elem_id="end"
                 )
-                # While a job that waits is edited, this takes the place of the others; the script knows its id.
+                # This takes the place of the others while a waiting job is edited; the script knows which.
                 self.save = gr.Button(
                     "Save Changes", variant="primary", scale=3, min_width=160, elem_id="save"
                 )

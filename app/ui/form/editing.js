@@ -8,7 +8,7 @@ import { keptSettings } from './keep.js';
 import { judge as judgeSettings, whenSaved } from './notice.js';
 
 const MOST_PROMPT = 80; // characters
-const BEGUN = 'The video has begun meanwhile and keeps its settings. What stands here can be started as another one.';
+const BEGUN = 'The video has begun meanwhile and keeps its settings. These can be started as another one.';
 const words = make('span');
 const leave = make('button', { type: 'button' });
 const bar = make('div', { className: 'lt-editing', hidden: true }, words, leave);
@@ -43,6 +43,7 @@ export async function editJob({ id }) {
   job = found;
   await fillForm(job.request, job.request.image);
   show(`These are the settings of a video that waits: ${short(job.request.prompt)}`, 'Leave it as it was');
+  document.querySelector('#set-prompt').scrollIntoView({ block: 'center' });
 }
 
 /** Return the job that is edited and the form's values, which the server is about to judge. */

@@ -3,7 +3,7 @@ import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 
 const RESUMABLE = ['paused', 'interrupted', 'failed', 'cancelled'];
-const PAUSE = { none: 'Pause', pause: 'Pausing …' };
+const PAUSE = { none: 'Pause Generation', pause: 'Pausing …' };
 const STOP = { none: 'Stop after this section', stop_after_section: 'Ends after this section' };
 
 /** The buttons. */
@@ -37,7 +37,8 @@ export class JobButtons {
     stop.hidden = !isMade || isEnding || wish === 'pause' || scene.sections < 2;
     setText(pause, PAUSE[wish] ?? PAUSE.none);
     setText(stop, STOP[wish] ?? STOP.none);
-    pause.disabled = stop.disabled = wish !== 'none';
+    pause.disabled = wish !== 'none';
+    stop.disabled = wish !== 'none' || scene.section === scene.sections; // nothing comes after the last one
   }
 
   async #ask(what, ...request) {

@@ -101,7 +101,7 @@ class Live {
     const isNews = before?.job === now.job ? isOpen(before) : comesAfter(now, shown);
     if (isNews && !isOpen(now)) this.#end(now);
     if (this.#isExpecting && isOpen(now)) this.follow();
-    else if (this.#stays || (isWorthKeeping(shown) && comesAfter(now, shown))) this.#keep(shown);
+    else if (this.#stays || (this.#watched && isWorthKeeping(shown) && comesAfter(now, shown))) this.#keep(shown);
     else if (isOpen(shown) && isOpen(now)) this.#askForEnd(shown.job);
     else this.follow();
   }

@@ -77,7 +77,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
         yield Scene(live, running, waiting, wishes, first, live.state == "queued" and service.queue.is_held)
         shown = time.monotonic()
-        if live.job.state in ("queued", "interrupted") and running is not None:
+        if live.job.state in ("queued", "interrupted", "paused") and running is not None:
             return
     live.job = service.job(live.job.id)
     yield Scene(live, *service.open_jobs())
