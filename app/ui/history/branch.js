@@ -37,7 +37,7 @@ export class Branch {
     const why = make('details', {}, make('summary', { textContent: 'What stays as it is, and why' }), this.#fixed);
     const form = make(
       'form', {},
-      field('Keep', this.#keep), this.#strip, this.#kept,
+      field('Sections to keep', this.#keep), this.#strip, this.#kept,
       field('Prompt of what is new', this.#prompt),
       make('div', { className: 'lt-pair' }, field('Seed', this.#seed), dice),
       field('Length of the whole video, in seconds', this.#seconds),

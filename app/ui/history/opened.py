@@ -34,8 +34,10 @@ class Opener:
             NoSuchJob: If there is none of that id.
         """
         job, family = self._service.job(job_id), self._service.history.family(job_id)
-        return self._presenter.show_job(job_id) | {
+        shown = self._presenter.show_job(job_id)
+        return shown | {
             "preview": None,  # the stage has it
+            "cells": [_with_thumbnail(job, cell) for cell in shown["cells"]],
             "card": card(job),
             "isResumable": job.is_resumable,
             "states": self._states(job),
@@ -54,6 +56,14 @@ class Opener:
             }
             for one in self._service.history.transitions(job.id)
         ]
+
+
+def _with_thumbnail(job: Job, cell: Shown) -> Shown:
+    """Return a section with its picture, of which no event tells where a branch has kept it."""
+    thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
+    if cell["thumb"] or cell["state"] != "done" or not thumb.is_file():
+        return cell
+    return cell | {"thumb": file_url(job, f"{thumb.parent.name}/{thumb.name}")}
 
 
 def files(job: Job) -> list[Shown]:
