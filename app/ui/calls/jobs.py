@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, cast, get_args
 
 from app.jobs.forecast import seconds_left, share_done
@@ -21,7 +22,7 @@ _MOST_CHANGED = 1000
 
 
 class JobCalls:
-    """The endpoints of one service: each method is one, and its docstring is what programs read about it."""
+    """The endpoints of one service: each public method is one, which programs know by its docstring."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._queue, self._catalogue = service, service.queue, catalogue
@@ -29,14 +30,9 @@ class JobCalls:
         self._paces = PaceBook(service)
 
     @property
-    def all(self) -> tuple[Any, ...]:
+    def all(self) -> list[MethodType]:
         """Return all endpoints."""
-        return (
-            self.jobs_list, self.jobs_queue, self.jobs_show, self.jobs_scene, self.jobs_cancel,
-            self.jobs_pause, self.jobs_resume, self.jobs_retry, self.jobs_hold, self.jobs_go_on,
-            self.jobs_reorder, self.jobs_remove, self.jobs_restore, self.jobs_duplicate, self.jobs_edit,
-            self.jobs_branch, self.jobs_favourite,
-        )  # fmt: skip
+        return [getattr(self, name) for name in vars(JobCalls) if name.startswith("jobs_")]
 
     def jobs_list(
         self,

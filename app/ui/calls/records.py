@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
-from diffusers_helper.packing import plan_sections
+from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.request import SETTINGS
 
 SMALL_PICTURE = "picture.webp"
@@ -24,16 +25,20 @@ class Records:
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
+        self._title = cache(self._find_title)
 
     def of(self, job: Job) -> dict[str, Any]:
         """Return the record of a job, with the address of a small start picture and a few words about it."""
-        address, name = _address(job.folder.parent), self._catalogue.name_of(job.request.model)
-        title = self._catalogue.info(name).title if name in self._catalogue.names else name
-        length = plan_sections(job.request.seconds, mode=job.request.mode).seconds
+        address, request = _address(job.folder.parent), job.request
+        order, length = SETTINGS["mode"].choices[request.mode], _length(request.seconds, request.mode)
         return self._outward(record(job, address), job.folder.parent) | {
             "picture": address(job.folder / SMALL_PICTURE),
-            "about": f"{SETTINGS['mode'].choices[job.request.mode]} · {length:.1f} s · {title}",
+            "about": f"{order} · {length:.1f} s · {self._title(request.model)}",
         }
+
+    def _find_title(self, key: str) -> str:
+        name = self._catalogue.name_of(key)
+        return self._catalogue.info(name).title if name in self._catalogue.names else name
 
     def everything_of(self, job_id: str) -> dict[str, Any]:
         """Return everything about a job, as `python -m app jobs show --json` prints it.
@@ -49,6 +54,11 @@ class Records:
         for name in ("message", "remedy"):
             made[name] = without_paths(page_words(made[name]), outputs)
         return made
+
+
+@lru_cache(maxsize=1024)
+def _length(seconds: float, mode: Mode) -> float:
+    return plan_sections(seconds, mode=mode).seconds
 
 
 def _address(outputs: Path) -> Any:

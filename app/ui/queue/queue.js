@@ -10,7 +10,7 @@ import { Mover } from './move.js';
 import { Row, isMade, isMovable, title } from './row.js';
 import { Undo } from './undo.js';
 
-const AROUND = 40; // rows that are kept ready above and below the window
+const AROUND = 24; // rows that are kept ready above and below the window
 const MOST_ROWS = 200; // the server sends no more
 const NOTHING = { total: 0, first: 0, held: false, left: null, jobs: [] };
 
@@ -105,8 +105,26 @@ class Queue {
     else this.move(job, to);
   }
 
+  /** Draw what a change will lead to, before the server has answered. */
+  #assume(job, facts) {
+    const jobs = this.jobs.map((one) => (one.id === job.id ? { ...one, ...facts } : one));
+    this.#data = { ...this.#data, jobs };
+    this.draw();
+  }
+
+  #assumeAway(job) {
+    this.#data = { ...this.#data, jobs: this.jobs.filter((one) => one.id !== job.id), total: this.#data.total - 1 };
+    this.draw();
+  }
+
   /** Let a job be the next one, or the last. */
   sendTo(end, job) {
+    const others = this.jobs.filter((one) => one.id !== job.id);
+    const made = others.filter(isMade);
+    if (end === 'first' && this.first === 0) {
+      this.#data = { ...this.#data, jobs: [...made, job, ...others.slice(made.length)] };
+      this.draw();
+    }
     this.tell(`${title(job)} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
     return this.change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
   }
@@ -229,20 +247,34 @@ class Queue {
     this.#act(action, row.job);
   }
 
+  #end(job, wish) {
+    this.#assume(job, { wishes: [wish] });
+    this.change(() => call('jobs_cancel', [job.id], wish === 'stop_after_section'));
+  }
+
   #act(action, job) {
     const acts = {
       watch: () => { goTo('create'); watchRunning(); },
       edit: () => editJob(job).catch((error) => this.#complain(error)),
-      pause: () => this.change(() => call('jobs_pause', [job.id])),
-      resume: () => this.change(() => call('jobs_resume', [job.id])),
-      stop: () => this.change(() => call('jobs_cancel', [job.id], true)),
-      cancel: () => this.change(() => call('jobs_cancel', [job.id], false)),
+      pause: () => {
+        this.#assume(job, isMade(job) ? { wishes: ['pause'] } : { state: 'paused' });
+        this.change(() => call('jobs_pause', [job.id]));
+      },
+      resume: () => {
+        this.#assume(job, { state: 'queued', begins_in: null });
+        this.change(() => call('jobs_resume', [job.id]));
+      },
+      stop: () => this.#end(job, 'stop_after_section'),
+      cancel: () => this.#end(job, 'cancel'),
       duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
         .then(() => this.tell(`A copy of ${title(job)} waits at the end.`)),
-      remove: () => this.change(async () => {
-        await call('jobs_remove', [job.id]);
-        this.#undo.offer(job.id, title(job));
-      }),
+      remove: () => {
+        this.#assumeAway(job);
+        this.change(async () => {
+          await call('jobs_remove', [job.id]);
+          this.#undo.offer(job.id, title(job));
+        });
+      },
       earlier: () => this.step(job, -1),
       later: () => this.step(job, 1),
       first: () => this.sendTo('first', job),

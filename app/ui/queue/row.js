@@ -44,8 +44,9 @@ function stateOf(job, live, { held }) {
   if (job.state === 'paused') return ['Paused, until you let it go on', takes];
   if (job.state !== 'queued') return [['Interrupted', job.reason].filter(Boolean).join(': '), takes];
   if (held) return ['Waits until the queue goes on', takes];
+  const turn = job.turn === 1 ? 'Next' : `Number ${job.turn}`;
   const begins = job.begins_in ? `begins in ${about(job.begins_in)}` : '';
-  return [[job.turn === 1 ? 'Next' : `Number ${job.turn}`, begins].filter(Boolean).join(', '), takes];
+  return [[job.turn ? turn : 'Waits', begins].filter(Boolean).join(', '), takes];
 }
 
 function grip() {

@@ -94,8 +94,9 @@ def test_a_start_with_nothing_in_the_making_takes_the_stage(page: Any, stand: St
 def test_a_video_of_another_program_is_announced_and_does_not_take_the_stage(
     page: Any, stand: Stand, photo: Path
 ) -> None:
-    stand.engine.go(FIRST + 1)
     first = submit(stand, photo, "one")
+    status(page, state="running", job=first)
+    stand.engine.go(FIRST + 1)
     status(page, state="finished", job=first)
     second = submit(stand, photo, "two")
     page.locator(f'.lt-next[data-job="{second}"][data-state="running"]').wait_for()
