@@ -1,6 +1,6 @@
 // The way in which other parts of the page put the settings of a video, a preset or a file into the form.
 import { recall } from '../storage.js';
-import { goTo } from '../tabs.js';
+import { goTo, place } from '../tabs.js';
 import { passSettingsOn } from './component.js';
 import { described, handOver, upload } from './uploaded.js';
 
@@ -14,7 +14,7 @@ export function restoreForm(restored) {
   message = JSON.stringify({ restored: restored.text, kept: recall('form') });
   if (restored.picture) handOver(described(restored.picture, 'start-picture.png'));
   passSettingsOn();
-  goTo('create');
+  if (place()[0] !== 'create') goTo('create');
 }
 
 /**

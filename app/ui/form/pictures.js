@@ -1,7 +1,8 @@
 // Files that are pasted or dropped anywhere on the page, or that the browser kept: pictures, and files with a recipe.
 import { make } from '../elements.js';
-import { recipeOf } from './recipe.js';
+import { goTo, place } from '../tabs.js';
 import { restoreForm } from './fill.js';
+import { recipeOf } from './recipe.js';
 import { handOver, upload } from './uploaded.js';
 
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
@@ -13,6 +14,7 @@ export async function givePicture(file) {
 
 /** Take a file: the settings that it carries, or else the picture. */
 export async function takeFile(file) {
+  if (place()[0] !== 'create') goTo('create');
   const recipe = await recipeOf(file);
   if (recipe) restoreForm(recipe);
   else await givePicture(file);

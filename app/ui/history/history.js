@@ -3,6 +3,7 @@ import { call } from '../calls/call.js';
 import { queueNow, whenJobsAreTold } from '../jobs.js';
 import { Undo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
+import { partsAreThere } from './layout.js';
 import { Opened } from './opened.js';
 import { Shelf } from './shelf.js';
 
@@ -42,8 +43,9 @@ class History {
     this.#revision = queueNow().revision;
     if (job) {
       if (!before) this.#scroll = this.#scrolled;
+      await partsAreThere();
       this.#opened ??= new Opened(this.#find('.lt-past-open'), (card) => this.#remove(card));
-      await this.#opened.open(job);
+      if (job === this.#job) await this.#opened.open(job);
     } else {
       this.#opened?.close();
       if (before) this.#comeBack(before);
@@ -58,6 +60,13 @@ class History {
     if (!this.#job && place()[0] === 'history') this.#scrolled = window.scrollY;
   }
 
+  /** Stop what plays, if another tab is shown. */
+  leave() {
+    if (place()[0] === 'history' || !this.#job) return;
+    this.#job = '';
+    this.#opened?.close();
+  }
+
   #comeBack(job) {
     window.scrollTo(0, this.#scroll);
     this.#shelf.film(job)?.focus();
@@ -69,7 +78,7 @@ class History {
     if (tab !== 'history' || queueNow().revision === this.#revision || performance.now() - this.#looked < LEAST_PAUSE) return;
     this.#looked = performance.now();
     this.#revision = queueNow().revision;
-    if (this.#job) this.#opened.refresh();
+    if (this.#job) this.#opened?.refresh();
     else this.#shelf.refresh();
   }
 
@@ -109,4 +118,5 @@ class History {
 export default function startHistory({ element }) {
   const history = new History(element.querySelector('.lt-past'));
   window.addEventListener('scroll', () => history.noteScroll(), { passive: true });
+  window.addEventListener('hashchange', () => history.leave());
 }

@@ -3,6 +3,11 @@ import { make } from '../elements.js';
 
 const button = (textContent, className = '') => make('button', { type: 'button', textContent, className });
 
+/** Resolve once the parts of the live view are in the page, which a link may lead past. */
+export async function partsAreThere() {
+  while (!document.querySelector('.lt-live .lt-spent')) await new Promise(requestAnimationFrame);
+}
+
 /** Return a copy of a part of the live view, whose script is to fill it. */
 function copyOf(selector) {
   const copy = document.querySelector(`.lt-live ${selector}`).cloneNode(true);

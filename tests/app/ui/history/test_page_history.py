@@ -296,6 +296,24 @@ def test_these_settings_fill_the_form_with_the_picture(page: Any, stand: Stand, 
     page.get_by_text("Sampler: Euler.").wait_for(state="detached")
 
 
+def test_a_copied_link_opens_the_video_in_a_new_tab(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make("a ball")
+    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+    opened(page, job)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the link").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    other = page.context.new_page()
+    other.goto(page.evaluate("navigator.clipboard.readText()"))
+    view = opened(other, job)
+    other.wait_for_function("document.querySelector('.lt-past-open video.lt-top')?.currentTime > 0.1")
+    with other.expect_download() as download:
+        view.get_by_role("link", name="Download").click()
+    assert Path(download.value.path()).read_bytes() == (job.folder / "video.mp4").read_bytes()
+    other.get_by_role("tab", name="Create").click()
+    other.wait_for_function("!document.querySelector('.lt-past-open video.lt-top')")
+
+
 def test_a_link_to_a_video_that_is_gone_says_so(page: Any, stand: Stand) -> None:
     page.goto(f"{stand.url.rstrip('/')}/#history/20250101-000000-abcd")
     page.locator(".lt-past-say").get_by_text("There is no job '20250101-000000-abcd'").wait_for()
