@@ -183,3 +183,19 @@ def test_every_verb_has_help(verb: str, command: Command) -> None:
         if verb
         else all(name in text for name in ("retry", "restore", "export"))
     )
+
+
+def test_a_branch_is_queued(sharing: Sharing, command: Command) -> None:
+    server = sharing.open()
+    sharing.go(server)
+    job = sharing.add(server, seconds=3.6)
+    events(server, job)
+    (made,) = command.records("branch", job.id, "--keep", "1", "--seed", "7")
+    assert (made["request"]["seed"], made["request"]["seconds"], made["has_maker"]) == (7, 3.6, True)
+    assert isinstance(events(server, server.job(made["id"]))[-1], Finished)
+    assert command("branch", job.id, "--longer", "1.2") == 0
+    assert "are kept" in command.text
+    longer = server.jobs(1)[0]
+    assert longer.request.seconds == 4.8
+    assert command("branch", job.id, "--keep", "9") == 2
+    assert "expected a number from 1 to" in command.complaint
