@@ -32,6 +32,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write the line and end the program."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
+                message = f"the {action.metavar} is missing; there are {', '.join(action.choices)}"
         sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
         raise SystemExit(EXIT_BAD_INPUT)
 
