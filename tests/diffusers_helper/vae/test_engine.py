@@ -72,7 +72,7 @@ def decoded(vae: Any, latents: Tensor) -> Tensor:
 
 
 @each_kind
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_decoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
     vae, latents = make(), noise(2, 16, count, 4, 6)
     found = engine_of(vae).decode(latents)
@@ -180,6 +180,7 @@ def smooth(height: int, width: int, count: int = 1) -> Tensor:
 
 
 @each_kind
+@pytest.mark.slow
 def test_all_tiles_have_one_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     vae: Any = make()
     shapes: set[tuple[int, ...]] = set()
@@ -243,6 +244,7 @@ def test_another_precision_leaves_the_vae_as_it_is(make: Make, precision: str) -
     assert torch.equal(engine_of(vae).decode(latents), expected)
 
 
+@pytest.mark.slow
 def test_another_precision_takes_no_more_memory_than_it_says() -> None:
     vae = AutoencoderKLWan(base_dim=16, num_res_blocks=1).eval()
     engine = engine_of(vae, precision="bf16", tile_px=32, memory_threshold=1.0)
