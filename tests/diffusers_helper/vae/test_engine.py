@@ -148,8 +148,9 @@ def only(engine: VaeEngine[Guest], video: Video, time: str, tile: int) -> VaePla
 def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
     vae = make()
     shrink = 16 if make is wan_of_patches else 8
-    latents = noise(1, 16, 6, 96 // shrink, 160 // shrink)
-    video, weights = Video(6, 96, 160), weights_of(vae)
+    count = 6 if make is hunyuan else 4  # so many that windows of time take less memory than the whole
+    latents = noise(1, 16, count, 96 // shrink, 160 // shrink)
+    video, weights = Video(count, 96, 160), weights_of(vae)
     plans = engine_of(vae).owner.plans("decode", video)
     assert len(plans) >= 4
     assert [plan.tiles.side for plan in plans if plan.time == plans[0].time] == [0, 128, 96, 64]
@@ -157,7 +158,7 @@ def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
     for plan in plans:
         engine = engine_of(vae, cap=weights + plan.working_bytes, memory_threshold=1.0)
         if engine.owner.plans("decode", video)[0] == plan:
-            assert engine.decode(latents).shape == (1, 3, 21, 96, 160)
+            assert engine.decode(latents).shape == (1, 3, 4 * count - 3, 96, 160)
             assert engine.owner.device.peak_bytes() <= weights + plan.working_bytes
             tried += 1
     assert tried >= 4
