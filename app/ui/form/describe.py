@@ -74,8 +74,10 @@ class Describer:
             "defaults": self._planner.defaults,
         }  # fmt: skip
         length = self._length(settings, info, pixels)
-        note = model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))
-        return Description(length, _refusal(found), note, memory.markup, facts)
+        return Description(length, _refusal(found), self._model(info), memory.markup, facts)
+
+    def _model(self, info: ModelInfo) -> str:
+        return model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))
 
     def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
         try:

@@ -52,12 +52,12 @@ def doing(live: LiveJob) -> str:
 def ending(live: LiveJob) -> str:
     """Return what the job still waits for after it was cancelled."""
     if live.stage == "decode":
-        return "The part being decoded is finished first."
+        return "Ending: the part being decoded is finished first"
     if live.stage == "write":
-        return "The section being written is finished first."
+        return "Ending: the section being written is finished first"
     if live.stage == "sample":
-        return "The step being computed is finished first."
-    return "The work at hand is finished first."
+        return "Ending: the step being computed is finished first"
+    return "Ending: the work at hand is finished first"
 
 
 def remark(live: LiveJob) -> str:
