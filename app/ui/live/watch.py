@@ -86,6 +86,14 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
     yield Scene(live, *service.open_jobs())
 
 
+def _newest(service: JobService, live: LiveJob | None) -> Job | None:
+    """Return the newest job; a page that has shown none yet gets only one that is worth a look."""
+    for job in service.jobs(limit=20):
+        if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
+            return job
+    return None
+
+
 def _size_of(job: Job) -> tuple[int, int]:
     """Return width and height of a job's video before its engine tells them; zeros if they are unknown."""
     try:
@@ -96,11 +104,3 @@ def _size_of(job: Job) -> tuple[int, int]:
         return 0, 0
     height, width = nearest_bucket(height, width, job.request.resolution or info.side, info.multiple)
     return width, height
-
-
-def _newest(service: JobService, live: LiveJob | None) -> Job | None:
-    """Return the newest job; a page that has shown none yet gets only one that is worth a look."""
-    for job in service.jobs(limit=20):
-        if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
-            return job
-    return None
