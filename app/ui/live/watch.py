@@ -61,7 +61,7 @@ def watch(service: JobService) -> Iterator[Scene]:
         else:
             try:
                 pace = None if job.is_over else paces.pace(job.request.model)
-                live = LiveJob(job, pace, *_size_of(job))
+                live = LiveJob(job, pace, *size_of(job))
                 yield from _watch_job(service, live)
             except NoSuchJob:  # a person removed it
                 live = None
@@ -103,7 +103,7 @@ def _newest(service: JobService, live: LiveJob | None) -> Job | None:
     return None
 
 
-def _size_of(job: Job) -> tuple[int, int]:
+def size_of(job: Job) -> tuple[int, int]:
     """Return width and height of a job's video before its engine tells them; zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)

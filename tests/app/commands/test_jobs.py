@@ -186,16 +186,16 @@ def test_every_verb_has_help(verb: str, command: Command) -> None:
 
 
 def test_a_branch_is_queued(sharing: Sharing, command: Command) -> None:
-    server = sharing.open()
-    sharing.go(server)
-    job = sharing.add(server, seconds=3.6)
-    events(server, job)
+    service = sharing.open(start=False)
+    job = sharing.add(service, "a ball", seconds=3.6)
+    sections = job.folder / "sections"
+    sections.mkdir()
+    for number in (1, 2, 3):
+        (sections / f"{number:04}.safetensors").write_bytes(b"latents")
     (made,) = command.records("branch", job.id, "--keep", "1", "--seed", "7")
-    assert (made["request"]["seed"], made["request"]["seconds"], made["has_maker"]) == (7, 3.6, True)
-    assert isinstance(events(server, server.job(made["id"]))[-1], Finished)
+    assert (made["request"]["seed"], made["request"]["seconds"], made["state"]) == (7, 3.6, "queued")
     assert command("branch", job.id, "--longer", "1.2") == 0
-    assert "are kept" in command.text
-    longer = server.jobs(1)[0]
-    assert longer.request.seconds == 4.8
+    assert "The last 2.4 s of the video are kept" in command.text
+    assert service.jobs(1)[0].request.seconds == 4.8
     assert command("branch", job.id, "--keep", "9") == 2
-    assert "expected a number from 1 to" in command.complaint
+    assert "expected a number from 1 to 2" in command.complaint
