@@ -37,7 +37,8 @@ function short(prompt) {
 }
 
 /** Put the settings of a job that has not begun into the form. */
-export async function editJob({ id }) {
+export async function editJob({ id, offered }) {
+  if (!offered) throw new Error('This page does not offer the model of this video. Use python -m app jobs, or duplicate it.');
   const found = await call('jobs_show', id);
   before ??= { settings: JSON.parse(keptSettings() || '{}'), picture: document.querySelector('#set-image img')?.src ?? null };
   job = found;
