@@ -324,7 +324,7 @@ class Queue:
     def restore(self, job_id: str) -> Job:
         """Bring a removed job back, in the state and at the place that it had."""
         with self.store.transaction() as database:
-            trash.bring_back(database, self.store.folder(job_id), self._trash)
+            trash.bring_back(database, self.store.outputs, job_id, self._trash)
         return self.store.job(job_id)
 
     @property

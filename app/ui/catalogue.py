@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import contextlib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from app.jobs.service import JobService
 from app.ui.planner import Planner
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
@@ -94,8 +96,15 @@ class Catalogue:
     def edit(
         self, service: JobService, job_id: str, settings: dict[str, object], *, may_download: bool = False
     ) -> Job:
-        """Give a job that has not begun other settings, checked like those of a new one by `submit`."""
+        """Give a job that has not begun other settings, checked like those of a new one by `submit`.
+
+        An upload of the job's own picture counts as that picture, which a branch may not change.
+        """
+        job = service.job(job_id)
         request, picture, allow_folder = self._checked(settings, may_download)
+        with contextlib.suppress(OSError):
+            if JobFolder(job.folder).input.read_bytes() == picture:
+                request = replace(request, image=job.request.image)
         return service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
 
     def _checked(

@@ -28,11 +28,15 @@ class Records:
         self._title = cache(self._find_title)
 
     def of(self, job: Job) -> dict[str, Any]:
-        """Return the record of a job, with the address of a small start picture and a few words about it."""
+        """Return the record of a job, with the address of a small start picture and a few words about it.
+
+        `offered` tells whether the page offers the job's model, so that its form can take the settings.
+        """
         address, request = _address(job.folder.parent), job.request
         order, length = SETTINGS["mode"].choices[request.mode], _length(request.seconds, request.mode)
         return self._outward(record(job, address), job.folder.parent) | {
             "picture": address(job.folder / SMALL_PICTURE),
+            "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
             "about": f"{order} · {length:.1f} s · {self._title(request.model)}",
         }
 

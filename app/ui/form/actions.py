@@ -61,7 +61,10 @@ class Actions:
             request = self._request(settings)
             return self._submit(request, count, may_download=may_download, lineage=lineage)
         except NotHere as error:
-            return view.download_question(error) if error.absence.has_room else view.error_box(error)
+            if not error.absence.has_room:
+                return view.error_box(error)
+            info = self.catalogue.info(str(settings.get("model")))
+            return view.download_question(error, takes_days=self.catalogue.planner.takes_days(info))
         except LongtakeError as error:
             return view.error_box(error)
 

@@ -97,10 +97,8 @@ class RequestForm:
         # People move the frame over the picture, whose script writes into this field.
         self.controls["crop"] = gr.Number(PAGE_SETTINGS["crop"].default, visible="hidden", elem_id="set-crop")
         self.prompt = self._add(
-            "prompt", info=None, lines=3, max_lines=8, placeholder=SETTINGS["prompt"].help
+            "prompt", info=None, lines=2, max_lines=8, placeholder=SETTINGS["prompt"].help
         )
-        # The form's script fills this with the prompts that this browser has started before.
-        self.history = gr.HTML('<div id="lt-history"></div>', apply_default_css=False, js_on_load=None)
         self.examples = gr.Dataset(
             components=[self.prompt], samples=samples_of(info), type="index", label="Quick List",
             visible=bool(info.examples), elem_classes="lt-examples",
@@ -248,13 +246,30 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     )  # fmt: skip
     form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions, named)
-    form.carried_line.click(None, None, form.controls["carried"], js="() => ''", **_SCRIPT)
     # The form's script was given a picture that was pasted, dropped, or kept by the browser.
     form.facts.input(None, None, form.image, js=call("form/uploaded.js", "givenPicture"), **_SCRIPT)
     form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
     form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
-    filled = [*(form.controls[name] for name in kept), *around]
+    _connect_restoring(page, form, actions, named, kept)
+    gr.on(
+        changes,
+        None, [form.controls[name] for name in kept], None,
+        js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
+    )  # fmt: skip
+    form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
+    gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
+
+
+def _connect_restoring(
+    page: gr.Blocks,
+    form: RequestForm,
+    actions: Actions,
+    named: Callable[..., Callable[..., list[Any]]],
+    kept: list[str],
+) -> None:
+    """Let the form take settings that the browser kept, or that come from somewhere else."""
+    filled = [*(form.controls[name] for name in kept), form.examples, form.demo_box, form.offer]
     page.load(
         named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
         preprocess=False, **QUIET,
@@ -264,13 +279,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         named(actions.fill, *kept, *AROUND, "notice"), form.facts, [*filled, form.notice],
         js=call("form/fill.js", "givenSettings"), preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
-    gr.on(
-        changes,
-        None, [form.controls[name] for name in kept], None,
-        js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
-    )  # fmt: skip
-    form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
-    gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
+    form.carried_line.click(None, None, form.controls["carried"], js="() => ''", **_SCRIPT)
 
 
 def _connect_defaults(

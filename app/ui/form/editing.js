@@ -9,6 +9,7 @@ import { judge as judgeSettings, whenSaved } from './notice.js';
 
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun meanwhile and keeps its settings. These can be started as another one.';
+const touch = window.matchMedia('(pointer: coarse)');
 const words = make('span');
 const leave = make('button', { type: 'button' });
 const bar = make('div', { className: 'lt-editing', hidden: true }, words, leave);
@@ -30,6 +31,7 @@ function end() {
   show('', '');
   if (form) fillForm(form.settings, form.picture).catch((error) => console.info('form:', error.message));
   goTo('queue');
+  document.querySelector('#tab-queue').focus();
 }
 
 function short(prompt) {
@@ -37,13 +39,16 @@ function short(prompt) {
 }
 
 /** Put the settings of a job that has not begun into the form. */
-export async function editJob({ id }) {
+export async function editJob({ id, offered }) {
+  if (!offered) throw new Error('This page does not offer the model of this video. Use python -m app jobs, or duplicate it.');
   const found = await call('jobs_show', id);
   before ??= { settings: JSON.parse(keptSettings() || '{}'), picture: document.querySelector('#set-image img')?.src ?? null };
   job = found;
   await fillForm(job.request, job.request.image);
   show(`These are the settings of a video that waits: ${short(job.request.prompt)}`, 'Leave it as it was');
   document.querySelector('#set-prompt').scrollIntoView({ block: 'center' });
+  // On a phone the focus would bring up the keyboard.
+  if (!touch.matches) document.querySelector('#set-prompt textarea').focus({ preventScroll: true });
 }
 
 /** Return the job that is edited and the form's values, which the server is about to judge. */

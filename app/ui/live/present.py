@@ -9,7 +9,7 @@ from app.jobs.service import JobService
 from app.report_text import report_text
 from app.ui.live import scene
 from app.ui.live.job import LiveJob
-from app.ui.live.watch import Scene
+from app.ui.live.watch import Scene, size_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model
 
@@ -32,7 +32,8 @@ class Presenter:
         Raises:
             NoSuchJob: If there is none of that id.
         """
-        live = LiveJob(self._service.job(job_id))
+        job = self._service.job(job_id)
+        live = LiveJob(job, None, *size_of(job))
         for event in self._service.events(job_id):
             live.apply(event)
         return self.show(Scene(live, None, ()))

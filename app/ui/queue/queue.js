@@ -173,7 +173,7 @@ class Queue {
     const words = `${total === 1 ? '1 video' : `${total} videos`}${this.#timeWords(running)}.`;
     setText(say, [total ? words : '', held ? 'The queue rests: nothing is made until it goes on.' : ''].join(' ').trim());
     hold.hidden = !total && !held;
-    setText(hold, held ? 'Let the queue go on' : running ? 'Pause everything' : 'Begin nothing');
+    setText(hold, held ? 'Let the queue go on' : 'Pause everything');
     hold.title = held ? '' : 'The device is free for other work until you let the queue go on.';
     hold.setAttribute('aria-pressed', String(held));
   }
