@@ -19,6 +19,7 @@ class History {
   #scroll = 0; // where the shelf was left
   #revision = null; // of the jobs, as they are shown
   #looked = 0;
+  #removed = ''; // the video that was removed last
   #undo;
 
   constructor(root) {
@@ -69,7 +70,8 @@ class History {
 
   #comeBack(job) {
     window.scrollTo(0, this.#scroll);
-    this.#shelf.film(job)?.focus();
+    if (job === this.#removed) this.#find('.lt-undo-do').focus({ preventScroll: true });
+    else this.#shelf.film(job)?.focus();
   }
 
   // A video that another page or program has made, changed or removed appears so, too.
@@ -89,10 +91,11 @@ class History {
       (this.#job ? this.#opened : this.#shelf).tell(error.message);
       return;
     }
+    this.#removed = job;
+    this.#undo.offer(job, words.slice(0, MOST_WORDS) || job);
+    this.#find('.lt-undo-do').focus({ preventScroll: true });
     if (this.#job) goTo('history');
     else this.#shelf.refresh();
-    this.#undo.offer(job, words.slice(0, MOST_WORDS) || job);
-    requestAnimationFrame(() => this.#find('.lt-undo-do').focus({ preventScroll: true }));
   }
 
   async #restore(jobs) {
