@@ -33,7 +33,7 @@ from diffusers_helper.models.loaders import Models
 from diffusers_helper.models.plans import MemoryPlans, Source
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.death_note import DeathNote
-from diffusers_helper.planning.recovery import MAX_STEPS
+from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.passes import DTYPES
 from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video, tile_loss

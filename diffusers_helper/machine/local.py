@@ -28,7 +28,7 @@ class Local:
 
     @property
     def learned(self) -> Facts:
-        """Return the plans that took too much memory (`planning.recovery`)."""
+        """Return the plans that took too much memory (`planning.smaller_plans`)."""
         return self._facts("smaller_plans.json")
 
     @property

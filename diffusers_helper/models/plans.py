@@ -17,7 +17,7 @@ from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
-from diffusers_helper.planning.recovery import Ladder, LearnedLevels
+from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
 

@@ -17,7 +17,7 @@ from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.recovery import Ladder, LearnedLevels
+from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
 from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
