@@ -20,8 +20,8 @@ from diffusers_helper.vae.tiles import Grid, Mosaic
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Progress = Callable[[int, int], None]
-"""A function that is called with the numbers of finished and of all pieces. If the work is repeated, the first
-number begins again at 1."""
+"""A function that is called with the numbers of finished and of all pieces. If the work is repeated, the
+first number begins again at 1."""
 
 
 class NotFinite(LongtakeError):
@@ -106,7 +106,7 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
 
 
 def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
-    """Encode frames (B, 3, 4 T - 3, H, W) to moments (B, 2 C, T, h, w), with the arguments of `decode_pass`."""
+    """Encode frames (B, 3, 4 T - 3, H, W) to moments (B, 2 C, T, h, w), as `decode_pass` decodes."""
     grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
     mosaic = Mosaic(grid, 1, (frames.shape[2] + 3) // 4)
     for place in grid.places:

@@ -196,7 +196,7 @@ def _is_tile(side: int | None) -> bool:
 
 
 def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
-    """Return the sides of tiles to try. 0 means no tiles, and stands for tiles as large as the picture, too."""
+    """Return the sides of tiles to try; 0 means no tiles, and replaces sides that cover the picture."""
     side = max(video.height, video.width)
     if settings.tile_px is not None:
         return (settings.tile_px if settings.tile_px < side else 0,)

@@ -93,7 +93,7 @@ class Grid:
         return [(row, column) for row in range(len(self.rows.starts)) for column in columns]
 
     def cut_out(self, source: Tensor, place: tuple[int, int], scale: int = 1) -> Tensor:
-        """Return a view of the tile at a place in a tensor (..., height, width) with `scale` values per latent."""
+        """Return a view of one tile of a tensor (..., height, width) with `scale` values per latent."""
         row, column = place
         top, left = self.rows.starts[row] * scale, self.columns.starts[column] * scale
         return source[..., top : top + self.rows.tile * scale, left : left + self.columns.tile * scale]
