@@ -79,7 +79,7 @@ class ConvCase:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Return what similar convolutions have in common: the kernel's size, its stride and the dtype."""
+        """Return the properties that similar convolutions share: kernel size, stride and dtype."""
         return self.is_flat, self.weight[2:], self.stride, self.dtype
 
     @property
@@ -246,7 +246,7 @@ class RouteStore:
     def add_measured(
         self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str
     ) -> None:
-        """Record a measurement, in place of earlier ones, of failures, and of deaths of the measured rungs."""
+        """Record a measurement, in place of earlier times, failures, and deaths of the measured rungs."""
         self._change(
             case,
             lambda route: replace(
