@@ -66,7 +66,16 @@ class JobMemory:
         on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        """Prepare the device; nothing is loaded."""
+        """Create the store for the device, without loading anything.
+
+        Args:
+            plans: The memory plans of the job.
+            models: The request's model.
+            folder: The job's folder.
+            cancel: The token that ends the job between two blocks of a network.
+            on_stage: A function that is called with the name of each stage and the number of its section.
+            warn: A function that is called with each warning for the user.
+        """
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""

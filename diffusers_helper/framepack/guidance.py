@@ -63,7 +63,7 @@ class GuidedDenoiser:
         self._positive, self._negative = (text and self._text_arguments(text) for text in texts)
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in the same shape and dtype."""
+        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in x's shape and dtype."""
         assert self._positive is not None
         v = self._velocity(x, sigma, self._positive)
         if self._negative is not None:

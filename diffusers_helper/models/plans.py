@@ -115,7 +115,7 @@ class MemoryPlans:
         """Plan for a VAE that computes in fp32 from now on.
 
         Raises:
-            DoesNotFit: If it does not fit in fp32.
+            DoesNotFit: If the VAE does not fit in fp32.
         """
         before = self._profile
         fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")

@@ -1,4 +1,4 @@
-"""The preview of a section while it is being sampled, made without the VAE."""
+"""The previews of a section while it is being sampled, which are made without the VAE."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
 
 
 class _Unusable(ValueError):
-    """A value that cannot be used; its text says what was expected."""
+    """The error for a value that cannot be used, whose text names the expected values."""
 
 
 def _number(name: str, convert: Callable[[float], int]) -> Callable[[str], int]:

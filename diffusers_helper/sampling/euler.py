@@ -15,7 +15,7 @@ def sample_euler(
     """Return clean latents, with one model call per step.
 
     Each step replaces x by x + (x - x0) / sigma * (sigma_next - sigma). The step to sigma 0 would end at the
-    last prediction itself, so that is returned.
+    last prediction itself, which is therefore returned.
 
     Args:
         denoise: A function (x, sigma) -> x0 with x and x0 in the same shape; sigma is a float64 scalar
