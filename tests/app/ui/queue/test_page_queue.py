@@ -261,6 +261,11 @@ def test_a_phone_shows_the_queue_without_scrolling_sideways(browser: Any, stand:
         assert box["height"] >= 36, one.inner_text()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390, one.inner_text()
+    box = row(page, "c").bounding_box()
+    for part in ("title", "about", "state", "actions"):
+        inner = row(page, "c").locator(f".lt-row-{part}").bounding_box()
+        assert box["x"] < inner["x"] < inner["x"] + inner["width"] <= box["x"] + box["width"], part
+        assert box["y"] < inner["y"] < inner["y"] + inner["height"] <= box["y"] + box["height"], part
     row(page, "c").get_by_text("More").tap()
     page.get_by_role("button", name="Make it the next one: c").tap()
     wait_until(lambda: stand.service.queue.jobs()[1].request.prompt == "c")
