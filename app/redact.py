@@ -66,5 +66,5 @@ def without_names(text: str) -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # the user id has no name, as in containers
+    except (KeyError, OSError):  # the user id has no name, for example in a container
         return ""

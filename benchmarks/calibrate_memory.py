@@ -37,7 +37,7 @@ from transformers import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from app.machine import this_local, this_machine  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from cache.conv_routes import ConvCase  # noqa: E402
 from cache.conv_rungs import RUNGS, Convolution  # noqa: E402

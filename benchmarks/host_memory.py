@@ -33,7 +33,7 @@ from unittest.mock import patch
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402

@@ -24,7 +24,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipe
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.models.loaders import Models  # noqa: E402

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 

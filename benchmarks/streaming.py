@@ -28,7 +28,7 @@ from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.planning.budget import Budget, Stage, Weights, plan_stage  # noqa: E402

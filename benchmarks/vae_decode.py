@@ -36,7 +36,7 @@ from diffusers.utils import logging as diffusers_logging
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from diffusers_helper.errors import LongtakeError  # noqa: E402
 from diffusers_helper.machine.sysfs import host_memory  # noqa: E402

@@ -28,7 +28,7 @@ import av
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.packing import MODES, SectionPlan, plan_sections  # noqa: E402

@@ -109,7 +109,7 @@ def vae_psnr(engine: ProductEngine, cases: Cases, index: int) -> float:
 def photograph(engine: ProductEngine, cases: Cases, index: int, name: str, sections: int, mode: str) -> float:
     """Return the last frame's PSNR in dB for a slow camera motion over a photo-like ground without things.
 
-    The videos are long, to show what a later section spoils.
+    The videos are long, in order to show the errors that later sections add.
     """
     rng = np.random.default_rng([cases.seed, 2, index])
     while True:

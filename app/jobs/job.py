@@ -38,7 +38,7 @@ class Job:
     Attributes:
         folder: The job's own folder in the outputs folder; its name is the id.
         place: The job's place in the queue, at first its time of submission; the smallest comes first.
-        created, started, ended: Seconds since the epoch; None for those that have not happened yet.
+        created, started, ended: Times in seconds since the epoch; None if they have not happened yet.
         video: The file that can be watched: the whole video, or its finished part.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
         favourite: Whether a person marked it, so that it is never removed automatically.

@@ -36,7 +36,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 RESUMED = "The job goes on; nothing that was finished is made again."
 _OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
-_HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and nobody makes it
+_HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and not being made
 
 
 P = ParamSpec("P")

@@ -38,7 +38,7 @@ class EngineDied(Exception):
     """The death of an engine before the end of its job.
 
     Attributes:
-        exit_code: The value of `Popen.returncode`; None where there is none.
+        exit_code: The value of `Popen.returncode`; None if there is none.
         trial: The convolution that the engine was computing in an untried way; None if there was none.
         attempts: The number of engines that have died while making the job.
         lessons: What is known about each death, one line per death.
@@ -183,7 +183,7 @@ class EngineProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        # The child shares our process group, environment and log level, so that signals reach both.
+        # The child is in this process's group, so that signals reach both, and has its log level.
         command, environ = module_command("app.engine", os.environ)
         environ |= engine_environment(this_profile(os.environ), os.environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
