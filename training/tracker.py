@@ -74,21 +74,19 @@ def possible(scene: Scene, amounts: tuple[float, ...]) -> Iterator[tuple[str, fl
                     yield name, amount, target
 
 
-def observe(
+def read(
     renderer: Renderer,
     scene: Scene,
-    video: torch.Tensor,
+    pictures: torch.Tensor,
+    frames: list[int],
     amounts: tuple[float, ...] = AMOUNTS,
     side: int = 64,
 ) -> Seen:
-    """Return the motion nearest to a video (3, T, H, W) in -1..1, judged on its middle and last frame."""
-    height, width = video.shape[-2:]
+    """Return the motion nearest to pictures (3, T, H, W) in -1..1, which are a video's ``frames``."""
+    height, width = pictures.shape[-2:]
     scale = side / math.sqrt(height * width)
     size = (round(height * scale), round(width * scale))
-    frames = [(video.shape[1] - 1) // 2, video.shape[1] - 1]
-    small = F.interpolate(video[:, frames].transpose(0, 1), size, mode="bilinear", antialias=True).transpose(
-        0, 1
-    )
+    small = F.interpolate(pictures.transpose(0, 1), size, mode="bilinear", antialias=True).transpose(0, 1)
     best = Seen(STILL, 0.0, 0, float("inf"))
     for name, amount, target in possible(scene, amounts):
         drawn = renderer.clip(scene, Motion(name, "", amount), frames, size, target=target)
@@ -96,6 +94,14 @@ def observe(
         if error < best.error:
             best = Seen(name, amount, target, error)
     return best
+
+
+def observe(
+    renderer: Renderer, scene: Scene, video: torch.Tensor, amounts: tuple[float, ...] = AMOUNTS
+) -> Seen:
+    """Return the motion nearest to a video (3, T, H, W) in -1..1, judged on its middle and last frame."""
+    frames = [(video.shape[1] - 1) // 2, video.shape[1] - 1]
+    return read(renderer, scene, video[:, frames], frames, amounts)
 
 
 def agrees(case: Case, seen: Seen) -> bool:
