@@ -84,7 +84,7 @@ class Cases:
 
     def _reads(self, case: Case, size: tuple[int, int], frames: list[int]) -> bool:
         truth = self.renderer.case(case, frames, size)
-        return agrees(case, read(self.renderer, case.scene, truth, frames))
+        return agrees(case, read(self.renderer, case, truth, frames))
 
 
 @lru_cache(maxsize=1)
