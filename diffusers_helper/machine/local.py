@@ -16,10 +16,12 @@ class Local:
     Attributes:
         environ: Environment variables; `profiles` defines which are read.
         folder: The folder for measurements of this machine and plans that were too large; None keeps neither.
+        is_guest: Whether the process belongs to another program, whose limits stay as they are.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
+    is_guest: bool = False
 
     @property
     def calibration(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""The memory that a video VAE needs besides weights, by its kind, frames at a time, and size of a tile.
+"""The memory that a VAE needs besides weights, by its kind, frames at a time, and size of a tile.
 
 Each formula counts tensors of one size that live at the network's fullest moment. The factors were fitted to
 peaks of live tensors, which `benchmarks/calibrate_memory.py` measures on the grids named at each.
@@ -7,6 +7,8 @@ peaks of live tensors, which `benchmarks/calibrate_memory.py` measures on the gr
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.networks import Network
@@ -14,9 +16,67 @@ from diffusers_helper.planning.networks import Network
 _MARGIN = 1.02
 
 
+class VaeNeeds(Protocol):
+    """What the plans need to know of a VAE as it computes.
+
+    Attributes:
+        has_stream: Whether frames can follow one another exactly.
+        stride: Frames for one latent frame after the first.
+        weights_bytes: The bytes of its weights in the type that it computes in.
+    """
+
+    @property
+    def has_stream(self) -> bool: ...
+
+    @property
+    def stride(self) -> int: ...
+
+    @property
+    def weights_bytes(self) -> int: ...
+
+    def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        """Estimate decoding in pieces; see the function `decode_bytes`."""
+        ...
+
+    def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        """Estimate encoding in pieces; see the function `encode_bytes`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkNeeds:
+    """The needs of a VAE of diffusers, from its configuration."""
+
+    network: Network
+    backend: Backend
+
+    @property
+    def has_stream(self) -> bool:
+        return has_stream(self.network)
+
+    @property
+    def stride(self) -> int:
+        return 1 if is_of_pictures(self.network) else 4
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.network.weights.total_bytes
+
+    def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        return decode_bytes(self.network, at_once, height, width, backend=self.backend, latents=latents)
+
+    def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        return encode_bytes(self.network, at_once, height, width, backend=self.backend, latents=latents)
+
+
 def has_stream(network: Network) -> bool:
     """Return whether frames can follow one another exactly, as in Wan's VAE, whose config has `base_dim`."""
-    return "base_dim" in network.config
+    return "base_dim" in network.config or is_of_pictures(network)
+
+
+def is_of_pictures(network: Network) -> bool:
+    """Return whether a VAE knows no time, as `AutoencoderKL`, whose config names 2D blocks."""
+    return "DownEncoderBlock2D" in network.config.get("down_block_types", ())
 
 
 def decode_bytes(
@@ -30,6 +90,10 @@ def decode_bytes(
         latents: All latent frames, for a stream, which has all of them on the device.
     """
     size, area = network.dtype_bytes, height * width
+    if is_of_pictures(network):
+        first, second = (network.config["block_out_channels"] * 2)[:2]
+        values = max(5 * first, 3 * second) + 0.25
+        return _picture_bytes(network, values, area, backend.conv_decode, backend)
     if has_stream(network):
         values = _stream_decode(network, area, latents) + 24 * (at_once > 1) * at_once * area
         return math.ceil(_MARGIN * backend.conv_decode * values * size)
@@ -46,6 +110,10 @@ def encode_bytes(
 ) -> int:
     """Estimate encoding in pieces, with the arguments of `decode_bytes`. The input waits on the host."""
     size, area = network.dtype_bytes, height * width
+    if is_of_pictures(network):
+        layers = min(2, network.config["layers_per_block"])
+        values = (3 + layers) * network.config["block_out_channels"][0] + 3
+        return _picture_bytes(network, values, area, backend.conv_encode, backend)
     if has_stream(network):
         values = _stream_encode(network, area, latents)
         return math.ceil(_MARGIN * backend.conv_encode * values * size)
@@ -55,6 +123,17 @@ def encode_bytes(
     values += 3 * frames * area  # the frames themselves; none where a CPU takes them as they are
     attention = 3 * frames * area * size + _attention(network, at_once * area, backend)
     return math.ceil(_MARGIN * max(values * size * backend.conv_encode, attention))
+
+
+def _picture_bytes(network: Network, values: float, area: int, conv: float, backend: Backend) -> int:
+    """Estimate one picture from its values for each pixel. The middle block's attention has one head.
+
+    Grid: widths of 8 to 16 with second widths of 8 to 32, 1 and 2 layers a block, 128x64 and 128x192 pixels,
+    bf16 and fp32.
+    """
+    tokens = area // 4 ** (len(network.config["block_out_channels"]) - 1)
+    scores = 8 * tokens**2 if backend.attention == "math" else 0
+    return math.ceil(_MARGIN * max(values * area * network.dtype_bytes * conv, scores))
 
 
 def _attention(network: Network, area: int, backend: Backend) -> int:

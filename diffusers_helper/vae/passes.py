@@ -86,9 +86,10 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
         chunk: The number of latent frames of a stream that leave the device together.
 
     Returns:
-        Frames (B, 3, 4 T - 3, H, W) in the VAE's type, on the host.
+        Frames (B, 3, F, H, W) in the VAE's type, on the host.
     """
-    num_frames, grid = 4 * latents.shape[2] - 3, _grid(latents.shape[-2:], tiles, family.shrink)
+    num_frames = family.stride * (latents.shape[2] - 1) + 1
+    grid = _grid(latents.shape[-2:], tiles, family.shrink)
     mosaic = Mosaic(grid, family.shrink, num_frames)
     for place in grid.places:
         begin, waiting = 0, list[Tensor]()
@@ -105,9 +106,9 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
 
 
 def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
-    """Return the moments (B, 2 C, T, h, w) of frames (B, 3, 4 T - 3, H, W), in the way of `decode_pass`."""
+    """Return the moments (B, 2 C, T, h, w) of frames (B, 3, F, H, W), in the way of `decode_pass`."""
     grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
-    mosaic = Mosaic(grid, 1, (frames.shape[2] + 3) // 4)
+    mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.stride + 1)
     for place in grid.places:
         part = grid.cut_out(frames, place, family.shrink)
         mosaic.add(place, 0, pieces.take(family.encode(part)))
