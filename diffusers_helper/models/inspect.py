@@ -222,14 +222,15 @@ _SIGNS = (
     ("TAESD", r"^taesd_decoder\.1\."),
     ("VAE", r"^decoder\.conv_in\.|^decoder\.conv_in\.conv\."),
 )
-_PREFIX = re.compile(r"^(?:model\.diffusion_model\.|first_stage_model\.|vae\.|model\.model\.)")
+_PREFIX = re.compile(r"(?m)^(?:model\.diffusion_model\.|first_stage_model\.|vae\.|model\.model\.)")
 # A sign that says less than another one, which replaces it.
 _COVERED = {"HunyuanVideo": "FramePack", "SD": "SDXL", "VAE": "Wan VAE", "Flux": "HunyuanVideo"}
 
 
 def _models(names: Collection[str]) -> list[str]:
-    plain = [_PREFIX.sub("", name) for name in names]
-    found = [model for model, sign in _SIGNS if any(map(re.compile(sign).search, plain))]
+    # A line for each name: one search for a sign is much faster than one for each name.
+    plain = _PREFIX.sub("", "\n".join(names))
+    found = [model for model, sign in _SIGNS if re.search(sign, plain, re.MULTILINE)]
     return [model for model in found if _COVERED.get(model) not in found]
 
 

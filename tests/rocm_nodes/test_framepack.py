@@ -44,8 +44,8 @@ def test_a_picture_becomes_frames_and_a_file(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *_: pytest.fail("a limit"))
     (frames, video), text = run(
-        "ROCMFramePackVideo", image=picture(), prompt="the red ball moves right", seconds=1.0, seed=1,
-        steps=2, vae_tile="auto",
+        "ROCMFramePackVideo", image=picture(), prompt="the red ball moves right", model="tiny",
+        seconds=1.0, seed=1, steps=2, vae_tile="auto",
     )  # fmt: skip
     assert frames.shape == (37, 64, 64, 3)
     assert 0 <= frames.min() < frames.max() <= 1
@@ -66,12 +66,21 @@ def test_an_interrupt_ends_it(tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest
 
     monkeypatch.setattr(utils.ProgressBar, "update_absolute", stop)
     with pytest.raises(Interrupted):
-        run("ROCMFramePackVideo", image=picture(), prompt="ball", seconds=1.0, seed=1, steps=4)
+        run("ROCMFramePackVideo", image=picture(), prompt="ball", model="tiny", seconds=1.0, seed=1, steps=4)
     assert comfy.shown == [(1, 4)]
 
 
 @pytest.mark.parametrize(("name", "value"), [("vae_tile", "wide"), ("vae_tile", "65"), ("steps", 0)])
 def test_values_that_no_setting_takes_are_refused(tiny: ModelInfo, name: str, value: object) -> None:
-    settings = {"seconds": 1.0, "seed": 1, "steps": 2} | {name: value}
+    settings = {"model": "tiny", "seconds": 1.0, "seed": 1, "steps": 2} | {name: value}
     with pytest.raises(InputError, match=f"{name} is"):
         run("ROCMFramePackVideo", image=picture(), prompt="ball", **settings)
+
+
+def test_a_model_is_not_downloaded_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comfy: Comfy
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(InputError, match=r"Model framepack-f1 is not on this machine: [\d.]+ GB to download"):
+        run("ROCMFramePackVideo", image=picture(), prompt="ball", model="framepack-f1", seconds=1.0)
+    assert comfy.calls == []
