@@ -24,10 +24,11 @@ reports=$(mktemp -d)
 scripts/check >"$reports/check" 2>&1 &
 others=($!)
 if [[ $# -eq 0 ]]; then
-    # The library's tests and all others take about as long; on two cores they run side by side.
-    "${quick[@]}" --ignore tests/diffusers_helper >"$reports/tests" 2>&1 &
+    # The tests of the programs and all others, most of which need torch, take about as long: on two cores
+    # they run side by side.
+    "${quick[@]}" tests/app tests/house >"$reports/tests" 2>&1 &
     others+=($!)
-    set -- tests/diffusers_helper
+    set -- --ignore tests/app --ignore tests/house
 fi
 trap 'kill "${others[@]}" 2>/dev/null || true; rm -rf "$reports"' EXIT
 failed=0

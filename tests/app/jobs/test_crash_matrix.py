@@ -1,6 +1,6 @@
-"""Tests that repeated kills of all programs over one queue lose no job and change no byte.
+"""Tests that repeated kills of all programs, or power cuts, over one queue lose no job and change no byte.
 
-`LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill costs the seconds of another start.
+`LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill or cut costs the seconds of another start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from diffusers_helper.events import SectionFinished
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import ROOT, processes_in_group, wait_until, write_picture
+from tests.support.power import Disk
 
 CRASHES = int(os.environ.get("LONGTAKE_TEST_CRASHES", "4"))
+CUTS = CRASHES if CRASHES > 10 else 2
 # The last one is the command line's own.
 JOBS = 5 if CRASHES > 10 else 3
 SECTIONS = 3
@@ -51,9 +53,12 @@ sys.stdin.read()
 class Folder:
     """An outputs folder, the programs that work on it, and how they end."""
 
-    def __init__(self, folder: Path, model: Path, mode: str) -> None:
-        folder.mkdir()
+    def __init__(
+        self, folder: Path, model: Path, mode: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        folder.mkdir(exist_ok=True)
         self.outputs = folder / "outputs"
+        self._environment = os.environ | (environment or {})
         self._model, self._mode = model, mode
         self._picture = write_picture(folder / "picture.png")
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
@@ -82,7 +87,7 @@ class Folder:
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         self._programs[name] = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, start_new_session=True,
+            stderr=subprocess.DEVNULL, start_new_session=True, env=self._environment,
         )  # fmt: skip
         return self._programs[name]
 
@@ -128,6 +133,12 @@ class Folder:
                 return
             time.sleep(0.05)
 
+    def wait_until_all_are_over(self) -> None:
+        service = JobService(self.outputs)
+        for job in self.jobs():
+            for _ in service.follow(job.job):
+                pass
+
     def is_over(self, job: JobFolder) -> bool:
         return json.loads(job.states.read_bytes().splitlines()[-1])["state"] == "finished"
 
@@ -150,16 +161,51 @@ def mode(request: pytest.FixtureRequest) -> str:
 def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
     mode: str, folders: list[Folder], tmp_path: Path, tiny_model: Path
 ) -> None:
-    whole = Folder(tmp_path / "whole", tiny_model, mode)
     folder = Folder(tmp_path / "killed", tiny_model, mode)
     folders.append(folder)
+    _start_all(folder)
+    out_of_turn = _kill_again_and_again(folder, mode)
+    folder.wait_until_all_are_over()
+    _check_all(folder, Folder(tmp_path / "whole", tiny_model, mode), out_of_turn)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_power_cuts_lose_no_job_and_change_no_byte(
+    mode: str, folders: list[Folder], tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk").mkdir()
+    disk = Disk(tmp_path / "disk", tmp_path / "record", monkeypatch)
+    folder = Folder(tmp_path / "disk", tiny_model, mode, disk.environment)
+    folders.append(folder)
+    _start_all(folder)
+    chance = random.Random(12)
+    for number in range(CUTS):
+        folder.wait_for_signs(chance.randrange(1, 15), 30)
+        folder.end()
+        disk.lose()
+        assert len(folder.jobs()) == JOBS
+        folder.start_server(name="server")
+        folder.start_server(name="second")
+        command = folder.jobs()[-1]
+        if not folder.is_over(command) and chance.random() < 0.5:
+            folder.resume_command(command.job)
+        sys.stderr.write(f"{mode}: cut {number + 1}, finished {sum(map(folder.is_over, folder.jobs()))}\n")
+    folder.wait_until_all_are_over()
+    _check_all(folder, Folder(tmp_path / "whole", tiny_model, mode), {folder.jobs()[-1].job})
+
+
+def _start_all(folder: Folder) -> None:
+    """Start two servers, of which one gets jobs, and a command line that brings the last job."""
     folder.start_server(*range(JOBS - 1))
     folder.start_server(name="second")
     folder.start_command(JOBS - 1)
     while len(folder.jobs()) < JOBS:
         time.sleep(0.01)
-    out_of_turn = _kill_again_and_again(folder, mode)
 
+
+def _check_all(folder: Folder, whole: Folder, out_of_turn: set[str]) -> None:
+    """Check that all jobs finished in order as jobs that nothing disturbs, and that nothing else is left."""
     service = JobService(folder.outputs)
     expected = _undisturbed(whole)
     for number, job in enumerate(folder.jobs()):
