@@ -12,10 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from safetensors.torch import load_file
 
 from app.commands.comfyui import SHIM, TRIED
 from rocm_nodes import NODE_CLASS_MAPPINGS
+from tests.support.comfyui_client import Graph, Server, node, wait_until
 from tests.support.layers import ROOT
 
 COMFYUI = os.environ.get("COMFYUI_ROOT", "")
@@ -44,67 +42,6 @@ CHECKPOINT, WAN, WAN_VAE = (
     "wan2.1_t2v_1.3B_bf16.safetensors",
     "wan_2.1_vae.safetensors",
 )
-Graph = dict[str, Any]
-
-
-def wait_until(is_done: Callable[[], bool]) -> None:
-    """Ask again and again, as there is nothing to wait for in another program."""
-    deadline = time.monotonic() + 300
-    while not is_done():
-        assert time.monotonic() < deadline, "it does not end"
-        time.sleep(0.05)
-
-
-class Server:
-    """A running ComfyUI."""
-
-    def __init__(self, base: Path, port: int) -> None:
-        self.base, self.address = base, f"http://127.0.0.1:{port}"
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.address + path, timeout=60) as answer:
-            return json.load(answer)
-
-    def post(self, path: str, data: Any) -> Any:
-        request = urllib.request.Request(
-            self.address + path, json.dumps(data).encode(), {"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            text = error.read()
-        return json.loads(text) if text else None
-
-    def answers(self) -> bool:
-        try:
-            self.get("/system_stats")
-        except OSError:
-            return False
-        return True
-
-    def start(self, graph: Graph) -> str:
-        answer = self.post("/prompt", {"prompt": graph})
-        assert "prompt_id" in answer, answer
-        return answer["prompt_id"]
-
-    def wait(self, run: str) -> Any:
-        wait_until(lambda: run in self.get(f"/history/{run}"))
-        return self.get(f"/history/{run}")[run]
-
-    def run(self, graph: Graph) -> Any:
-        """Run a workflow to its end, which must be a good one, and return the outputs of its nodes."""
-        history = self.wait(self.start(graph))
-        assert history["status"]["status_str"] == "success", history["status"]["messages"][-1]
-        return history["outputs"]
-
-    def fail(self, graph: Graph) -> Any:
-        """Run a workflow that fails, and return the message that the page gets."""
-        messages = self.wait(self.start(graph))["status"]["messages"]
-        return next(data for name, data in messages if name in ("execution_error", "execution_interrupted"))
-
-    def kept(self, name: str) -> torch.Tensor:
-        return load_file(self.base / "output" / name)["value"]
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +77,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.terminate()
         process.wait(30)
         log.close()
-
-
-def node(kind: str, /, **inputs: Any) -> Any:
-    return {"class_type": kind, "inputs": inputs}
 
 
 def wan(frames: int, side: int, last: Any) -> Graph:
@@ -324,6 +257,11 @@ def test_the_process_is_as_it_was(server: Server) -> None:
 
 def test_ten_loads_take_no_more_memory_than_two(server: Server) -> None:
     sizes: list[int] = []
+
+    def loads() -> int:
+        return (server.base / "log.txt").read_text(errors="replace").count("INFO:rocm_nodes:")
+
+    before = loads()
     for number in range(10):
         name = ("sd3.5_medium.safetensors", "flux1-dev-fp8.safetensors")[number % 2]
         server.run({
@@ -332,6 +270,7 @@ def test_ten_loads_take_no_more_memory_than_two(server: Server) -> None:
                       clear_cache=True, cleanup_frequency=10, anything=["1", 0]),
         })  # fmt: skip
         sizes += process_facts(server)["rss"]
+    assert loads() >= before + 20  # of loader and optimizer; none came from a cache
     # One more copy of the weights would be 34 MB each time.
     assert sizes[-1] - sizes[3] < 60e6, sizes
 
@@ -378,3 +317,48 @@ def test_the_loaders_describe_what_they_load(server: Server) -> None:
     assert "F8_E4M3" in text
     assert "quantised (fp8)" in text
     assert "ComfyUI keeps the weights in" in text
+
+
+def test_monitors_and_benchmark_measure(server: Server) -> None:
+    outputs = server.run({
+        "1": node("CheckpointLoaderSimple", ckpt_name=CHECKPOINT), "2": node("ToyConditioning", text="a"),
+        "3": node("ToyClip"),
+        "4": node("ROCMVAEPerformanceMonitor", vae=["1", 2], test_resolution=256),
+        "5": node("ROCMSamplerPerformanceMonitor", model=["1", 0], test_steps=3, positive=["2", 0]),
+        "6": node(
+            "ROCMFluxBenchmark", model=["1", 0], vae=["1", 2], clip=["3", 0], test_resolutions="64x96,96x64",
+            test_steps=2, test_cfg_values="1.0,3.5", test_hipblas=True, generate_report=True,
+        ),
+    })  # fmt: skip
+    vae, sampler, benchmark = (outputs[number]["text"][0] for number in "456")
+    assert "fp32, one piece: 0." in vae
+    assert "bf16, tiles of 128 pixels: " in vae
+    assert "precision_mode " in vae
+    assert "failed" not in vae
+    assert "3 evaluations at latents 1x16x64x64: " in sampler
+    assert benchmark.count("s a step") == 4
+    assert "failed" not in benchmark
+    (report,) = (server.base / "output").glob("rocm_flux_benchmark_*.json")
+    rows = json.loads(report.read_text())["rows"]
+    assert [(row["width"], row["height"], row["cfg"]) for row in rows] == [
+        (64, 96, 1.0), (64, 96, 3.5), (96, 64, 1.0), (96, 64, 3.5),
+    ]  # fmt: skip
+    assert all(row["seconds_per_step"] > 0 and row["decode_seconds"] > 0 for row in rows)
+
+
+def test_a_pickle_is_loaded_by_its_weights_alone(server: Server) -> None:
+    weights = load_file(server.base / "models/checkpoints" / CHECKPOINT)
+    torch.save(weights, server.base / "models/checkpoints" / "weights.ckpt")
+    text = server.run({
+        "1": node("ROCMOptimizedCheckpointLoader", ckpt_name="weights.ckpt"),
+        "2": node("ToyKeep", name="noise.safetensors", latent=["3", 0]),
+        "3": node("ROCMOptimizedKSampler", model=["1", 0], positive=["4", 0], negative=["4", 0],
+                  latent_image=["5", 0], cfg=1.0, sampler_name="euler", scheduler="simple", steps=1, seed=1,
+                  denoise=1.0),
+        "4": node("ToyConditioning", text="a"), "5": node("ToyNoise", frames=0, height=8, width=8),
+    })["1"]["text"][0]  # fmt: skip
+    assert "weights.ckpt: a model that is not known by its names, 0 tensors, pickle." in text
+    torch.save({"state_dict": torch.nn.Linear}, server.base / "models/checkpoints" / "code.ckpt")
+    graph = {"1": node("ROCMOptimizedCheckpointLoader", ckpt_name="code.ckpt"), "2": node("ToyClip")}
+    graph["3"] = node("ROCMVAEPerformanceMonitor", vae=["1", 2], test_resolution=256)
+    assert "Weights only load failed" in server.fail(graph)["exception_message"]

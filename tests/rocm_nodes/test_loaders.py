@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -97,3 +99,14 @@ def test_a_damaged_file_is_refused_before_it_is_loaded(comfy: Comfy) -> None:
     comfy.loads = lambda path: pytest.fail("it was loaded")
     with pytest.raises(InputError, match=r"a.safetensors cannot be loaded: The file has \d+ bytes of \d+"):
         run("ROCMOptimizedCheckpointLoader", ckpt_name="a.safetensors")
+
+
+def test_a_pickle_is_refused_where_torch_would_run_its_code(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_weights(comfy, "checkpoints", "a.safetensors")
+    torch.save({"weight": torch.zeros(1)}, comfy.root / "checkpoints" / "a.ckpt")
+    run("ROCMOptimizedCheckpointLoader", ckpt_name="a.ckpt")
+    monkeypatch.setattr(sys.modules["comfy.utils"], "ALWAYS_SAFE_LOAD", False)
+    with pytest.raises(InputError, match=r"a\.ckpt is a pickle, and this torch would run the code in it"):
+        run("ROCMOptimizedCheckpointLoader", ckpt_name="a.ckpt")

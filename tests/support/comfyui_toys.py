@@ -32,6 +32,25 @@ class ToyConditioning(_Toy):
         return ([[states, {"pooled_output": pooled}]],)
 
 
+class ToyClip(_Toy):
+    """A text encoder for the benchmark."""
+
+    RETURN_TYPES = ("CLIP",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
+
+    def run(self) -> tuple[Any, ...]:
+        return (self,)
+
+    def tokenize(self, text: str) -> str:
+        return text
+
+    def encode_from_tokens_scheduled(self, tokens: str) -> Any:
+        return ToyConditioning().run(tokens)[0]
+
+
 class ToyNoise(_Toy):
     RETURN_TYPES = ("LATENT",)
 
@@ -182,5 +201,6 @@ class ToySignatures(_Toy):
 
 
 NODE_CLASS_MAPPINGS = {
-    kind.__name__: kind for kind in (ToyConditioning, ToyNoise, ToyKeep, ToyFault, ToyProcess, ToySignatures)
+    kind.__name__: kind
+    for kind in (ToyClip, ToyConditioning, ToyNoise, ToyKeep, ToyFault, ToyProcess, ToySignatures)
 }
