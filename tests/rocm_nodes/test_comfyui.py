@@ -331,7 +331,7 @@ def test_monitors_and_benchmark_measure(server: Server) -> None:
         ),
     })  # fmt: skip
     vae, sampler, benchmark = (outputs[number]["text"][0] for number in "456")
-    assert "fp32, one piece: 0." in vae
+    assert "fp32, one piece: " in vae
     assert "bf16, tiles of 128 pixels: " in vae
     assert "precision_mode " in vae
     assert "failed" not in vae
