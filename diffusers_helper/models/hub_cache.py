@@ -1,4 +1,4 @@
-"""Folders on this machine that hold the files of a model's parts, found without a request to the hub."""
+"""The folders on this machine with the files of a model's parts, found without a request to the hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diffusers_helper.models.registry import PartSource
 
 
 def local_folder(source: PartSource, file: str) -> Path | None:
-    """Return the folder of a part that has this file: its own, or that of the hub's local cache."""
+    """Return the folder of a part that contains this file, which may be in the hub's local cache, or None."""
     folder = Path(source.location, source.subfolder)
     if (folder / file).is_file():
         return folder
@@ -23,7 +23,7 @@ def local_folder(source: PartSource, file: str) -> Path | None:
 
 
 def network_folder(source: PartSource) -> Path | None:
-    """Return the folder with a network's files, or None for a hub model that is not completely here."""
+    """Return the folder with a network's files, or None if a hub model is not completely downloaded."""
     folder = Path(source.location, source.subfolder)
     if folder.is_dir():
         return folder
@@ -32,7 +32,7 @@ def network_folder(source: PartSource) -> Path | None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a part's folder has its configuration and all files of weights or vocabulary."""
+    """Return whether a part's folder has its configuration and all files of its weights or vocabulary."""
     if not folder.is_dir():
         return False
     if (folder / "config.json").is_file():

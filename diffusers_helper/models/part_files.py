@@ -1,4 +1,4 @@
-"""The files of a model's parts: a local folder, or a copy of a hub repository at one revision."""
+"""The files of a model's parts, in a local folder or in a copy of a hub repository at one revision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from diffusers_helper.models.registry import PartSource
 
 _log = logging.getLogger(__name__)
 
-# The samples of each file that tell weights apart.
+# The number and size of the samples of each file that make up a fingerprint.
 _SAMPLES, _SAMPLE_BYTES = 16, 65536
 # Configurations, vocabularies and weights; other files are left out, since they may be pickles.
 _WANTED = ("*.json", "*.safetensors", "*.txt")
@@ -32,15 +32,15 @@ _WANTED = ("*.json", "*.safetensors", "*.txt")
 def find_part(
     source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None] = lambda count: None
 ) -> Path:
-    """Return the folder with one part's files, and download those of a hub repository that are missing.
+    """Return the folder with one part's files, after downloading those of a hub repository that are missing.
 
     Args:
-        source: The place of the part.
+        source: The source of the part.
         cancel: The token that ends a download.
-        on_bytes: Called with the number of bytes that were downloaded so far.
+        on_bytes: A function that is called with the number of bytes downloaded so far.
 
     Raises:
-        GenerationCancelled: If the cancel comes during a download.
+        GenerationCancelled: If the job was cancelled during a download.
         LongtakeError: If the folder does not exist, or the files cannot be downloaded.
     """
     location = Path(source.location)
@@ -54,7 +54,7 @@ def find_part(
     prefix = f"{source.subfolder}/" if source.subfolder else ""
     wanted = [prefix + pattern for pattern in _WANTED]
     with contextlib.suppress(LocalEntryNotFoundError):
-        # A revision never changes, so that a complete copy needs no request to the hub.
+        # A revision never changes, so a complete copy needs no request to the hub.
         folder = _snapshot(source, wanted, local_files_only=True)
         if is_complete(folder):
             return folder
@@ -63,7 +63,8 @@ def find_part(
         """The hub's progress bar, through which a cancel reaches its download threads."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            # One bar counts files; others count bytes, each all of them. A hidden bar itself counts nothing.
+            # The hub has one bar for files, and others for bytes, each of which receives all bytes. This
+            # class counts for itself, since a hidden bar does not.
             self._counts_bytes, self._bytes = options.get("unit") == "B", options.get("initial") or 0
             super().__init__(*arguments, **options)
 
@@ -113,9 +114,10 @@ def stored_dtype(folder: Path) -> torch.dtype:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a text that identifies weights by their files' names and sizes and by samples of their content.
+    """Return a checksum of weights, from the names and sizes of their files and samples of the content.
 
-    Reading all of a large model would take minutes, and no accidental change leaves all samples as they are.
+    Reading all of a large model would take minutes, and an accidental change is very likely to show in a
+    sample or in a size.
     """
     return sha256_of(part for path in sorted(folder.glob("*.safetensors")) for part in _samples(path))
 
