@@ -20,8 +20,10 @@ from app.commands.arguments import (
     add_settings,
     error_line,
 )  # fmt: skip
+from app.commands.comfyui import add_comfyui
 from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
+from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
 from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
@@ -66,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     add_tune(commands)
     _add_plan(commands)
     _add_doctor(commands)
+    add_inspect(commands)
+    add_comfyui(commands)
     return parser
 
 

@@ -21,8 +21,8 @@ from app.ui import scripts
 from app.ui.calls.records import SMALL_PICTURE
 from diffusers_helper.output.job_folder import JobFolder
 
-# Of a job's folder, the start picture and a small copy of it, the versions of the video, the thumbnails and
-# the end of the log are served.
+# Of a job's folder, the start picture, a small copy of it, the versions of the video, the thumbnails and the
+# end of the log are served.
 _SHOWN = re.compile(r"input\.png|picture\.webp|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
 _LOG_BYTES = 64 * 1024
 _SMALL = (240, 160)  # the pixels of a small start picture, at most

@@ -16,10 +16,12 @@ class Local:
     Attributes:
         environ: The environment variables, of which `planning.profiles` reads some.
         folder: The folder for this machine's measurements and the levels of smaller plans; None for neither.
+        is_guest: Whether the process belongs to another program, whose limits stay as they are.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
+    is_guest: bool = False
 
     @property
     def calibration(self) -> Path | None:

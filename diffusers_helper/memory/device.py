@@ -136,6 +136,16 @@ class CudaDevice(Device):
         return None
 
 
+class GuestCudaDevice(CudaDevice):
+    """A GPU in another program's process, whose limit stays as that program has set it.
+
+    The cap holds for what is planned; nothing enforces it.
+    """
+
+    def limit(self, cap_bytes: int | None) -> None:
+        self.cap_bytes = cap_bytes
+
+
 class AccountingDevice(Device):
     """Main memory, with an `Account` of the tensors that a GPU would hold."""
 
@@ -187,11 +197,14 @@ class AccountingDevice(Device):
         self.account.__exit__(*error)
 
 
-def open_device(torch_device: torch.device | None = None) -> Device:
+def open_device(torch_device: torch.device | None = None, *, is_guest: bool = False) -> Device:
     """Return the device to compute on.
 
     Args:
         torch_device: The device in torch; None for the first GPU, or the accounting device without a GPU.
+        is_guest: Whether the process belongs to another program, whose limits stay.
     """
     wanted = torch_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return CudaDevice(wanted) if wanted.type == "cuda" else AccountingDevice()
+    if wanted.type != "cuda":
+        return AccountingDevice()
+    return GuestCudaDevice(wanted) if is_guest else CudaDevice(wanted)

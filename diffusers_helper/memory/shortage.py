@@ -129,7 +129,7 @@ def advice(
     words, outside = dict(remedies), shortage.outside
     if outside is not None and shortage.capacity and outside > _MUCH * shortage.capacity:
         close = remedies["close"].rstrip(".")
-        words["close"] = f"{close}: {gb_text(outside)} GB are held outside of Longtake."
+        words["close"] = f"{close}: {gb_text(outside)} GB are held outside of this program."
         place = 0 if shortage.kind == "shortage" else 1
         steps = (*steps[:place], "close", *steps[place:])
     return tuple(words[step] for step in dict.fromkeys(steps))

@@ -71,7 +71,7 @@ class MemoryPlans:
             InputError: For a value in the environment that cannot be used.
             LongtakeError: If a local model's files cannot be read.
         """
-        self.device, self.in_fp32 = open_device(models.device), ""
+        self.device, self.in_fp32 = open_device(models.device, is_guest=local.is_guest), ""
         machine = machine_of(self.device, local.environ)
         profile = profile_of(request, profile_in_force(machine, local))
         calibration = Calibration.read(local.calibration, machine.card)

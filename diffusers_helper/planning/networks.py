@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.models.inspect import read_header
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Weights
 
@@ -113,16 +114,17 @@ def _widened(network: Network, width: int) -> Network:
 def _read(name: str, folder: Path, on_cpu: bool) -> Network:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        headers = [safetensors_header(file) for file in sorted(folder.glob("*.safetensors"))]
+        headers = [read_header(file).tensors for file in sorted(folder.glob("*.safetensors"))]
     except (OSError, ValueError, struct.error) as error:
         raise LongtakeError(
             f"{name} in {folder} cannot be read ({error}).", "Download the model's files again."
         ) from error
-    tensors = {key: value for header in headers for key, value in header.items()}
+    tensors = {key: entry for header in headers for key, entry in header.items()}
     prefixes = BLOCKS.get(name, ())
     pattern = re.compile(rf"(?:^|\.)({'|'.join(prefixes)})\.(\d+)\.") if prefixes else None
     counts: dict[str, tuple[int, dict[tuple[int, int], int]]] = {}
-    for key, (kind, count) in tensors.items():
+    for key, entry in tensors.items():
+        kind, count = entry.dtype, entry.count
         total, blocks = counts.get(kind, (0, {}))
         match = pattern.search(key) if pattern else None
         if match:
@@ -157,25 +159,3 @@ def _network(
         dtype_bytes=size(most),
         file_bytes=sum(count * _BYTES.get(kind, 1) for kind, (count, _) in by_kind.items()),
     )
-
-
-def safetensors_header(file: Path) -> dict[str, tuple[str, int]]:
-    """Return the type and the number of values of each tensor in a safetensors file.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError, struct.error: If it is not a safetensors file.
-    """
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        if length > 100_000_000:
-            raise ValueError(f"a header of {length} bytes")
-        header = json.loads(stream.read(length))
-    found: dict[str, tuple[str, int]] = {}
-    for name, entry in cast(dict[str, Any], header).items():
-        if name != "__metadata__":
-            count = 1
-            for side in entry["shape"]:
-                count *= side
-            found[name] = (entry["dtype"], count)
-    return found

@@ -1,4 +1,4 @@
-"""Estimates of the memory that a video VAE needs besides weights, by kind, number of frames and tile size.
+"""Estimates of the memory that a VAE needs besides weights, by kind, number of frames and tile size.
 
 Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
 The factors were fitted to peaks that `benchmarks/calibrate_memory.py` measured on the grid of shapes named in
@@ -8,6 +8,8 @@ each function.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.networks import Network
@@ -15,9 +17,67 @@ from diffusers_helper.planning.networks import Network
 _MARGIN = 1.02
 
 
+class VaeNeeds(Protocol):
+    """What the plans need to know of a VAE as it computes.
+
+    Attributes:
+        has_stream: Whether frames can follow one another exactly.
+        stride: Frames for one latent frame after the first.
+        weights_bytes: The bytes of its weights in the type that it computes in.
+    """
+
+    @property
+    def has_stream(self) -> bool: ...
+
+    @property
+    def stride(self) -> int: ...
+
+    @property
+    def weights_bytes(self) -> int: ...
+
+    def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        """Estimate decoding in pieces; see the function `decode_bytes`."""
+        ...
+
+    def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        """Estimate encoding in pieces; see the function `encode_bytes`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkNeeds:
+    """The needs of a VAE of diffusers, from its configuration."""
+
+    network: Network
+    backend: Backend
+
+    @property
+    def has_stream(self) -> bool:
+        return has_stream(self.network)
+
+    @property
+    def stride(self) -> int:
+        return 1 if is_of_pictures(self.network) else 4
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.network.weights.total_bytes
+
+    def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        return decode_bytes(self.network, at_once, height, width, backend=self.backend, latents=latents)
+
+    def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
+        return encode_bytes(self.network, at_once, height, width, backend=self.backend, latents=latents)
+
+
 def has_stream(network: Network) -> bool:
-    """Return whether the VAE is causal and can work exactly frame by frame, as Wan's VAE (`base_dim`) can."""
-    return "base_dim" in network.config
+    """Return whether frames can be made exactly one by one, as Wan's VAE (`base_dim`) and pictures can."""
+    return "base_dim" in network.config or is_of_pictures(network)
+
+
+def is_of_pictures(network: Network) -> bool:
+    """Return whether the VAE is for single pictures, as `AutoencoderKL`, whose config names 2D blocks."""
+    return "DownEncoderBlock2D" in network.config.get("down_block_types", ())
 
 
 def decode_bytes(
@@ -35,6 +95,10 @@ def decode_bytes(
         latents: The number of all latent frames, which a stream keeps on the device.
     """
     size, area = network.dtype_bytes, height * width
+    if is_of_pictures(network):
+        first, second = (network.config["block_out_channels"] * 2)[:2]
+        values = max(5 * first, 3 * second) + 0.25
+        return _picture_bytes(network, values, area, backend.conv_decode, backend)
     if has_stream(network):
         values = _stream_decode(network, area, latents) + 24 * (at_once > 1) * at_once * area
         return math.ceil(_MARGIN * backend.conv_decode * values * size)
@@ -54,6 +118,10 @@ def encode_bytes(
     Only the piece's own frames are counted. The others stay on the host.
     """
     size, area = network.dtype_bytes, height * width
+    if is_of_pictures(network):
+        layers = min(2, network.config["layers_per_block"])
+        values = (3 + layers) * network.config["block_out_channels"][0] + 3
+        return _picture_bytes(network, values, area, backend.conv_encode, backend)
     if has_stream(network):
         values = _stream_encode(network, area, latents)
         return math.ceil(_MARGIN * backend.conv_encode * values * size)
@@ -63,6 +131,17 @@ def encode_bytes(
     values += 3 * frames * area  # the frames in the VAE's type; a CPU may need no such copy
     attention = 3 * frames * area * size + _attention(network, at_once * area, backend)
     return math.ceil(_MARGIN * max(values * size * backend.conv_encode, attention))
+
+
+def _picture_bytes(network: Network, values: float, area: int, conv: float, backend: Backend) -> int:
+    """Estimate one picture from its values for each pixel. The middle block's attention has one head.
+
+    Grid: widths of 8 to 16 with second widths of 8 to 32, 1 and 2 layers a block, 128x64 and 128x192 pixels,
+    bf16 and fp32.
+    """
+    tokens = area // 4 ** (len(network.config["block_out_channels"]) - 1)
+    scores = 8 * tokens**2 if backend.attention == "math" else 0
+    return math.ceil(_MARGIN * max(values * area * network.dtype_bytes * conv, scores))
 
 
 def _attention(network: Network, area: int, backend: Backend) -> int:

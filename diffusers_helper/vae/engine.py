@@ -126,7 +126,7 @@ class VaeEngine(Generic[_Owner]):
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Decode latents (B, C, T, h, w) to frames (B, 3, 4 T - 3, H, W).
+        """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W), or those of pictures without T and F.
 
         Args:
             latents: Latents in the VAE's own scale, on any device and of any type.
@@ -144,6 +144,8 @@ class VaeEngine(Generic[_Owner]):
             NotFinite: If values overflow even in fp32.
             GenerationCancelled: If the task was cancelled.
         """
+        if latents.dim() == 4:
+            return self.decode(latents.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
         shrink = family_of(self.owner.vae).shrink
         num_latents, height, width = latents.shape[2:]
         video = Video(num_latents, height * shrink, width * shrink)
@@ -156,23 +158,26 @@ class VaeEngine(Generic[_Owner]):
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Encode frames (B, 3, 4 T - 3, H, W), and return the moments (B, 2 C, T, h, w).
+        """Encode frames (B, 3, F, H, W), or pictures without F, and return the moments (B, 2 C, T, h, w).
 
         The moments are the mean and the log-variance. The arguments and errors are those of `decode`.
 
         Raises:
-            InputError: If no plan fits into the memory, the number of frames is not 4 n + 1, or the sides
-                are not multiples of the VAE's factor.
+            InputError: If no plan fits into the memory, the number of frames is none that the VAE
+                makes, or the sides are not multiples of its factor.
         """
+        if frames.dim() == 4:
+            return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
         num_frames, height, width = frames.shape[2:]
-        shrink = family_of(self.owner.vae).shrink
-        if num_frames % 4 != 1 or height % shrink or width % shrink:
+        family = family_of(self.owner.vae)
+        shrink, stride = family.shrink, family.stride
+        if (num_frames - 1) % stride or height % shrink or width % shrink:
             raise InputError(
-                f"The video has {num_frames} frames of {width}x{height}; expected 4 n + 1 frames and sides "
-                f"that are multiples of {shrink}.",
+                f"The video has {num_frames} frames of {width}x{height}; expected {stride} n + 1 frames and "
+                f"sides that are multiples of {shrink}.",
                 "Cut it.",
             )
-        video = Video((num_frames + 3) // 4, height, width)
+        video = Video((num_frames - 1) // stride + 1, height, width)
         return self._do("encode", frames, video, None, progress, cancel or CancelToken())
 
     def _do(
@@ -215,11 +220,16 @@ class VaeEngine(Generic[_Owner]):
         count, tiles = latents.shape[2], count_tiles(latents.shape[-2:], plan.tiles, family.shrink)
         if plan.time != "windows":
             chunk = plan.chunk or 1
-            pieces.total = len(latents) * tiles * (-(-count // chunk) if plan.time == "stream" else 1)
-            return _joined(
-                [decode_pass(family, item, plan.tiles, pieces, chunk=chunk) for item in latents.split(1)]
+            pieces.total = (
+                -(-len(latents) // plan.batch) * tiles * (-(-count // chunk) if plan.time == "stream" else 1)
             )
-        begin = part.begin if part else 0
+            return _joined(
+                [
+                    decode_pass(family, items, plan.tiles, pieces, chunk=chunk)
+                    for items in latents.split(plan.batch)
+                ]
+            )
+        begin, stride = part.begin if part else 0, family.stride
         cuts: dict[_Window, Tensor] = {
             (number, begin + start, size, plan.tiles, family.dtype): item[:, :, start : start + size]
             for number, item in enumerate(latents.split(1))
@@ -233,7 +243,7 @@ class VaeEngine(Generic[_Owner]):
         self._windows = windows if part else {}
         return _joined(
             [
-                join_windows([windows[key] for key in cuts if key[0] == number], 4 * plan.chunk, 4)
+                join_windows([windows[key] for key in cuts if key[0] == number], stride * plan.chunk, stride)
                 for number in range(len(latents))
             ]
         )
@@ -247,13 +257,16 @@ def _log_start(task: Task, source: Tensor, device: torch.device, dtype: torch.dt
 
 
 def _encode(family: Family, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
-    count, sides = (frames.shape[2] + 3) // 4, [side // family.shrink for side in frames.shape[-2:]]
+    stride, sides = family.stride, [side // family.shrink for side in frames.shape[-2:]]
+    count = (frames.shape[2] - 1) // stride + 1
     cuts = window_sizes(count, plan.chunk) if plan.time == "windows" else {0: count}
     pieces.total = len(frames) * len(cuts) * count_tiles(sides, plan.tiles, family.shrink)
     moments: list[Tensor] = []
     for item in frames.split(1):
         windows = [
-            encode_pass(family, item[:, :, 4 * start : 4 * (start + size) - 3], plan.tiles, pieces)
+            encode_pass(
+                family, item[:, :, stride * start : stride * (start + size - 1) + 1], plan.tiles, pieces
+            )
             for start, size in cuts.items()
         ]
         moments.append(join_windows(windows, plan.chunk, 1) if len(windows) > 1 else windows[0])

@@ -1,20 +1,25 @@
-"""The kinds of video VAE, which differ in how a pass is made and whether frames can follow one another.
+"""The kinds of VAE, which differ in how a pass is made and whether frames can follow one another.
 
-The VAEs are those of diffusers and belong to their owner: nothing in them is changed, not even their
-settings.
+The VAEs belong to their owner: nothing in them is changed, not even their settings. Further kinds are added
+with `family_of.register(TheirClass, TheirFamily)`; `vae.host` does so for those of ComfyUI.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import singledispatch
 from typing import Any, Protocol
 
 import torch
-from diffusers import AutoencoderKLHunyuanVideo, AutoencoderKLWan
+from diffusers import AutoencoderKL, AutoencoderKLHunyuanVideo, AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.planning.backend import Backend
+from diffusers_helper.planning.budget import Weights
+from diffusers_helper.planning.networks import Network
+from diffusers_helper.planning.vae_estimates import NetworkNeeds, VaeNeeds
 
 
 class Family(Protocol):
@@ -22,13 +27,14 @@ class Family(Protocol):
 
     Attributes:
         has_stream: Whether frames can follow one another exactly.
-        shrink: Pixels for one latent along each side. Along time it is always 4: n latent frames are 4 n - 3
-            frames.
+        shrink: Pixels for one latent along each side.
+        stride: Frames for one latent frame after the first, which stands for one frame.
         dtype: The type that it computes in.
     """
 
     has_stream: bool
     shrink: int
+    stride: int
     dtype: torch.dtype
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
@@ -42,11 +48,15 @@ class Family(Protocol):
         """Return moments (B, 2 C, T, H / shrink, W / shrink) on the device; `frames` may be on any device."""
         ...
 
+    def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
+        """Return the memory that it takes when it computes in a type."""
+        ...
+
 
 class HunyuanFamily:
     """`AutoencoderKLHunyuanVideo`: attention and normalisation look at all frames of a pass."""
 
-    has_stream = False
+    has_stream, stride = False, 4
 
     def __init__(self, vae: AutoencoderKLHunyuanVideo) -> None:
         self._vae: Any = vae
@@ -61,6 +71,9 @@ class HunyuanFamily:
         frames = frames.to(self._vae.device, self.dtype)
         return self._vae.quant_conv(self._vae.encoder(frames))
 
+    def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
+        return _needs(self._vae, dtype, backend)
+
 
 class WanFamily:
     """`AutoencoderKLWan`: causal, with a memory of the last frames at each convolution.
@@ -69,7 +82,7 @@ class WanFamily:
     has its own memory, so that nothing remains of a pass that was interrupted.
     """
 
-    has_stream = True
+    has_stream, stride = True, 4
 
     def __init__(self, vae: AutoencoderKLWan) -> None:
         self._vae: Any = vae
@@ -96,23 +109,61 @@ class WanFamily:
             parts.append(vae.encoder(part, feat_cache=memory, feat_idx=[0]))
         return vae.quant_conv(torch.cat(parts, dim=2))
 
+    def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
+        return _needs(self._vae, dtype, backend)
+
+
+class PictureFamily:
+    """`AutoencoderKL` of pictures, as in Flux and SDXL: each frame of a batch stands alone."""
+
+    has_stream, stride = True, 1
+
+    def __init__(self, vae: AutoencoderKL) -> None:
+        self._vae: Any = vae
+        self.shrink = 2 ** (len(self._vae.config.block_out_channels) - 1)
+        self.dtype: torch.dtype = vae.dtype
+
+    def decode(self, latents: Tensor) -> Iterator[Tensor]:
+        vae = self._vae
+        for frame in latents.unbind(2):
+            states = frame.to(vae.device, self.dtype)
+            states = states if vae.post_quant_conv is None else vae.post_quant_conv(states)
+            yield vae.decoder(states).unsqueeze(2)
+
+    def encode(self, frames: Tensor) -> Tensor:
+        vae, parts = self._vae, list[Tensor]()
+        for frame in frames.unbind(2):
+            moments = vae.encoder(frame.to(vae.device, self.dtype))
+            parts.append(moments if vae.quant_conv is None else vae.quant_conv(moments))
+        return torch.stack(parts, dim=2)
+
+    def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
+        return _needs(self._vae, dtype, backend)
+
 
 def _memory(network: nn.Module) -> list[Any]:
     """Return a place for the last frames at each convolution, as diffusers counts them."""
     return [None] * sum(isinstance(module, WanCausalConv3d) for module in network.modules())
 
 
+def _needs(vae: Any, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
+    total = sum(parameter.numel() for parameter in vae.parameters()) * dtype.itemsize
+    return NetworkNeeds(Network(Weights("vae", total), vae.config, dtype.itemsize, 0), backend)
+
+
+@singledispatch
 def family_of(vae: nn.Module) -> Family:
     """Return the family of a VAE.
 
     Raises:
         InputError: If it is of an unknown kind.
     """
-    if isinstance(vae, AutoencoderKLHunyuanVideo):
-        return HunyuanFamily(vae)
-    if isinstance(vae, AutoencoderKLWan):
-        return WanFamily(vae)
+    known = sorted(kind.__name__ for kind in family_of.registry if kind is not object)
     raise InputError(
-        f"The VAE is {type(vae).__name__}; expected AutoencoderKLHunyuanVideo or AutoencoderKLWan.",
-        "Use a model with one of these.",
+        f"The VAE is {type(vae).__name__}; expected {', '.join(known)}.", "Use a model with one of these."
     )
+
+
+family_of.register(AutoencoderKLHunyuanVideo, HunyuanFamily)
+family_of.register(AutoencoderKLWan, WanFamily)
+family_of.register(AutoencoderKL, PictureFamily)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,8 @@ import torch
 from torch import nn
 
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.shortage import OutOfDeviceMemory, Shortage
+from diffusers_helper.memory.shortage import LONGTAKE, OutOfDeviceMemory, Shortage, Step
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.budget import Weights
-from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.profiles import detect
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.families import family_of
@@ -43,15 +41,19 @@ class Guest:
         device: Device,
         settings: VaeSettings = VaeSettings(),
         backend: Backend = Backend(),
+        remedies: Mapping[Step, str] = LONGTAKE,
     ) -> None:
         """Take a VAE that is on the device.
+
+        Args:
+            remedies: The words of the surface that shows the advice after a shortage.
 
         Raises:
             InputError: If it is of an unknown kind.
         """
         family = family_of(vae)
         self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency
-        self._settings, self._backend = settings, backend
+        self._settings, self._backend, self._remedies = settings, backend, remedies
         self._dtype = DTYPES.get(settings.precision, family.dtype)
         self._plan: VaePlan | None = None
         self._failed: tuple[VaePlan, Shortage] | None = None
@@ -63,10 +65,10 @@ class Guest:
         Raises:
             InputError: If nothing would fit.
         """
-        network = self._network()
-        plans = vae_plans(network, video, task, self._settings, self._backend)
-        copied = network.weights.total_bytes if self._needs_copy() else 0
-        return plan_vae(plans, max(0, self.device.free_bytes() - copied), self._settings)
+        needs = family_of(self.vae).needs(self._dtype, self._backend)
+        plans = vae_plans(needs, video, task, self._settings)
+        copied = needs.weights_bytes if self._needs_copy() else 0
+        return plan_vae(plans, max(0, self._free_bytes(plans[0].working_bytes) - copied), self._settings)
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         """Return the first plan that fits and needs less than the plans that failed."""
@@ -77,7 +79,12 @@ class Guest:
                 self._plan = plan
                 return plan
         assert self._failed is not None
-        raise OutOfDeviceMemory(self._failed[1], smaller_plans=self._smaller_plans, is_apu=detect({}).is_apu)
+        raise OutOfDeviceMemory(
+            self._failed[1],
+            smaller_plans=self._smaller_plans,
+            is_apu=detect({}).is_apu,
+            remedies=self._remedies,
+        )
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
@@ -97,14 +104,12 @@ class Guest:
         _log.warning("values in %s are not finite; once more in fp32", self._dtype)
         self._dtype = torch.float32
 
-    def _needs_copy(self) -> bool:
-        return any(parameter.dtype != self._dtype for parameter in self.vae.parameters())
+    def _free_bytes(self, wanted: int) -> int:
+        """Return the free memory, of which the first plan would take `wanted` bytes."""
+        return self.device.free_bytes()
 
-    def _network(self) -> Network:
-        vae: Any = self.vae
-        size = self._dtype.itemsize
-        total = sum(parameter.numel() for parameter in vae.parameters()) * size
-        return Network(Weights("vae", total), vae.config, size, 0)
+    def _needs_copy(self) -> bool:
+        return family_of(self.vae).dtype != self._dtype
 
 
 def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -113,4 +118,7 @@ def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
     memo: dict[int, Any] = {
         id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
     }
-    return copy.deepcopy(vae, memo)
+    copied = copy.deepcopy(vae, memo)
+    for buffer in copied.buffers():
+        buffer.data = buffer.data.to(dtype) if buffer.is_floating_point() else buffer.data
+    return copied

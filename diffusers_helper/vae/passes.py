@@ -87,9 +87,10 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
         chunk: In a stream, the number of latent frames whose frames leave the device together.
 
     Returns:
-        The frames (B, 3, 4 T - 3, H, W) in the VAE's type, on the host.
+        The frames (B, 3, F, H, W) in the VAE's type, on the host.
     """
-    num_frames, grid = 4 * latents.shape[2] - 3, _grid(latents.shape[-2:], tiles, family.shrink)
+    num_frames = family.stride * (latents.shape[2] - 1) + 1
+    grid = _grid(latents.shape[-2:], tiles, family.shrink)
     mosaic = Mosaic(grid, family.shrink, num_frames)
     for place in grid.places:
         begin, waiting = 0, list[Tensor]()
@@ -106,9 +107,9 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
 
 
 def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
-    """Encode frames (B, 3, 4 T - 3, H, W) to moments (B, 2 C, T, h, w), as `decode_pass` decodes."""
+    """Encode frames (B, 3, F, H, W) to moments (B, 2 C, T, h, w), as `decode_pass` decodes."""
     grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
-    mosaic = Mosaic(grid, 1, (frames.shape[2] + 3) // 4)
+    mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.stride + 1)
     for place in grid.places:
         part = grid.cut_out(frames, place, family.shrink)
         mosaic.add(place, 0, pieces.take(family.encode(part)))

@@ -1,11 +1,10 @@
-"""The plans for encoding or decoding a video with a VAE in the available memory.
+"""The plans for encoding or decoding pictures or a video with a VAE in the available memory.
 
 They are made from integers, before anything is computed. The kinds of plans, in the order they are tried:
 
 1. whole: one pass over all frames, which is the reference.
 2. as a stream, if the VAE is causal and keeps what it needs of the past (Wan): one latent frame at a time.
-The
-   result is bit-identical to one pass, and the memory hardly depends on the video's length.
+   The result is bit-identical to one pass, and the memory hardly depends on the video's length.
 3. either of these in tiles that overlap in space.
 4. in windows that overlap in time, if the VAE cannot stream (HunyuanVideo), whole or in tiles. diffusers and
    FramePack decode in this way with this VAE; the values differ from those of one pass.
@@ -16,15 +15,13 @@ The estimates are those of `planning.vae_estimates`, which the plans of a job us
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import TILES
-from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.profiles import Profile
-from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
+from diffusers_helper.planning.vae_estimates import VaeNeeds
 from diffusers_helper.units import gb_text
 from diffusers_helper.vae.windows import OWN_CHUNK
 
@@ -52,21 +49,25 @@ class VaeSettings:
             means no windows if possible, and the VAE's own number of 3 otherwise.
         tile_px: The side of the tiles in pixels; 0 for none.
         largest_px: The side of the largest tiles to try if `tile_px` is None; None allows the whole picture.
+        fallback_px: The side of the largest tiles to try if the whole picture does not fit; None for any.
         overlap: The least share of a tile that it has in common with its neighbour.
         precision: The type of the computation; "auto" is the type of the weights. Normalisation always
             computes in fp32, and if the result is not finite, everything is computed again in fp32.
         memory_threshold: The share of the free memory that may be planned with.
         cleanup_frequency: The number of pieces after which the allocator's unused memory is returned to the
             driver; 0 for never.
+        batch: Whether as many items of a batch are decoded together as the memory allows.
     """
 
     chunk: int | None = None
     tile_px: int | None = None
     largest_px: int | None = None
+    fallback_px: int | None = None
     overlap: float = 0.25
     precision: Precision = "auto"
     memory_threshold: float = 0.8
     cleanup_frequency: int = 0
+    batch: bool = False
 
     def __post_init__(self) -> None:
         checks = {
@@ -75,6 +76,11 @@ class VaeSettings:
             "largest_px": (
                 self.largest_px,
                 _is_tile(self.largest_px) and self.largest_px != 0,
+                "a multiple of 32",
+            ),
+            "fallback_px": (
+                self.fallback_px,
+                _is_tile(self.fallback_px) and self.fallback_px != 0,
                 "a multiple of 32",
             ),
             "overlap": (self.overlap, 0 <= self.overlap <= 0.5, "0 to 0.5"),
@@ -109,7 +115,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """The size of a video: n latent frames (4 n - 3 frames), and its height and width in pixels."""
+    """The size of a video: its latent frames, one for a picture, and its height and width in pixels."""
 
     latents: int
     height: int
@@ -128,6 +134,7 @@ class VaePlan:
         working_bytes: The memory that inputs, activations and outputs take on the device.
         is_exact: Whether the result is that of one pass over everything.
         reason: A sentence that explains the plan to the user.
+        batch: The number of items of a batch that are decoded together.
     """
 
     task: Task
@@ -137,29 +144,25 @@ class VaePlan:
     working_bytes: int
     is_exact: bool
     reason: str
+    batch: int = 1
 
 
-def vae_plans(
-    network: Network, video: Video, task: Task, settings: VaeSettings, backend: Backend = Backend()
-) -> tuple[VaePlan, ...]:
+def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) -> tuple[VaePlan, ...]:
     """Return all plans that the settings allow, in the order in which they are tried.
 
     Args:
-        network: The VAE, in the number format that it computes in.
+        needs: The memory that the VAE takes, in the number format that it computes in.
         video: The size of the video.
         task: Whether to encode or to decode.
         settings: The user's settings.
-        backend: The memory behaviour of the machine's kernels.
     """
-    kinds: tuple[Time, ...] = ("stream",) if has_stream(network) else ("whole", "windows")
-    if not has_stream(network) and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
+    kinds: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
+    if not needs.has_stream and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
         kinds = ("whole",)
-    elif not has_stream(network) and settings.chunk:
+    elif not needs.has_stream and settings.chunk:
         kinds = ("windows",)
     return tuple(
-        _plan(network, video, task, time, tile, settings, backend)
-        for time in kinds
-        for tile in _tiles(video, settings)
+        _plan(needs, video, task, time, tile, settings) for time in kinds for tile in _tiles(video, settings)
     )
 
 
@@ -178,7 +181,10 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
             f"{gb_text(free_bytes)} GB of free memory {settings.memory_threshold:.0%} may be used.",
             "Free memory, or choose smaller tiles or a smaller picture.",
         )
-    return tuple(plan for plan in fitting if plan.working_bytes <= fitting[0].working_bytes)
+    first = fitting[0]
+    if settings.batch and first.time == "stream" and not first.tiles.side:
+        fitting[0] = replace(first, batch=max(1, usable // max(1, first.working_bytes)))
+    return tuple(plan for plan in fitting if plan.working_bytes <= first.working_bytes)
 
 
 def tile_loss(tile_px: int) -> str:
@@ -202,37 +208,34 @@ def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
         return (settings.tile_px if settings.tile_px < side else 0,)
     if settings.largest_px is not None and settings.largest_px < side:
         return (settings.largest_px, *(tile for tile in TILES if tile < settings.largest_px))
-    return (0, *(tile for tile in TILES if tile < side))
+    most = settings.fallback_px or side
+    first = (most,) if most < side and most not in TILES else ()
+    return (0, *first, *(tile for tile in TILES if tile < side and tile <= most))
 
 
-def _plan(
-    network: Network,
-    video: Video,
-    task: Task,
-    time: Time,
-    tile: int,
-    settings: VaeSettings,
-    backend: Backend,
-) -> VaePlan:
-    estimate = decode_bytes if task == "decode" else encode_bytes
+def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, settings: VaeSettings) -> VaePlan:
+    estimate = needs.decode_bytes if task == "decode" else needs.encode_bytes
     height, width = (min(side, tile or side) for side in (video.height, video.width))
     chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else OWN_CHUNK)
     # A window has two latent frames more than the chunk: a lead-in, and one shared with the next window.
     at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
-    working = estimate(network, at_once, height, width, backend=backend, latents=video.latents)
+    working = estimate(at_once, height, width, video.latents)
     is_measured = task == "decode" and time != "stream"
-    reason = _reason(time, at_once, tile, settings.precision, is_measured=is_measured)
+    frames = needs.stride * (at_once - 1) + 1
+    reason = _reason(time, at_once, frames, video.latents, tile, settings.precision, is_measured=is_measured)
     is_exact = not tile and time != "windows"
     tiles = Tiles.of(tile, settings.overlap)
     return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
 
 
-def _reason(time: Time, at_once: int, tile: int, precision: Precision, *, is_measured: bool) -> str:
+def _reason(
+    time: Time, at_once: int, frames: int, latents: int, tile: int, precision: Precision, *, is_measured: bool
+) -> str:
     """Return a sentence on how the plan works, and on its PSNR against one pass if that was measured."""
     how = {
         "whole": "All frames in one pass",
-        "stream": "One latent frame after the other",
-        "windows": f"In windows of {4 * at_once - 3} frames, which is approximate",
+        "stream": "One latent frame after the other" if latents > 1 else "Each picture by itself",
+        "windows": f"In windows of {frames} frames, which is approximate",
     }[time]
     costs = [_db(_WINDOW_DB, at_once - 2)] if time == "windows" else []
     if tile:

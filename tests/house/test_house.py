@@ -17,7 +17,7 @@ from tests.support.layers import (
 )
 
 MOST_MODULES = 16
-FOLDERS = ("app", "cache", "diffusers_helper")
+FOLDERS = ("app", "cache", "diffusers_helper", "rocm_nodes")
 
 
 def test_the_page_on_architecture_shows_the_table_of_layers() -> None:

@@ -9,10 +9,9 @@ import { judge as judgeSettings, whenSaved } from './notice.js';
 
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun meanwhile and keeps its settings. These can be started as another one.';
-const touch = window.matchMedia('(pointer: coarse)');
 const words = make('span');
 const leave = make('button', { type: 'button' });
-const bar = make('div', { className: 'lt-editing', hidden: true }, words, leave);
+const bar = make('div', { className: 'lt-editing', hidden: true, tabIndex: -1 }, words, leave);
 let job = null; // the one that is edited
 let before = null; // what the form held before
 
@@ -47,8 +46,7 @@ export async function editJob({ id, offered }) {
   await fillForm(job.request, job.request.image);
   show(`These are the settings of a video that waits: ${short(job.request.prompt)}`, 'Leave it as it was');
   document.querySelector('#set-prompt').scrollIntoView({ block: 'center' });
-  // On a phone the focus would bring up the keyboard.
-  if (!touch.matches) document.querySelector('#set-prompt textarea').focus({ preventScroll: true });
+  bar.focus({ preventScroll: true });
 }
 
 /** Return the job that is edited and the form's values, which the server is about to judge. */

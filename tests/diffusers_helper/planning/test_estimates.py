@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,7 @@ from diffusers_helper.planning.estimates import (
     tile_steps,
     transformer_bytes,
 )
-from diffusers_helper.planning.networks import networks, safetensors_header
+from diffusers_helper.planning.networks import networks
 from diffusers_helper.units import GB
 
 DEMO = networks(find_model("demo"), on_cpu=True)
@@ -160,16 +158,6 @@ def test_a_calibration_of_no_use_is_refused_with_its_name(tmp_path: Path, text: 
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    header = json.dumps(
-        {"__metadata__": {}, "a": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}
-    )
-    file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(12))
-    assert safetensors_header(file) == {"a": ("BF16", 6)}
-    for data in (b"", b"\xff" * 8, (5).to_bytes(8, "little") + b"{"):
-        file.write_bytes(data)
-        with pytest.raises((ValueError, OSError, struct.error)):
-            safetensors_header(file)
     model = tmp_path / "model"
     for part in find_model("demo").parts:
         (model / part).mkdir(parents=True)

@@ -133,7 +133,7 @@ def test_a_surface_brings_its_own_remedies() -> None:
     node = {step: f"In the node: {step}." for step in LONGTAKE}
     error = OutOfDeviceMemory(read_shortage(HIP), remedies=node)
     assert len(error.steps) == 9
-    assert error.steps[1] == "In the node: close: 17.8 GB are held outside of Longtake."
+    assert error.steps[1] == "In the node: close: 17.8 GB are held outside of this program."
     assert all(step.startswith("In the node: ") for step in error.steps)
 
 

@@ -1,0 +1,157 @@
+"""The commands that put the ROCm nodes into a ComfyUI and take them out again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.jobs.stdio import say
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path, write_atomic
+
+if TYPE_CHECKING:
+    from app.commands.arguments import Parser
+
+# The version that the nodes were tried with; an older one lacks functions that they call.
+OLDEST, TRIED = (0, 3, 64), (0, 3, 64)
+SHIM = "longtake_rocm_nodes.py"
+# What the nodes import and ComfyUI does not bring.
+NEEDED = ("diffusers", "accelerate", "huggingface_hub")
+_LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
+_PATH = "the folder of ComfyUI, with main.py and custom_nodes"
+_SECONDS = 60.0
+
+
+def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the two commands."""
+    install = commands.add_parser(
+        "install-comfyui-nodes",
+        help="let ComfyUI load the ROCm nodes from here",
+        description="Write one file of three lines into ComfyUI's folder custom_nodes, after a look at its "
+        "version and its packages. Nothing else is changed.",
+        allow_abbrev=False,
+    )
+    install.set_defaults(run=install_nodes, verbose=False)
+    install.add_argument("path", metavar="PATH", help=_PATH)
+    install.add_argument(
+        "--python", metavar="FILE", help="the Python that runs ComfyUI (default: the one in its folder)"
+    )
+    uninstall = commands.add_parser(
+        "uninstall-comfyui-nodes", help="remove what install-comfyui-nodes has written", allow_abbrev=False
+    )
+    uninstall.set_defaults(run=uninstall_nodes, verbose=False)
+    uninstall.add_argument("path", metavar="PATH", help=_PATH)
+
+
+def install_nodes(arguments: argparse.Namespace) -> int:
+    """Write the shim, and say what was found.
+
+    Raises:
+        InputError: If the folder is no ComfyUI, or one that is too old, or lacks packages.
+    """
+    root = _root(arguments.path)
+    version = _version(root)
+    if version < OLDEST:
+        raise InputError(f"ComfyUI is {_text(version)}; expected {_text(OLDEST)} or newer.", "Update it.")
+    python = _python(root, arguments.python)
+    missing = _missing(python) if python else ()
+    if missing:
+        raise InputError(
+            f"ComfyUI's Python lacks {', '.join(missing)}.",
+            f"Install them: {python} -m pip install {' '.join(missing)}",
+        )
+    file = root / "custom_nodes" / SHIM
+    if file.exists() and not _is_ours(file):
+        raise InputError(f"{file} is not a file of these nodes.", "Move it away.")
+    write_atomic(file, _shim().encode())
+    lines = [f"Wrote {file}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
+    if version > TRIED:
+        lines.append(f"ComfyUI is {_text(version)}; the nodes were tried with {_text(TRIED)}.")
+    if python is None:
+        lines.append(
+            f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it by --python."
+        )
+    say("\n".join(lines) + "\n")
+    return 0
+
+
+def uninstall_nodes(arguments: argparse.Namespace) -> int:
+    """Remove the shim.
+
+    Raises:
+        InputError: If there is none, or another file in its place.
+    """
+    file = _root(arguments.path) / "custom_nodes" / SHIM
+    if not file.exists():
+        raise InputError(f"{file} does not exist.", "There is nothing to remove.")
+    if not _is_ours(file):
+        raise InputError(f"{file} is not a file of these nodes.", "Remove it by hand if you do not need it.")
+    file.unlink()
+    say(f"Removed {file}.\n")
+    return 0
+
+
+def _shim() -> str:
+    """Return the three lines. The folder comes last on the path, since ComfyUI has a package `app` too."""
+    folder = str(Path(__file__).resolve().parents[2])
+    return f"import sys\nsys.path.append({folder!r})\n{_LAST_LINE}\n"
+
+
+def _is_ours(file: Path) -> bool:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return len(lines) == 3 and lines[0] == "import sys" and lines[2] == _LAST_LINE
+
+
+def _root(path: str) -> Path:
+    root = given_path(path, "path").absolute()
+    if not (root / "custom_nodes").is_dir() or not (root / "comfyui_version.py").is_file():
+        raise InputError(
+            f"{root} has no custom_nodes and comfyui_version.py; expected the folder of ComfyUI.",
+            "Give the folder that contains ComfyUI's main.py.",
+        )
+    return root
+
+
+def _version(root: Path) -> tuple[int, ...]:
+    text = (root / "comfyui_version.py").read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"__version__ = \"(\d+)\.(\d+)\.(\d+)", text)
+    if found is None:
+        raise InputError("ComfyUI's version cannot be read.", "Update ComfyUI.")
+    return tuple(map(int, found.groups()))
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _python(root: Path, given: str | None) -> Path | None:
+    """Return the Python that runs ComfyUI, if it is known."""
+    if given is not None:
+        file = given_path(given, "python")
+        if not file.is_file():
+            raise InputError(f"{file} does not exist; expected ComfyUI's Python.", "Correct --python.")
+        return file
+    places = (
+        "venv/bin/python",
+        ".venv/bin/python",
+        "venv/Scripts/python.exe",
+        "../python_embeded/python.exe",
+    )
+    return next((root / place for place in places if (root / place).is_file()), None)
+
+
+def _missing(python: Path) -> tuple[str, ...]:
+    """Return the packages of `NEEDED` that a Python does not find, without importing them."""
+    code = "import importlib.util as u, json, sys; "
+    code += "print(json.dumps([name for name in sys.argv[1:] if u.find_spec(name) is None]))"
+    try:
+        done = subprocess.run(
+            [python, "-c", code, *NEEDED], capture_output=True, text=True, check=True, timeout=_SECONDS
+        )
+        return tuple(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise InputError(f"{python} cannot be run ({type(error).__name__}).", "Correct --python.") from error

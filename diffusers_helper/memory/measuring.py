@@ -1,0 +1,62 @@
+"""Times and peaks of work on a device, measured after a warm-up and with the device waited for."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from diffusers_helper.memory.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of some work that was done several times.
+
+    Attributes:
+        seconds: The time of each run, without the warm-up.
+        peak_bytes: The most that the process held on the device in a run.
+    """
+
+    seconds: tuple[float, ...]
+    peak_bytes: int
+
+    @property
+    def median(self) -> float:
+        """Return the time of the run in the middle."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Return the difference of the slowest and the fastest run as a share of the median; 0 for one."""
+        return (max(self.seconds) - min(self.seconds)) / self.median if self.median else 0.0
+
+
+def wait_for(device: Device) -> None:
+    """Wait until a GPU has done all that it was asked for."""
+    if device.has_gpu:
+        torch.cuda.synchronize(device.torch_device)
+
+
+def measure(work: Callable[[], object], device: Device, *, warm_up: int = 1, runs: int = 3) -> Measured:
+    """Do the work, and return its figures. What it returns is dropped.
+
+    Args:
+        warm_up: Runs before the first measured one, in which kernels are compiled and chosen.
+        runs: Runs that are measured, at least one.
+    """
+    seconds: list[float] = []
+    with device:
+        for number in range(warm_up + max(1, runs)):
+            if number == warm_up:
+                wait_for(device)
+                device.reset_peak()
+            begin = time.perf_counter()
+            work()
+            wait_for(device)
+            if number >= warm_up:
+                seconds.append(time.perf_counter() - begin)
+    return Measured(tuple(seconds), device.peak_bytes())

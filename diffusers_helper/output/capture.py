@@ -1,0 +1,189 @@
+"""Captures of calls, for finding faults: inputs, outputs, time and memory as safetensors with a JSON file.
+
+A capture is two files of one name. The JSON file holds everything but the tensors, and in their places the
+names under which the safetensors file has them. No pickle is written or read.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import replacing, write_atomic
+from diffusers_helper.memory.accounting import to_host
+
+FORMAT = 1
+MOST_BYTES = 2 * 1024**3
+_TENSOR, _OBJECT = "$tensor", "$object"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A capture that was read.
+
+    Attributes:
+        what: The name of the call.
+        inputs, outputs: Its values; objects that no file can hold are `Missing`.
+        seconds: The time that it took.
+        memory: Bytes by name, as measured around the call.
+    """
+
+    what: str
+    inputs: dict[str, Any]
+    outputs: Any
+    seconds: float
+    memory: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The place of an object that is not in a capture, such as a model; `kind` is the name of its class."""
+
+    kind: str
+
+
+class Recorder:
+    """A writer of captures that keeps the newest ones within a number of bytes."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._folder, self._most = folder, most_bytes
+
+    def write(
+        self, what: str, inputs: Mapping[str, Any], outputs: Any, seconds: float, memory: Mapping[str, int]
+    ) -> Path:
+        """Write one capture, and remove the oldest ones that are too much with it.
+
+        Where its tensors alone are too much, only their shapes are written.
+
+        Returns:
+            The JSON file.
+        """
+        tensors: dict[str, Tensor] = {}
+        facts = {
+            "format": FORMAT, "what": what, "seconds": seconds, "memory": dict(memory),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            "inputs": _plain(dict(inputs), "inputs", tensors),
+            "outputs": _plain(outputs, "outputs", tensors),
+        }  # fmt: skip
+        is_whole = sum(tensor.nbytes for tensor in tensors.values()) <= self._most
+        facts["has_tensors"] = is_whole
+        folder = self._folder / re.sub(r"[^\w.-]", "_", what)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{time.time_ns()}.json"
+        if is_whole:
+            with replacing(file.with_suffix(".safetensors")) as temporary:
+                save_file(tensors, temporary)
+        write_atomic(file, json.dumps(facts, indent=1).encode() + b"\n")
+        self._remove_oldest(file)
+        return file
+
+    def _remove_oldest(self, newest: Path) -> None:
+        captures = sorted(self._folder.glob("*/*.json"), key=lambda path: path.stem)
+        sizes = {path: _size(path) + _size(path.with_suffix(".safetensors")) for path in captures}
+        total = sum(sizes.values())
+        for path in captures:
+            if total <= self._most or path == newest:
+                return
+            total -= sizes[path]
+            path.unlink(missing_ok=True)
+            path.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def read_capture(file: Path) -> Captured:
+    """Return a capture from its JSON file.
+
+    Raises:
+        InputError: If the file is none, or of another version.
+    """
+    try:
+        facts = cast(dict[str, Any], json.loads(file.read_text(encoding="utf-8")))
+        if facts["format"] != FORMAT:
+            raise ValueError(f"format {facts['format']}")
+        tensors: dict[str, Tensor] = {}
+        if facts["has_tensors"]:
+            with safe_open(file.with_suffix(".safetensors"), framework="pt") as stored:
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        inputs, outputs = (_filled(facts[name], tensors) for name in ("inputs", "outputs"))
+        return Captured(facts["what"], inputs, outputs, facts["seconds"], facts["memory"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{file} cannot be read ({error}); expected the JSON file of a capture in format {FORMAT}.",
+            "Choose another file.",
+        ) from error
+
+
+def difference(found: Any, expected: Any) -> str:
+    """Return where two values differ first, in words; "" if they are equal bit for bit."""
+    if isinstance(found, Tensor) and isinstance(expected, Tensor):
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            return f"{_kind(found)} instead of {_kind(expected)}"
+        if torch.equal(found.cpu(), expected.cpu()):
+            return ""
+        most = (found.cpu().double() - expected.cpu().double()).abs().max()
+        return f"values that differ by up to {float(most):.3g}"
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
+        if len(found) != len(expected):
+            return f"{len(found)} values instead of {len(expected)}"
+        pairs = enumerate(zip(found, expected, strict=True))
+        return next((f"[{n}]: {text}" for n, pair in pairs if (text := difference(*pair))), "")
+    if isinstance(found, dict) and isinstance(expected, dict):
+        if set(found) != set(expected):
+            return f"the names {sorted(found)} instead of {sorted(expected)}"
+        return next((f"{n}: {text}" for n in found if (text := difference(found[n], expected[n]))), "")
+    if isinstance(expected, Missing):
+        return ""
+    return "" if found == expected else f"{found!r:.80} instead of {expected!r:.80}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {tensor.dtype}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _plain(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON can hold it, with the tensors put aside."""
+    if isinstance(value, Tensor):
+        tensors[place] = to_host(value.detach()).clone().contiguous()
+        return {
+            _TENSOR: place,
+            "shape": list(value.shape),
+            "dtype": str(value.dtype),
+            "device": str(value.device),
+        }
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{place}.{n}", tensors) for n, item in enumerate(cast(Any, value))]
+    if isinstance(value, dict):
+        items = cast(dict[Any, Any], value).items()
+        return {str(key): _plain(item, f"{place}.{key}", tensors) for key, item in items}
+    return {_OBJECT: type(value).__name__}
+
+
+def _filled(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, tensors) for item in cast(list[Any], value)]
+    if not isinstance(value, dict):
+        return value
+    entries = cast(dict[str, Any], value)
+    if _TENSOR in entries:
+        return tensors.get(entries[_TENSOR], Missing("Tensor"))
+    if _OBJECT in entries:
+        return Missing(entries[_OBJECT])
+    return {key: _filled(item, tensors) for key, item in entries.items()}

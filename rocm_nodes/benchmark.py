@@ -1,0 +1,273 @@
+"""The Flux benchmark: it samples and decodes for each size and scale, and writes what it measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffusers_helper.errors import InputError, LongtakeError, first_line
+from diffusers_helper.files import write_atomic
+from diffusers_helper.memory.measuring import wait_for
+from diffusers_helper.units import gb_text
+from diffusers_helper.vae.plan import VaeSettings
+from rocm_nodes.decoding import decode
+from rocm_nodes.host import comfy, device, device_lines, is_rocm
+from rocm_nodes.monitors import empty_latent
+from rocm_nodes.reports import told
+from rocm_nodes.samplers import timed
+
+_PROMPT = "a photograph of a lighthouse at dusk"
+_MOST_CASES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run; figures are None where it failed, with the reason."""
+
+    width: int
+    height: int
+    cfg: float
+    blas: str
+    seconds_per_step: float | None = None
+    spread: float | None = None
+    sample_seconds: float | None = None
+    decode_seconds: float | None = None
+    peak_bytes: int | None = None
+    error: str = ""
+
+
+class ROCMFluxBenchmark:
+    """A benchmark of a whole workflow, on the model, text encoder and VAE that it is given."""
+
+    RETURN_TYPES = ("STRING", "STRING", "STRING", "STRING")
+    RETURN_NAMES = (
+        "BENCHMARK_RESULTS", "PERFORMANCE_CHART", "OPTIMIZATION_RECOMMENDATIONS", "MEMORY_ANALYSIS",
+    )  # fmt: skip
+    FUNCTION = "benchmark"
+    CATEGORY = "ROCm Ninodes/Benchmark"
+    OUTPUT_NODE = True
+    DESCRIPTION = "Sample and decode at each size and scale, and write the figures as JSON."
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "model": ("MODEL",),
+                "vae": ("VAE",),
+                "clip": ("CLIP",),
+                "test_resolutions": ("STRING", {"default": "256x320,512x512,1024x1024"}),
+                "test_steps": ("INT", {"default": 20, "min": 1, "max": 100}),
+                "test_cfg_values": ("STRING", {"default": "1.0,3.5,8.0"}),
+                "test_hipblas": (
+                    "BOOLEAN",
+                    {"default": True, "tooltip": "Compare hipBLASLt with hipBLAS, on AMD cards only."},
+                ),
+                "generate_report": ("BOOLEAN", {"default": True}),
+            }
+        }
+
+    @classmethod
+    def IS_CHANGED(cls, **inputs: Any) -> float:
+        return math.nan
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, test_resolutions: str, test_cfg_values: str) -> bool | str:
+        try:
+            sizes, scales = sizes_of(test_resolutions), scales_of(test_cfg_values)
+        except InputError as error:
+            return str(error)
+        count = len(sizes) * len(scales)
+        return (
+            True if count <= _MOST_CASES else f"{count} runs were asked for; expected at most {_MOST_CASES}."
+        )
+
+    def benchmark(
+        self,
+        model: Any,
+        vae: Any,
+        clip: Any,
+        test_resolutions: str,
+        test_steps: int,
+        test_cfg_values: str,
+        test_hipblas: bool,
+        generate_report: bool,
+    ) -> dict[str, Any]:
+        conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(_PROMPT))
+        rows = [
+            _run(model, vae, conditioning, size, cfg, test_steps, blas)
+            for blas in _libraries(test_hipblas)
+            for size in sizes_of(test_resolutions)
+            for cfg in scales_of(test_cfg_values)
+        ]
+        results = "\n".join(map(_line, rows))
+        advice, memory = _advice(rows, test_hipblas), _memory(rows)
+        lines = [*device_lines(), results, advice, memory]
+        if generate_report:
+            lines.append(f"The report is {_write(rows, test_steps)}.")
+        return told("Flux benchmark", lines, (results, _chart(rows), advice, memory))
+
+
+def sizes_of(text: str) -> list[tuple[int, int]]:
+    """Return the sizes in a text such as "512x512, 1024x768", width first.
+
+    Raises:
+        InputError: If it is something else, or a side is no multiple of 16 from 64 to 4096.
+    """
+    found: list[tuple[int, int]] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        width, _, height = part.lower().partition("x")
+        sides = [int(side) if side.isdigit() else 0 for side in (width, height)]
+        if not all(64 <= side <= 4096 and side % 16 == 0 for side in sides):
+            raise InputError(
+                f"{part} is no size; expected one such as 512x768, in multiples of 16 up to 4096."
+            )
+        found.append((sides[0], sides[1]))
+    if not found:
+        raise InputError("test_resolutions is empty; expected sizes such as 512x512.")
+    return found
+
+
+def scales_of(text: str) -> list[float]:
+    """Return the numbers in a text such as "1.0, 3.5".
+
+    Raises:
+        InputError: If it is something else, or a number is not from 0 to 100.
+    """
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found or not all(0 <= scale <= 100 for scale in found):
+        raise InputError(f"test_cfg_values is {text!r}; expected numbers from 0 to 100 such as 1.0,3.5.")
+    return found
+
+
+def _run(
+    model: Any, vae: Any, conditioning: Any, size: tuple[int, int], cfg: float, steps: int, blas: str
+) -> Row:
+    width, height = size
+    place = device()
+    clone, times = timed(model)
+    if place.has_gpu:
+        place.reset_peak()
+    begin = time.perf_counter()
+    try:
+        with _library(blas):
+            latent = {"samples": empty_latent(model, height, width)}
+            (latent,) = comfy("nodes").common_ksampler(
+                clone, 0, steps, cfg, "euler", "simple", conditioning, conditioning, latent
+            )
+            wait_for(place)
+            sampled = time.perf_counter()
+            decode(vae, latent["samples"], VaeSettings())
+            wait_for(place)
+    except (LongtakeError, RuntimeError) as error:
+        # An interrupt is neither of them, and ends the benchmark.
+        return Row(width, height, cfg, blas, error=first_line(error))
+    later = sorted(times.seconds[1:] or times.seconds)
+    middle = later[len(later) // 2]
+    return Row(
+        width, height, cfg, blas, middle, (later[-1] - later[0]) / middle if middle else 0.0,
+        sampled - begin, time.perf_counter() - sampled, place.peak_bytes() if place.has_gpu else None,
+    )  # fmt: skip
+
+
+def _libraries(wanted: bool) -> tuple[str, ...]:
+    return ("hipblaslt", "hipblas") if wanted and is_rocm() else ("",)
+
+
+@contextmanager
+def _library(name: str) -> Iterator[None]:
+    """Let matrix products be computed by a library while inside; "" leaves it as it is."""
+    if not name:
+        yield
+        return
+    before = torch.backends.cuda.preferred_blas_library()
+    torch.backends.cuda.preferred_blas_library("cublaslt" if name == "hipblaslt" else "cublas")
+    try:
+        yield
+    finally:
+        torch.backends.cuda.preferred_blas_library(before)
+
+
+def _line(row: Row) -> str:
+    case = f"{row.width}x{row.height}, cfg {row.cfg:g}" + (f", {row.blas}" if row.blas else "")
+    if row.error:
+        return f"{case}: failed ({row.error})"
+    peak = f", peak {gb_text(row.peak_bytes)} GB" if row.peak_bytes else ""
+    return (
+        f"{case}: {row.seconds_per_step:.3g} s a step (spread {row.spread:.0%}), sampled in "
+        f"{row.sample_seconds:.3g} s, decoded in {row.decode_seconds:.3g} s{peak}"
+    )
+
+
+def _chart(rows: list[Row]) -> str:
+    """Return a bar for each run that worked, by its time for a step."""
+    slowest = max((row.seconds_per_step or 0.0 for row in rows), default=0.0)
+    return "\n".join(
+        f"{row.width}x{row.height} {row.cfg:g} {'#' * max(1, round(40 * row.seconds_per_step / slowest))} "
+        f"{row.seconds_per_step:.3g} s"
+        for row in rows
+        if row.seconds_per_step and slowest
+    )
+
+
+def _advice(rows: list[Row], wants_blas: bool) -> str:
+    """Return what follows from the figures, and what could not be measured."""
+    good = [row for row in rows if row.seconds_per_step]
+    lines: list[str] = []
+    if failed := len(rows) - len(good):
+        lines.append(f"{failed} of {len(rows)} runs failed; the results name the reasons.")
+    if wants_blas and not is_rocm():
+        lines.append("hipBLASLt could not be measured: this torch does not compute on an AMD card.")
+    for blas in ("hipblaslt",):
+        pairs = [
+            (fast.seconds_per_step, slow.seconds_per_step)
+            for fast in good
+            for slow in good
+            if fast.blas == blas and slow.blas == "hipblas"
+            and (fast.width, fast.height, fast.cfg) == (slow.width, slow.height, slow.cfg)
+        ]  # fmt: skip
+        if pairs:
+            gain = 1 - sum(a or 0 for a, _ in pairs) / sum(b or 1 for _, b in pairs)
+            words = "faster" if gain > 0 else "slower"
+            lines.append(f"hipBLASLt was {abs(gain):.0%} {words} than hipBLAS over {len(pairs)} runs.")
+    slow = [row for row in good if (row.decode_seconds or 0) > (row.sample_seconds or 0)]
+    if slow:
+        lines.append("Decoding took longer than sampling; measure it with ROCm VAE Performance Monitor.")
+    unsteady = [row for row in good if (row.spread or 0) > 0.2]
+    if unsteady:
+        lines.append(
+            f"The steps of {len(unsteady)} runs differed by more than 20 %; measure again on a quiet card."
+        )
+    return "\n".join(lines) or "The figures show nothing to change."
+
+
+def _memory(rows: list[Row]) -> str:
+    peaks = [row.peak_bytes for row in rows if row.peak_bytes]
+    _, memory = device_lines()
+    if not peaks:
+        return f"The peak could not be measured: there is no GPU. Memory now: {memory}."
+    return f"Highest peak {gb_text(max(peaks))} GB, lowest {gb_text(min(peaks))} GB. Memory now: {memory}."
+
+
+def _write(rows: list[Row], steps: int) -> Path:
+    folder = Path(comfy("folder_paths").get_output_directory())
+    file = folder / f"rocm_flux_benchmark_{time.strftime('%Y%m%d_%H%M%S')}.json"
+    machine, memory = device_lines()
+    version = getattr(comfy("comfyui_version"), "__version__", "unknown")
+    facts = {
+        "machine": machine, "memory": memory, "comfyui": version, "torch": torch.__version__,
+        "steps": steps, "rows": [asdict(row) for row in rows],
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, json.dumps(facts, indent=1).encode() + b"\n")
+    return file

@@ -1,0 +1,171 @@
+"""A VAE of ComfyUI, driven by Longtake's engine as a guest: ComfyUI loads it, and nothing is changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cache.conv import ConvLadder
+from cache.conv_routes import RouteStore
+from diffusers_helper.errors import InputError
+from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.shortage import Shortage
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify
+from diffusers_helper.units import duration, gb_text
+from diffusers_helper.vae.engine import Part, VaeEngine
+from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.host import HostVae
+from diffusers_helper.vae.plan import Task, VaePlan, VaeSettings, Video, vae_plans
+from rocm_nodes.guide import COMFYUI
+from rocm_nodes.host import device, free_bytes, interruptible, management, progress_bar
+
+_QUANTISED_TILE_PX = 512
+
+
+class ComfyOwner(Guest):
+    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and makes room for it.
+
+    Attributes:
+        plan_in_force: The plan that was tried last.
+        shortages: The number of times that the memory ran out.
+    """
+
+    def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
+        """Take a VAE.
+
+        Raises:
+            InputError: If the engine cannot drive it.
+        """
+        module = HostVae(vae)
+        super().__init__(module, device(), settings, remedies=COMFYUI)
+        self.device.adopt(module)
+        self._comfy = vae
+        ladder = ConvLadder(RouteStore(None), classify) if has_ladder else None
+        self.convolutions = MIOpenFallbackHandler(ladder)
+        self.plan_in_force: VaePlan | None = None
+        self.shortages = 0
+
+    def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
+        """Return the plans for the memory that ComfyUI can make free; the smallest where none would fit.
+
+        ComfyUI's estimates are large, so that what does not fit by them is still worth a try.
+        """
+        try:
+            return super().plans(task, video)
+        except InputError:
+            needs = family_of(self.vae).needs(self._dtype, self._backend)
+            every = vae_plans(needs, video, task, self._settings)
+            return (min(every, key=lambda plan: plan.working_bytes),)
+
+    def plan_vae(self, task: Task, video: Video) -> VaePlan:
+        self.plan_in_force = super().plan_vae(task, video)
+        return self.plan_in_force
+
+    def step_down(self, shortage: Shortage) -> None:
+        self.shortages += 1
+        super().step_down(shortage)
+
+    @contextmanager
+    def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
+        """Yield the VAE, whose convolutions have other ways to be computed while it is used."""
+        with super().vae_on_device(task, part) as module, self.convolutions.install(module):
+            yield module
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the type that the VAE computes in."""
+        return self._dtype
+
+    def _free_bytes(self, wanted: int) -> int:
+        vae = self._comfy
+        whole = getattr(vae, "disable_offload", False)
+        management().load_models_gpu([vae.patcher], memory_required=wanted, force_full_load=whole)
+        return free_bytes(vae.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The pictures of a decode, and how they were made.
+
+    Attributes:
+        pictures: (frames, height, width, 3), 0 to 1, as ComfyUI's IMAGE.
+        lines: The report, in sentences.
+    """
+
+    pictures: Tensor
+    lines: tuple[str, ...]
+
+
+def decode(vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool = True) -> Decoded:
+    """Decode latents of pictures or of video with ComfyUI's VAE.
+
+    Raises:
+        InputError: If the engine cannot drive the VAE.
+    """
+    notes: list[str] = []
+    if kind := quantised(vae):
+        settings = for_quantised(settings)
+        notes.append(
+            f"The VAE's weights are {kind}: they keep their type, with smaller pieces and no batches."
+        )
+    owner = ComfyOwner(vae, settings, has_ladder=has_ladder)
+    place: Device = owner.device
+    place.reset_peak()
+    begin = time.perf_counter()
+    with interruptible() as interrupt:
+        frames = VaeEngine(owner).decode(latents, progress=progress_bar(), cancel=interrupt)
+    return Decoded(pictures_of(vae, frames), (*_lines(owner, time.perf_counter() - begin), *notes))
+
+
+def pictures_of(vae: Any, frames: Tensor) -> Tensor:
+    """Return the engine's frames in the form of ComfyUI's IMAGE, in its range and on its device."""
+    pictures = vae.process_output(frames.to(vae.output_device).float()).movedim(1, -1)
+    return pictures.reshape(-1, *pictures.shape[-3:])
+
+
+def quantised(vae: Any) -> str:
+    """Return the type of a VAE's quantised weights, "" for none."""
+    kinds = {value.dtype for value in vae.first_stage_model.parameters()}
+    plain = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
+    return ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds - plain))
+
+
+def for_quantised(settings: VaeSettings) -> VaeSettings:
+    """Return the settings for quantised weights: their own type, tiles of 512 pixels, one frame at a time.
+
+    Seed 002 plans with 50 % of the memory for fp8 and 25 % for int8, so at most a half is planned with.
+    """
+    smaller = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)
+    return replace(
+        settings,
+        precision="auto",
+        largest_px=smaller if settings.largest_px else None,
+        fallback_px=smaller,
+        chunk=None if settings.chunk is None else 1,
+        memory_threshold=min(settings.memory_threshold, 0.5),
+        batch=False,
+    )
+
+
+def _lines(owner: ComfyOwner, seconds: float) -> list[str]:
+    plan = owner.plan_in_force
+    assert plan is not None
+    name = str(owner.dtype).removeprefix("torch.")
+    lines = [plan.reason, f"Decoded in {duration(seconds)}, in {name}."]
+    if owner.device.peak_bytes():
+        lines.append(f"The peak on the device was {gb_text(owner.device.peak_bytes())} GB.")
+    if owner.shortages:
+        proposal = plan.tiles.side or _QUANTISED_TILE_PX
+        lines.append(
+            f"The memory ran out {owner.shortages} times before. With tile_size {min(proposal, 512)} in the "
+            "tiled node it would not be tried in larger pieces first."
+        )
+    lines.append(owner.convolutions.statistics())
+    return lines

@@ -1,0 +1,145 @@
+"""The video node: a picture and a sentence become frames and an MP4, by Longtake's `generate` as a guest."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Event, JobStarted, StepDone, Warned
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.loaders import load_models
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.pipeline import generate
+from diffusers_helper.request import SETTINGS, GenerationRequest, SettingInfo
+from diffusers_helper.units import count_text
+from rocm_nodes.guide import explained
+from rocm_nodes.host import comfy, interruptible, management
+from rocm_nodes.reports import told
+
+_AUTO = "auto"
+_PREVIEW_SIDE = 512
+
+
+class ROCMFramePackVideo:
+    """A node that makes a video with FramePack. Its inputs are the settings of Longtake."""
+
+    RETURN_TYPES = ("IMAGE", "STRING")
+    RETURN_NAMES = ("frames", "video_path")
+    FUNCTION = "make"
+    CATEGORY = "ROCm Ninodes/Video"
+    OUTPUT_NODE = True
+    DESCRIPTION = "Make a video that starts with a picture and does what a sentence says."
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        given = {"image": ("IMAGE",), "prompt": ("STRING", {"default": "", "multiline": True})}
+        required = {name: _input(SETTINGS[name]) for name in ("model", "seconds", "seed", "steps")}
+        optional = {name: _input(info) for name, info in SETTINGS.items() if name not in given | required}
+        return {"required": {**given, **required}, "optional": optional}
+
+    def make(self, image: Tensor, prompt: str, **settings: Any) -> dict[str, Any]:
+        info = find_model(settings["model"])
+        if absence := absence_of(info):
+            raise NotHere(absence)
+        folder = _new_folder()
+        folder.mkdir(parents=True)
+        picture = folder / "start.png"
+        pixels = (image[0, ..., :3].clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+        Image.fromarray(pixels).save(picture)
+        values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
+        request = GenerationRequest(image=str(picture), prompt=prompt, **values)
+        host = management()
+        host.unload_all_models()
+        host.soft_empty_cache()
+        notes: list[str] = []
+        with explained(), interruptible() as interrupt:
+            models = load_models(info, device=host.get_torch_device().type, cancel=interrupt)
+            local = Local(dict(os.environ), is_guest=True)
+            shown = _shown(notes)
+            result = generate(
+                request, models, on_event=shown, cancel=interrupt, folder=folder / "job", local=local
+            )
+        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
+        return told("FramePack", lines, (_frames(result.video), str(result.video)))
+
+
+def _input(info: SettingInfo) -> tuple[Any, dict[str, Any]]:
+    """Return a setting as ComfyUI describes an input."""
+    facts: dict[str, Any] = {"tooltip": info.help.replace("`", "")}
+    if info.name == "model":
+        return (list(model_names()), {**facts, "default": info.default})
+    if info.choices:
+        return (list(info.choices), {**facts, "default": info.default})
+    if not info.is_number:
+        return ("STRING", {**facts, "default": info.default or "", "multiline": True})
+    if info.is_optional:
+        return ("STRING", {**facts, "default": _AUTO})
+    kind: Callable[[float], float] = info.kind
+    bounds = {"default": info.default, "min": kind(info.low), "max": kind(info.high), "step": kind(info.step)}
+    return ("INT" if info.kind is int else "FLOAT", {**facts, **bounds})
+
+
+def _value(info: SettingInfo, value: Any) -> Any:
+    """Return an input of the node as the request takes it.
+
+    Raises:
+        InputError: If a text that should be a number is none.
+    """
+    if not (info.is_optional and info.is_number):
+        return value
+    if str(value).strip() in ("", _AUTO):
+        return None
+    try:
+        return info.kind(value)
+    except ValueError as error:
+        raise InputError(
+            setting=info.name, value=value, expected=f"{info.expected}, or auto", remedy="Correct it."
+        ) from error
+
+
+def _new_folder() -> Path:
+    return Path(comfy("folder_paths").get_output_directory(), "framepack", secrets.token_hex(4)).absolute()
+
+
+def _shown(notes: list[str]) -> Callable[[Event], None]:
+    """Return a listener that moves ComfyUI's bar, shows previews, and keeps warnings as notes."""
+    bars: list[Any] = []
+    sections: list[int] = [1]
+
+    def listen(event: Event) -> None:
+        if isinstance(event, JobStarted):
+            sections[0] = event.sections
+        elif isinstance(event, Warned):
+            notes.append(event.message)
+        elif isinstance(event, StepDone):
+            total = sections[0] * event.steps
+            if not bars:
+                bars.append(comfy("comfy.utils").ProgressBar(total))
+            done = (event.section - 1) * event.steps + event.step
+            bars[0].update_absolute(done, total, _preview(event.preview))
+
+    return listen
+
+
+def _preview(path: str | None) -> tuple[str, Image.Image, int] | None:
+    if path is None:
+        return None
+    with Image.open(path) as picture:
+        return ("JPEG", picture.convert("RGB"), _PREVIEW_SIDE)
+
+
+def _frames(video: Path) -> Tensor:
+    """Return the frames of an MP4 as ComfyUI's IMAGE: (frames, height, width, 3), 0 to 1."""
+    with av.open(str(video)) as container:
+        frames = [torch.from_numpy(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
+    return torch.stack(frames).float() / 255

@@ -1,0 +1,50 @@
+"""The guide after a shortage of memory, in the words of ComfyUI, as part of the error that its page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from diffusers_helper.memory.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
+from diffusers_helper.planning.profiles import detect
+from rocm_nodes.host import management
+
+COMFYUI: dict[Step, str] = {
+    "limits": "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, "
+    "free system memory and swap, and the limit of locked memory (ulimit -l).",
+    "resolution": "Reduce batch size, width or height. In a decode, set tile_size to 512 or less.",
+    "preserved": "Start ComfyUI with --reserve-vram 2, so that less of the weights stays on the card.",
+    "allocator": "Try PYTORCH_ALLOC_CONF=expandable_segments:True in the environment that ComfyUI starts in. "
+    "Reports differ on whether it helps; take it out again if it does not.",
+    "unload": "Unload other models first, with the node ROCm Memory Optimizer at aggressive.",
+    "close": "Close other programs that use the card.",
+    "restart": "Restart ComfyUI: a new process has its memory in one piece.",
+    "smaller": "Use a smaller model, or one with 8-bit weights.",
+    "elsewhere": "Check that no other program, and no second ComfyUI, holds the same model on the card.",
+    "versions": "Check that PyTorch and ROCm are up to date.",
+}
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn a shortage of the device's memory into ComfyUI's own exception with the guide in its text.
+
+    The exception is raised outside of the one it replaces, so that the tensors of the failed call are free.
+    """
+    try:
+        yield
+    except OutOfDeviceMemory as error:
+        told = error
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        told = OutOfDeviceMemory(read_shortage(str(error)), is_apu=detect({}).is_apu, remedies=COMFYUI)
+    else:
+        return
+    raise _with_guide(told)
+
+
+def _with_guide(error: OutOfDeviceMemory) -> Exception:
+    """Return an error that ComfyUI takes for its own shortage, after which it unloads its models."""
+    kind = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
+    return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.shortage.text}")

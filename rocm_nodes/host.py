@@ -1,0 +1,97 @@
+"""The only place that reaches ComfyUI: its modules by name, its device, interrupt and progress bar.
+
+A module of ComfyUI is imported when a node asks for it, so that this package can be imported without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled
+from diffusers_helper.memory.device import Device, open_device
+from diffusers_helper.units import gb_text
+
+Progress = Callable[[int, int], None]
+
+
+def comfy(name: str) -> Any:
+    """Return a module of ComfyUI, such as "comfy.sd" or "folder_paths"."""
+    return importlib.import_module(name)
+
+
+def management() -> Any:
+    """Return ComfyUI's module for devices and memory."""
+    return comfy("comfy.model_management")
+
+
+def device() -> Device:
+    """Return ComfyUI's device, on which no limit is set and none is lifted."""
+    return open_device(management().get_torch_device(), is_guest=True)
+
+
+class Interrupt(CancelToken):
+    """The person's wish, in ComfyUI, to end the run."""
+
+    def check(self) -> None:
+        """Raise GenerationCancelled once ComfyUI was asked to interrupt."""
+        if management().processing_interrupted():
+            raise GenerationCancelled
+
+
+@contextmanager
+def interruptible() -> Iterator[Interrupt]:
+    """Yield a token, and turn its end of the work into ComfyUI's own exception."""
+    try:
+        yield Interrupt()
+    except GenerationCancelled:
+        pass
+    else:
+        return
+    host = management()
+    host.throw_exception_if_processing_interrupted()
+    raise host.InterruptProcessingException
+
+
+def progress_bar() -> Progress:
+    """Return a function that shows on the node how much of its work is done."""
+    bars: list[Any] = []
+
+    def show(done: int, total: int) -> None:
+        if not bars:
+            bars.append(comfy("comfy.utils").ProgressBar(total))
+        bars[0].update_absolute(done, total)
+
+    return show
+
+
+def free_bytes(torch_device: torch.device) -> int:
+    """Return the bytes that ComfyUI counts as free on a device."""
+    return int(management().get_free_memory(torch_device))
+
+
+def is_rocm() -> bool:
+    """Return whether ComfyUI computes on an AMD card: torch was built for HIP and a device is in use."""
+    return torch.version.hip is not None and management().get_torch_device().type == "cuda"
+
+
+def device_lines() -> tuple[str, str]:
+    """Return what computes, with its versions, and how full its memory is."""
+    host, place = management(), management().get_torch_device()
+    name, stack = "CPU", "no GPU"
+    if place.type == "cuda":
+        properties = torch.cuda.get_device_properties(place)
+        name = properties.name
+        stack = f"CUDA {torch.version.cuda}"
+        if torch.version.hip is not None:
+            stack = f"ROCm {torch.version.hip}, {properties.gcnArchName.split(':')[0]}"
+    total, free = int(host.get_total_memory(place)), free_bytes(place)
+    return (
+        f"Device: {name} ({stack}), torch {torch.__version__}.",
+        f"{gb_text(total - free)} GB used of {gb_text(total)} GB; {gb_text(free)} GB free",
+    )

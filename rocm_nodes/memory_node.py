@@ -1,0 +1,128 @@
+"""The memory optimizer: it gives memory back at its place in the workflow, and says how many bytes."""
+
+from __future__ import annotations
+
+import gc
+import math
+from typing import Any
+
+from diffusers_helper.units import gb_text
+from rocm_nodes.host import device_lines, free_bytes, management
+from rocm_nodes.reports import told
+
+_LEVELS = ("conservative", "balanced", "aggressive")
+# Unused memory of the allocator from which on it is worth giving back.
+_WORTH_BYTES = 256 * 1024**2
+
+
+class Anything(str):
+    """The name of a type that every other one fits, as ComfyUI compares them."""
+
+    __slots__ = ()
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+ANY = Anything("*")
+
+
+class ROCMMemoryOptimizer:
+    """A node that frees memory when its input arrives, and passes it on, so that its place is known."""
+
+    RETURN_TYPES = ("STRING", "STRING", "STRING", ANY)
+    RETURN_NAMES = ("MEMORY_STATUS", "OPTIMIZATION_LOG", "RECOMMENDATIONS", "passed_on")
+    FUNCTION = "optimize"
+    CATEGORY = "ROCm Ninodes/Memory"
+    OUTPUT_NODE = True
+    DESCRIPTION = (
+        "Give memory back: conservative only reports, balanced empties the allocator, and aggressive unloads "
+        "all models first."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "optimization_level": (list(_LEVELS), {"default": "balanced"}),
+                "enable_gc": ("BOOLEAN", {"default": True, "tooltip": "Collect Python's garbage first."}),
+                "clear_cache": ("BOOLEAN", {"default": True, "tooltip": "Empty the allocator of torch."}),
+                "cleanup_frequency": (
+                    "INT",
+                    {
+                        "default": 10,
+                        "min": 1,
+                        "max": 100,
+                        "tooltip": "It does nothing: the node works each time that it is reached.",
+                    },
+                ),
+            },
+            "optional": {
+                "anything": (ANY, {"tooltip": "What is passed on; the node works when it has arrived."}),
+            },
+        }
+
+    @classmethod
+    def IS_CHANGED(cls, **inputs: Any) -> float:
+        return math.nan  # it works each time, whatever ComfyUI has kept
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, input_types: dict[str, str]) -> bool:
+        return True  # any type may be passed on
+
+    def optimize(
+        self,
+        optimization_level: str,
+        enable_gc: bool,
+        clear_cache: bool,
+        cleanup_frequency: int = 10,
+        anything: Any = None,
+    ) -> dict[str, Any]:
+        host = management()
+        place = host.get_torch_device()
+        before = _driver_free(place)
+        lines: list[str] = []
+        if enable_gc and optimization_level != "conservative":
+            lines.append(f"Python's garbage collector found {gc.collect()} objects.")
+        if optimization_level == "aggressive":
+            host.unload_all_models()
+            lines.append("All models were unloaded.")
+        if clear_cache and optimization_level != "conservative":
+            lines.append(_emptied(place, optimization_level == "aggressive"))
+        given = _driver_free(place) - before
+        lines.append(f"{gb_text(max(0, given))} GB were given back to the driver ({max(0, given)} bytes).")
+        log = "\n".join(lines)
+        status = " ".join(device_lines()) + "."
+        advice = _advice(place, optimization_level)
+        return told("Memory optimizer", [status, log, advice], (status, log, advice, anything))
+
+
+def _emptied(place: Any, always: bool) -> str:
+    idle = _idle(place)
+    if idle < _WORTH_BYTES and not always:
+        return f"The allocator was left alone: it holds {gb_text(idle)} GB that nothing uses."
+    management().soft_empty_cache(force=True)
+    return f"The allocator was emptied; it held {gb_text(idle)} GB that nothing used."
+
+
+def _idle(place: Any) -> int:
+    """Return the bytes that torch's allocator holds and no tensor uses."""
+    _, idle = management().get_free_memory(place, torch_free_too=True)
+    return int(idle) if place.type == "cuda" else 0
+
+
+def _driver_free(place: Any) -> int:
+    """Return the bytes that other programs could take now."""
+    return free_bytes(place) - _idle(place)
+
+
+def _advice(place: Any, level: str) -> str:
+    idle = _idle(place)
+    if level == "conservative" and idle >= _WORTH_BYTES:
+        return f"With balanced, {gb_text(idle)} GB could be given back."
+    loaded = len(management().loaded_models())
+    if level != "aggressive" and loaded:
+        return f"{loaded} models are loaded; aggressive would unload them, until they are used again."
+    return "There is nothing else to give back."

@@ -1,0 +1,213 @@
+"""The monitors: they run the VAE or the model that they are given, and recommend what their figures show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.memory.measuring import Measured, measure
+from diffusers_helper.units import gb_text
+from diffusers_helper.vae.host import unsupported
+from diffusers_helper.vae.plan import Precision, VaeSettings
+from rocm_nodes.decoding import decode
+from rocm_nodes.guide import explained
+from rocm_nodes.host import comfy, device, device_lines, management
+from rocm_nodes.reports import told
+from rocm_nodes.samplers import timed
+
+_RUNS = 3
+_TILE_PX = 512
+# A difference of one step of an 8-bit picture; what is below it nobody sees.
+_TOLERANCE = 1 / 255
+_NAMES = ("DEVICE_INFO", "PERFORMANCE_TIPS", "OPTIMAL_SETTINGS")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to decode that was tried.
+
+    Attributes:
+        measured: The figures; None where it failed.
+        deviation: The largest difference of a value, 0 to 1, from the decode in fp32 in one piece.
+        error: Why it failed.
+    """
+
+    precision: str
+    tile_px: int
+    measured: Measured | None
+    deviation: float
+    error: str = ""
+
+    def __str__(self) -> str:
+        pieces = f"tiles of {self.tile_px} pixels" if self.tile_px else "one piece"
+        if self.measured is None:
+            return f"{self.precision}, {pieces}: failed ({self.error})"
+        peak = f", peak {gb_text(self.measured.peak_bytes)} GB" if self.measured.peak_bytes else ""
+        return (
+            f"{self.precision}, {pieces}: {self.measured.median:.3g} s (spread {self.measured.spread:.0%})"
+            f"{peak}, largest difference from fp32 {self.deviation:.2g}"
+        )
+
+
+class ROCMVAEPerformanceMonitor:
+    """A monitor that decodes the same latents in several ways, and compares times, peaks and pictures."""
+
+    RETURN_TYPES = ("STRING", "STRING", "STRING")
+    RETURN_NAMES = _NAMES
+    FUNCTION = "analyze"
+    CATEGORY = "ROCm Ninodes/VAE"
+    OUTPUT_NODE = True
+    DESCRIPTION = "Measure decoding on this machine: each precision, in one piece and in tiles."
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        side = {"default": 1024, "min": 256, "max": 4096, "step": 64}
+        return {"required": {"vae": ("VAE",), "test_resolution": ("INT", side)}}
+
+    @classmethod
+    def IS_CHANGED(cls, **inputs: Any) -> float:
+        return math.nan  # a measurement is never taken from a cache
+
+    def analyze(self, vae: Any, test_resolution: int = 1024) -> dict[str, Any]:
+        machine = "\n".join(device_lines()) + "."
+        if reason := unsupported(vae):
+            words = f"Nothing was measured: the VAE is {reason}."
+            return told("VAE monitor", [machine, words], (machine, words, ""))
+        with explained():
+            ways = list(_ways(vae, _latents(vae, test_resolution), test_resolution))
+        tips = "\n".join(map(str, ways))
+        settings = _recommended(ways)
+        return told("VAE monitor", [machine, tips, settings], (machine, tips, settings))
+
+
+def _latents(vae: Any, side: int) -> Tensor:
+    """Return the same noise each time: one picture, or two latent frames of a video."""
+    shrink = int(vae.spacial_compression_decode())
+    time = (2,) if vae.latent_dim == 3 else ()
+    shape = (1, vae.latent_channels, *time, side // shrink, side // shrink)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[Way]:
+    """Measure each way, first the reference."""
+    own = str(vae.vae_dtype).removeprefix("torch.")
+    names = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+    working = [names[key] for dtype in vae.working_dtypes if (key := str(dtype)[6:]) in names]
+    tile = _TILE_PX if side > _TILE_PX else 128
+    reference: Tensor | None = None
+    for precision in dict.fromkeys(["fp32", names.get(own, "auto"), *working]):
+        for tile_px in (0, tile):
+            settings = VaeSettings(precision=cast(Precision, precision), tile_px=tile_px)
+            try:
+                pictures = decode(vae, latents, settings).pictures
+                reference = pictures if reference is None else reference
+                measured = _measured(vae, latents, settings)
+            except LongtakeError as error:
+                yield Way(precision, tile_px, None, math.nan, error.message)
+                continue
+            yield Way(precision, tile_px, measured, float((pictures - reference).abs().max()))
+
+
+def _measured(vae: Any, latents: Tensor, settings: VaeSettings) -> Measured:
+    """Measure a way that has been used once, so that its kernels are compiled and chosen."""
+    return measure(lambda: decode(vae, latents, settings), device(), warm_up=0, runs=_RUNS)
+
+
+def _recommended(ways: list[Way]) -> str:
+    """Return the settings of the fastest way that nobody can see a difference of, by the figures."""
+    good = [way for way in ways if way.measured and way.deviation <= _TOLERANCE]
+    if not good:
+        return "No setting can be recommended: no way worked within a difference that is not seen."
+    best = min(good, key=lambda way: way.measured.median if way.measured else math.inf)
+    others = [way for way in ways if way not in good and way.measured]
+    why = f"precision_mode {best.precision}"
+    why += f", in the tiled node with tile_size {best.tile_px}" if best.tile_px else ", without tiles"
+    if best.measured and best.measured.spread > 0.2:
+        why += f". The runs differed by {best.measured.spread:.0%}, so that a small lead means little"
+    if others:
+        why += f". {len(others)} other ways differed by more than one step of an 8-bit picture"
+    return f"{why}."
+
+
+class ROCMSamplerPerformanceMonitor:
+    """A monitor that evaluates a model several times on noise, and reports the time of each."""
+
+    RETURN_TYPES = ("STRING", "STRING", "STRING")
+    RETURN_NAMES = _NAMES
+    FUNCTION = "analyze"
+    CATEGORY = "ROCm Ninodes/Sampling"
+    OUTPUT_NODE = True
+    DESCRIPTION = "Measure the steps of a model. It needs a conditioning, which only a workflow can give."
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "model": ("MODEL",),
+                "test_steps": ("INT", {"default": 20, "min": 1, "max": 100}),
+            },
+            "optional": {
+                "positive": ("CONDITIONING", {"tooltip": "The conditioning to measure with."}),
+                "latent_image": ("LATENT", {"tooltip": "The size to measure; 64 x 64 latents without it."}),
+            },
+        }
+
+    @classmethod
+    def IS_CHANGED(cls, **inputs: Any) -> float:
+        return math.nan
+
+    def analyze(
+        self,
+        model: Any,
+        test_steps: int = 20,
+        positive: Any = None,
+        latent_image: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        machine = "\n".join(device_lines()) + "."
+        if positive is None:
+            words = "Nothing was measured: connect a conditioning to positive."
+            return told("Sampler monitor", [machine, words], (machine, words, ""))
+        latent = latent_image or {"samples": empty_latent(model, 512, 512)}
+        tips, settings = measured_steps(model, positive, latent, test_steps)
+        return told("Sampler monitor", [machine, tips, settings], (machine, tips, settings))
+
+
+def empty_latent(model: Any, height: int, width: int) -> Tensor:
+    """Return the latents of a grey picture for a model: its channels, and one frame if it makes video."""
+    form = model.get_model_object("latent_format")
+    shrink = int(getattr(form, "spacial_downscale_ratio", 8))
+    time = (1,) if form.latent_dimensions == 3 else ()
+    return torch.zeros(1, form.latent_channels, *time, height // shrink, width // shrink)
+
+
+def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:
+    """Sample with `steps` Euler steps, and return the figures and what follows from them."""
+    clone, times = timed(model)
+    place = device()
+    if place.has_gpu:
+        place.reset_peak()
+    with explained():
+        comfy("nodes").common_ksampler(clone, 0, steps, 1.0, "euler", "simple", positive, positive, latent)
+    seconds = times.seconds
+    later = Measured(seconds[1:] or seconds, place.peak_bytes() if place.has_gpu else 0)
+    shape = "x".join(map(str, latent["samples"].shape))
+    tips = (
+        f"{len(seconds)} evaluations at latents {shape}: {later.median:.3g} s in the median, spread "
+        f"{later.spread:.0%}. The first one took {seconds[0]:.3g} s, warm-up included, and does not count."
+    )
+    if later.peak_bytes:
+        tips += f" Peak {gb_text(later.peak_bytes)} GB."
+    free = int(management().get_free_memory(management().get_torch_device()))
+    extra = seconds[0] - later.median
+    settings = (
+        f"The first step costs {extra:.3g} s more than the others; a size that is used again avoids that. "
+        if len(seconds) > 1 and extra > later.median
+        else "The first step costs no more than the others. "
+    )
+    return tips, f"{settings}{gb_text(free)} GB are free after the run."

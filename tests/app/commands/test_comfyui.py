@@ -1,0 +1,124 @@
+"""Tests of the commands that put the nodes into ComfyUI, and of the command that examines a file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from app.cli import main
+from app.commands.comfyui import NEEDED, SHIM
+from tests.support.layers import ROOT
+
+
+@pytest.fixture
+def comfyui(tmp_path: Path) -> Path:
+    root = tmp_path / "ComfyUI with spaces"
+    (root / "custom_nodes").mkdir(parents=True)
+    (root / "comfyui_version.py").write_text('__version__ = "0.3.64"\n')
+    return root
+
+
+def test_the_shim_has_three_lines_and_loads_the_nodes_behind_the_hosts_packages(comfyui: Path) -> None:
+    assert main(["install-comfyui-nodes", str(comfyui)]) == 0
+    file = comfyui / "custom_nodes" / SHIM
+    assert len(file.read_text().splitlines()) == 3
+    host = comfyui / "app"
+    host.mkdir()
+    (host / "__init__.py").write_text("is_hosts = True\n")
+    code = (
+        f"import runpy; found = runpy.run_path({str(file)!r}); import app, json; "
+        "print(json.dumps([app.is_hosts, sorted(found['NODE_CLASS_MAPPINGS'])]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=comfyui, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    is_hosts, names = json.loads(done.stdout)
+    assert is_hosts
+    assert "ROCMOptimizedVAEDecode" in names
+
+
+def test_installing_twice_and_removing_leaves_the_folder_as_it_was(
+    comfyui: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["install-comfyui-nodes", str(comfyui)]) == 0
+    assert f"check that it has {', '.join(NEEDED)}" in capsys.readouterr().out
+    assert main(["uninstall-comfyui-nodes", str(comfyui)]) == 0
+    assert list((comfyui / "custom_nodes").iterdir()) == []
+    assert main(["uninstall-comfyui-nodes", str(comfyui)]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["install-comfyui-nodes", "uninstall-comfyui-nodes"])
+def test_a_file_of_somebody_else_is_left_alone(
+    comfyui: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = comfyui / "custom_nodes" / SHIM
+    file.write_text("mine = 1\n")
+    assert main([command, str(comfyui)]) == 2
+    assert "is not a file of these nodes" in capsys.readouterr().err
+    assert file.read_text() == "mine = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "words"),
+    [("0.3.63", 2, "ComfyUI is 0.3.63; expected 0.3.64 or newer"),
+     ("0.4.0", 0, "ComfyUI is 0.4.0; the nodes were tried with 0.3.64"), ("x", 2, "cannot be read")],
+)  # fmt: skip
+def test_versions_are_checked(
+    comfyui: Path, version: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (comfyui / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
+    assert main(["install-comfyui-nodes", str(comfyui)]) == code
+    told = capsys.readouterr()
+    assert words in told.out + told.err
+    assert (comfyui / "custom_nodes" / SHIM).exists() == (code == 0)
+
+
+def test_packages_are_checked_with_comfyuis_python(comfyui: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    python = comfyui / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without installed packages
+    python.chmod(0o755)
+    assert main(["install-comfyui-nodes", str(comfyui)]) == 2
+    told = capsys.readouterr().err
+    assert f"ComfyUI's Python lacks {', '.join(NEEDED)}." in told
+    assert "-m pip install diffusers accelerate huggingface_hub" in told
+    assert main(["install-comfyui-nodes", str(comfyui), "--python", sys.executable]) == 0
+    assert "was not found" not in capsys.readouterr().out
+    assert main(["install-comfyui-nodes", str(comfyui), "--python", str(comfyui / "no")]) == 2
+
+
+def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install-comfyui-nodes", str(tmp_path)]) == 2
+    assert "expected the folder of ComfyUI" in capsys.readouterr().err
+
+
+def test_a_file_is_examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a-fp8.safetensors"
+    save_file({"joint_blocks.0.context_block.x": torch.zeros(4, 4, dtype=torch.float8_e5m2)}, file)
+    assert main(["inspect", str(file)]) == 0
+    text = capsys.readouterr().out
+    for words in ("safetensors", "model: SD3", "1 tensor,", "100.0% F8_E5M2", "quantised: fp8"):
+        assert words in text
+    assert main(["inspect", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "SD3"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert main(["inspect", str(file)]) == 1
+    assert "it is incomplete" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "no")]) == 2
+    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
+
+
+def test_the_nodes_need_nothing_of_gradio() -> None:
+    assert "gradio" not in NEEDED
+    for file in (ROOT / "rocm_nodes").glob("*.py"):
+        assert "import gradio" not in file.read_text()
+        assert "from app" not in file.read_text()

@@ -1,0 +1,161 @@
+"""Tests of VAEs of pictures, and of ComfyUI's own object, through the engine; and of guests in general."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, InputError
+from diffusers_helper.memory.device import AccountingDevice, GuestCudaDevice, open_device
+from diffusers_helper.planning.backend import Backend
+from diffusers_helper.vae.engine import VaeEngine
+from diffusers_helper.vae.families import HunyuanFamily, family_of
+from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.host import HostVae, unsupported
+from diffusers_helper.vae.plan import VaeSettings, Video
+from tests.support.comfy_double import VAE, PictureVae, WanVAE, picture_vae
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def engine_of(vae: nn.Module, **settings: Any) -> VaeEngine[Guest]:
+    device = AccountingDevice()
+    device.adopt(vae)
+    return VaeEngine(Guest(vae, device, VaeSettings(**settings)))
+
+
+def test_a_picture_has_the_bits_of_its_vae() -> None:
+    vae, latents = picture_vae(), noise(2, 16, 4, 6)
+    with torch.inference_mode():
+        expected = torch.cat([vae.decode(item, return_dict=False)[0] for item in latents.split(1)])
+    assert torch.equal(engine_of(vae).decode(latents), expected)
+    # The frames of a video stand alone.
+    assert torch.equal(engine_of(vae).decode(latents[None].transpose(1, 2))[0].transpose(0, 1), expected)
+
+
+def test_a_picture_is_encoded_with_the_bits_of_its_vae() -> None:
+    vae, picture = picture_vae(use_quant_conv=False, use_post_quant_conv=False), noise(1, 3, 32, 64)
+    with torch.inference_mode():
+        expected = vae.encode(picture).latent_dist.parameters
+    assert torch.equal(engine_of(vae).encode(picture), expected)
+
+
+@pytest.mark.parametrize("task", ["decode", "encode"])
+def test_pictures_take_no_more_memory_than_their_plan_says(task: Any) -> None:
+    vae = picture_vae(layers_per_block=2)
+    engine = engine_of(vae)
+    plan = engine.owner.plans(task, Video(1, 64, 128))[0]
+    base = engine.owner.device.allocated_bytes()
+    if task == "decode":
+        engine.decode(noise(1, 16, 8, 16))
+    else:
+        engine.encode(noise(1, 3, 64, 128).double())
+    taken = engine.owner.device.peak_bytes() - base
+    assert 0.9 * plan.working_bytes < taken <= plan.working_bytes
+
+
+def test_pictures_of_a_batch_are_decoded_together_where_memory_allows() -> None:
+    vae, latents, told = picture_vae(), noise(4, 16, 4, 4), list[int]()
+    engine = engine_of(vae, batch=True, memory_threshold=1.0)
+    need = engine.owner.plans("decode", Video(1, 32, 32))[0].working_bytes
+    engine.owner.device.limit(engine.owner.device.allocated_bytes() + 2 * need)
+    found = engine.decode(latents, progress=lambda done, total: told.append(total))
+    assert told == [2, 2]
+    torch.testing.assert_close(found, engine_of(vae).decode(latents), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("has_patches", [False, True])
+def test_wan_of_comfyui_is_streamed_with_its_own_bits(has_patches: bool) -> None:
+    vae = VAE(WanVAE(has_patches=has_patches), shrink=16 if has_patches else 8)
+    latents, told = noise(2, 16, 3, 4, 4), list[int]()
+    engine = engine_of(HostVae(vae))
+    found = engine.decode(latents, progress=lambda done, total: told.append(total))
+    with torch.inference_mode():
+        expected = torch.cat([vae.first_stage_model.decode(item) for item in latents.split(1)])
+    assert found.shape[2] == 9
+    assert torch.equal(found, expected)
+    assert set(told) == {6}  # three latent frames of two videos
+    assert engine.owner.plans("decode", Video(3, 32, 32))[0].is_exact
+
+
+def test_pictures_of_comfyui_have_their_own_bits() -> None:
+    vae, latents = VAE(PictureVae()), noise(1, 16, 4, 6)
+    with torch.inference_mode():
+        expected = vae.first_stage_model.decode(latents)
+        moments = vae.first_stage_model.encode(expected)
+    engine = engine_of(HostVae(vae))
+    assert torch.equal(engine.decode(latents), expected)
+    assert torch.equal(engine.encode(expected), moments)
+
+
+def test_another_precision_leaves_comfyuis_vae_as_it_is() -> None:
+    vae, latents = VAE(WanVAE()), noise(1, 16, 2, 4, 4)
+    before = {name: value.clone() for name, value in vae.first_stage_model.state_dict().items()}
+    found = engine_of(HostVae(vae), precision="bf16").decode(latents)
+    assert found.dtype == torch.bfloat16
+    state = vae.first_stage_model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in before.items())
+
+
+def test_a_cancel_ends_wan_of_comfyui_within_one_latent_frame() -> None:
+    vae, cancel = VAE(WanVAE()), CancelToken()
+    called: list[int] = []
+
+    def stop(*_: Any) -> None:
+        called.append(1)
+        cancel.cancel()
+
+    decoder = vae.first_stage_model.decoder.inner
+    handles = [decoder.conv_in.register_forward_hook(stop), decoder.conv_out.register_forward_hook(stop)]
+    with pytest.raises(GenerationCancelled):
+        engine_of(HostVae(vae)).decode(noise(1, 16, 3, 4, 4), cancel=cancel)
+    assert called == [1]  # the last convolution of the frame was not reached
+    for handle in handles:
+        handle.remove()
+
+
+def test_kinds_that_are_no_pictures_are_refused() -> None:
+    sound = VAE(PictureVae())
+    sound.latent_dim = 1
+    assert "neither pictures nor video" in unsupported(sound)
+    with pytest.raises(InputError, match="Decode it with the node of ComfyUI"):
+        HostVae(sound)
+
+
+def test_a_family_can_be_registered() -> None:
+    class Other(nn.Module):
+        pass
+
+    with pytest.raises(InputError, match=r"The VAE is Other; expected .*AutoencoderKL, .*HostVae"):
+        family_of(Other())
+    family_of.register(Other, lambda vae: "mine")
+    try:
+        assert family_of(Other()) == "mine"
+    finally:
+        family_of.register(Other, family_of.dispatch(object))
+
+
+def test_the_estimate_is_comfyuis_own() -> None:
+    vae = VAE(PictureVae())
+    needs = family_of(HostVae(vae)).needs(torch.bfloat16, Backend())
+    assert needs.decode_bytes(1, 64, 128, 1) == 900 * 8 * 16 * 2
+    assert needs.encode_bytes(1, 64, 128, 1) == 20 * 64 * 128 * 2
+    assert not HunyuanFamily.has_stream
+
+
+def test_a_guest_sets_no_limit_on_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *call: asked.append(call[0]))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    device = open_device(torch.device("cuda"), is_guest=True)
+    assert isinstance(device, GuestCudaDevice)
+    device.limit(123)
+    assert device.cap_bytes == 123
+    device.limit(None)
+    assert asked == []

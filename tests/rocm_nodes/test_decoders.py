@@ -1,0 +1,168 @@
+"""Tests of the decoders against a double of ComfyUI: bits, shortages, failures, interrupts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from diffusers_helper.vae.plan import VaeSettings
+from rocm_nodes.decoding import for_quantised
+from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
+from tests.support.node_runs import SHORT, noise, run
+
+
+def decode(vae: VAE, latents: Tensor, **changes: Any) -> tuple[Tensor, str]:
+    inputs = {"samples": {"samples": latents}, "vae": vae, "tile_size": 768, "overlap": 96} | changes
+    (pictures,), text = run("ROCMOptimizedVAEDecode", **inputs)
+    return pictures, text
+
+
+def test_a_picture_has_the_bits_of_the_stock_node(comfy: Comfy) -> None:
+    vae, latents = VAE(PictureVae()), noise(1, 16, 4, 6)
+    found, text = decode(vae, latents)
+    assert torch.equal(found, vae.decode(latents))
+    assert found.shape == (1, 32, 48, 3)
+    assert "in float32" in text
+    assert comfy.calls.count("load_models_gpu") == 1
+
+
+@pytest.mark.parametrize("network", [PictureVae, WanVAE])
+@pytest.mark.parametrize("is_together", [True, False])
+def test_a_batch_is_decoded_together_or_one_after_the_other(network: Any, is_together: bool) -> None:
+    vae, shapes = VAE(network()), list[int]()
+    latents = noise(3, 16, 4, 4) if network is PictureVae else noise(3, 16, 2, 4, 4)
+    expected = vae.decode(latents).reshape(-1, 32, 32, 3)
+    handle = vae.first_stage_model.decoder.register_forward_pre_hook(
+        lambda _, call: shapes.append(len(call[0]))
+    )
+    found, _ = decode(vae, latents, batch_optimization=is_together)
+    handle.remove()
+    assert set(shapes) == ({3} if is_together else {1})
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", ["auto", "1", "2", "4", "8"])
+def test_a_video_has_the_bits_of_the_stock_node_with_any_chunk(chunk: str) -> None:
+    vae, latents = VAE(WanVAE()), noise(1, 16, 3, 4, 4)
+    found, text = decode(vae, latents, chunk_size=chunk)
+    assert found.shape == (9, 32, 32, 3)
+    assert torch.equal(found, vae.decode(latents)[0])
+    assert "exact" in text
+
+
+def test_a_shortage_leads_to_smaller_pieces_which_are_told() -> None:
+    vae = VAE(PictureVae())
+    latents, failed = noise(1, 16, 48, 48), list[int]()
+
+    def short(_: Any, args: tuple[Tensor, ...]) -> None:
+        if args[0].shape[-1] > 32:
+            failed.append(args[0].shape[-1])
+            raise torch.OutOfMemoryError(SHORT)
+
+    handle = vae.first_stage_model.decoder.register_forward_pre_hook(short)
+    found, text = decode(vae, latents, tile_size=320)
+    handle.remove()
+    assert failed == [48, 40]  # in one piece, and in tiles of 320 pixels
+    assert found.shape == (1, 384, 384, 3)
+    assert "in tiles of 256 pixels" in text
+    assert "not measured" in text or "dB" in text
+    assert "The memory ran out 2 times before" in text
+    assert (found - vae.decode(latents)).abs().mean() < 0.1
+
+
+def test_a_shortage_in_every_piece_reaches_the_page_with_the_guide() -> None:
+    vae = VAE(WanVAE())
+
+    def short(*_: Any) -> None:
+        raise RuntimeError(SHORT)
+
+    vae.first_stage_model.decoder.register_forward_pre_hook(short)
+    with pytest.raises(torch.OutOfMemoryError, match="In a decode, set tile_size to 512"):
+        decode(vae, noise(1, 16, 1, 16, 16))
+
+
+def test_a_failing_convolution_is_computed_in_another_way_and_nothing_stays_changed() -> None:
+    vae, latents = VAE(WanVAE()), noise(1, 16, 2, 4, 4)
+    expected, before = (
+        vae.decode(latents),
+        {name: dict(vars(part)) for name, part in vae.first_stage_model.named_modules()},
+    )
+    plain = torch.conv3d
+
+    def broken(x: Tensor, *rest: Any, **named: Any) -> Tensor:
+        if x.shape[1] == 16:
+            raise RuntimeError("miopenStatusUnknownError")
+        return plain(x, *rest, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "conv3d", broken)
+        found, text = decode(vae, latents)
+    assert "taps attempts" in text
+    torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-5)
+    after = {name: dict(vars(part)) for name, part in vae.first_stage_model.named_modules()}
+    assert [vars_ == after[name] for name, vars_ in before.items()].count(False) == 0
+
+
+def test_an_interrupt_ends_it_with_comfyuis_own_exception(comfy: Comfy) -> None:
+    vae = VAE(WanVAE())
+    handle = vae.first_stage_model.decoder.inner.conv_in.register_forward_hook(
+        lambda *_: setattr(comfy, "is_interrupted", True)
+    )
+    with pytest.raises(Interrupted):
+        decode(vae, noise(1, 16, 3, 4, 4))
+    handle.remove()
+    assert not comfy.is_interrupted  # the next run is not ended by it
+
+
+def test_a_vae_of_sound_is_left_to_comfyui() -> None:
+    vae = VAE(PictureVae())
+    vae.latent_dim = 1
+    found, text = decode(vae, noise(1, 16, 4, 4))
+    assert torch.equal(found, vae.decode(noise(1, 16, 4, 4)))
+    assert "ComfyUI's own decode was used" in text
+
+
+def test_quantised_weights_get_smaller_pieces_and_no_batches() -> None:
+    settings = for_quantised(VaeSettings(chunk=8, precision="fp16", batch=True, fallback_px=768))
+    assert (settings.chunk, settings.precision, settings.batch) == (1, "auto", False)
+    assert (settings.fallback_px, settings.memory_threshold) == (512, 0.5)
+
+
+def test_on_an_amd_card_auto_is_the_preferred_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocm_nodes.decode_nodes.is_rocm", lambda: True)
+    vae = VAE(PictureVae())
+    _, text = decode(vae, noise(1, 16, 4, 4), rocm_preferred="bf16")
+    assert "in bfloat16" in text
+    _, text = decode(vae, noise(1, 16, 4, 4), rocm_preferred="bf16", use_rocm_optimizations=False)
+    assert "in float32" in text
+
+
+def test_tiles_are_labelled_and_have_no_seam() -> None:
+    vae = VAE(PictureVae())
+    latents = noise(1, 16, 1, 1).expand(1, 16, 48, 48)
+    (found,), text = run(
+        "ROCMOptimizedVAEDecodeTiled", samples={"samples": latents}, vae=vae, tile_size=256, overlap=64,
+        temporal_size=64, temporal_overlap=8,
+    )  # fmt: skip
+    assert "in tiles of 256 pixels" in text
+    whole = vae.decode(latents)
+    # A seam would be a step between two columns that the whole picture does not have there.
+    steps, most = (
+        (found[:, :, 1:] - found[:, :, :-1]).abs().mean((0, 1, 3)),
+        (whole[:, :, 1:] - whole[:, :, :-1]).abs().mean((0, 1, 3)),
+    )
+    assert (steps[64:-64] - most[64:-64]).max() < 0.02
+
+
+def test_the_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda *_: pytest.fail("a limit was set")
+    )
+    before = dict(os.environ), torch.nn.functional.conv3d, torch.nn.Conv3d.forward, torch.get_default_dtype()
+    decode(VAE(WanVAE()), noise(1, 16, 2, 4, 4), precision_mode="bf16")
+    after = dict(os.environ), torch.nn.functional.conv3d, torch.nn.Conv3d.forward, torch.get_default_dtype()
+    assert before == after

@@ -1,0 +1,112 @@
+"""Tests of the loaders against a double of ComfyUI."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.memory.shortage import LONGTAKE
+from rocm_nodes.guide import COMFYUI
+from tests.support.comfy_double import VAE, Comfy, ModelPatcher
+from tests.support.node_runs import SHORT, run
+
+
+def write_weights(comfy: Comfy, kind: str, name: str, **tensors: Tensor) -> None:
+    folder = comfy.root / kind
+    folder.mkdir(exist_ok=True)
+    save_file(tensors or {"weight": torch.zeros(64, 64)}, folder / name)
+
+
+def test_a_checkpoint_is_loaded_by_comfyui_and_described(comfy: Comfy) -> None:
+    write_weights(
+        comfy,
+        "checkpoints",
+        "sd3.safetensors",
+        **{"model.diffusion_model.joint_blocks.0.context_block.x": torch.zeros(4, 4)},
+    )
+    (model, clip, vae), text = run("ROCMOptimizedCheckpointLoader", ckpt_name="sd3.safetensors")
+    assert isinstance(model, ModelPatcher)
+    assert clip is None
+    assert isinstance(vae, VAE)
+    assert "sd3.safetensors: SD3, 1 tensors, 100% F32." in text
+    assert "The checkpoint has no text encoder" in text
+    assert "8 GB were free" in text
+    assert "Memory before: 8 GB used of 16 GB; 8 GB free. After:" in text
+    assert "GB/s" in text
+    assert comfy.calls == []  # nothing was trimmed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"), [("default", "[]"), ("fp8_e4m3fn", "['dtype']"), ("fp8_e5m2", "['dtype']")]
+)
+def test_a_diffusion_model_is_loaded_in_the_wished_type(comfy: Comfy, dtype: str, options: str) -> None:
+    write_weights(comfy, "diffusion_models", "wan.safetensors")
+    run("ROCmDiffusionLoader", unet_name="wan.safetensors", weight_dtype=dtype)
+    assert comfy.calls == [f"load_diffusion_model {options}"]
+
+
+def test_scaled_weights_keep_their_type(comfy: Comfy) -> None:
+    write_weights(
+        comfy,
+        "diffusion_models",
+        "a.safetensors",
+        weight=torch.zeros(4, 4, dtype=torch.float8_e4m3fn),
+        scaled_fp8=torch.zeros(1),
+    )
+    _, text = run("ROCMOptimizedUNetLoader", unet_name="a.safetensors", weight_dtype="fp8_e5m2")
+    assert comfy.calls == ["load_diffusion_model []"]
+    assert "weight_dtype fp8_e5m2 is not used" in text
+    assert "quantised (scaled fp8)" in text
+
+
+def test_a_shortage_while_loading_reaches_the_page_with_the_guide(comfy: Comfy) -> None:
+    write_weights(comfy, "diffusion_models", "a.safetensors")
+
+    def fail(path: str) -> None:
+        raise torch.OutOfMemoryError(SHORT)
+
+    comfy.loads = fail
+    with pytest.raises(torch.OutOfMemoryError, match=r"1\. Reduce batch size") as caught:
+        run("ROCMOptimizedUNetLoader", unet_name="a.safetensors")
+    text = str(caught.value)
+    assert "it needed 8 GB more where 1 GB were free" in text
+    assert "--reserve-vram 2" in text
+    for word in ("preserved_gb", "doctor", "Longtake", "vae_tile"):
+        assert word not in text
+    assert set(COMFYUI) == set(LONGTAKE)
+
+
+def test_another_error_of_the_loader_stays_as_it_is(comfy: Comfy) -> None:
+    write_weights(comfy, "diffusion_models", "a.safetensors")
+
+    def fail(path: str) -> None:
+        raise RuntimeError("ERROR: Could not detect model type")
+
+    comfy.loads = fail
+    with pytest.raises(RuntimeError, match=r"^ERROR: Could not detect model type$"):
+        run("ROCMOptimizedUNetLoader", unet_name="a.safetensors")
+
+
+def test_a_damaged_file_is_refused_before_it_is_loaded(comfy: Comfy) -> None:
+    write_weights(comfy, "checkpoints", "a.safetensors")
+    file = comfy.root / "checkpoints" / "a.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    comfy.loads = lambda path: pytest.fail("it was loaded")
+    with pytest.raises(InputError, match=r"a.safetensors cannot be loaded: The file has \d+ bytes of \d+"):
+        run("ROCMOptimizedCheckpointLoader", ckpt_name="a.safetensors")
+
+
+def test_a_pickle_is_refused_where_torch_would_run_its_code(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_weights(comfy, "checkpoints", "a.safetensors")
+    torch.save({"weight": torch.zeros(1)}, comfy.root / "checkpoints" / "a.ckpt")
+    run("ROCMOptimizedCheckpointLoader", ckpt_name="a.ckpt")
+    monkeypatch.setattr(sys.modules["comfy.utils"], "ALWAYS_SAFE_LOAD", False)
+    with pytest.raises(InputError, match=r"a\.ckpt is a pickle, and this torch would run the code in it"):
+        run("ROCMOptimizedCheckpointLoader", ckpt_name="a.ckpt")

@@ -1,0 +1,107 @@
+"""Tests of monitors, benchmark and memory optimizer against a double of ComfyUI."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from rocm_nodes import NODE_CLASS_MAPPINGS
+from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae
+from tests.support.node_runs import run
+
+
+def test_the_vae_monitor_measures() -> None:
+    (machine, tips, settings), _ = run(
+        "ROCMVAEPerformanceMonitor", vae=VAE(PictureVae()), test_resolution=256
+    )
+    assert machine.startswith("Device: CPU (no GPU), torch ")
+    rows = tips.splitlines()
+    assert [row.split(":")[0] for row in rows] == [
+        "fp32, one piece", "fp32, tiles of 128 pixels", "bf16, one piece", "bf16, tiles of 128 pixels",
+    ]  # fmt: skip
+    assert "largest difference from fp32 0" in rows[0]
+    assert settings.startswith("precision_mode fp32, ")
+    assert math.isnan(NODE_CLASS_MAPPINGS["ROCMVAEPerformanceMonitor"].IS_CHANGED(vae=None))
+
+
+def test_the_sampler_monitor_measures_or_says_what_it_lacks() -> None:
+    model = ModelPatcher()
+    (_, tips, _), _ = run("ROCMSamplerPerformanceMonitor", model=model, test_steps=4)
+    assert tips == "Nothing was measured: connect a conditioning to positive."
+    (_, tips, _), _ = run("ROCMSamplerPerformanceMonitor", model=model, test_steps=4, positive=[])
+    assert tips.startswith("4 evaluations at latents 1x16x64x64: ")
+
+
+class Clip:
+    def tokenize(self, text: str) -> str:
+        return text
+
+    def encode_from_tokens_scheduled(self, tokens: str) -> list[Any]:
+        return []
+
+
+def benchmark(**changes: Any) -> tuple[tuple[str, ...], str]:
+    inputs = {
+        "model": ModelPatcher(), "vae": VAE(PictureVae()), "clip": Clip(), "test_resolutions": "64x64",
+        "test_steps": 2, "test_cfg_values": "1.0, 3.5", "test_hipblas": True, "generate_report": True,
+    }  # fmt: skip
+    return run("ROCMFluxBenchmark", **(inputs | changes))
+
+
+def test_the_benchmark_samples_decodes_and_writes_its_figures(comfy: Comfy) -> None:
+    (results, chart, advice, memory), _ = benchmark()
+    assert [line.split(":")[0] for line in results.splitlines()] == ["64x64, cfg 1", "64x64, cfg 3.5"]
+    assert "decoded in" in results
+    assert chart.count("#") >= 2
+    assert "hipBLASLt could not be measured" in advice
+    assert memory.startswith("The peak could not be measured: there is no GPU.")
+    (file,) = (comfy.root / "output").glob("rocm_flux_benchmark_*.json")
+    report = json.loads(file.read_text())
+    assert (report["comfyui"], len(report["rows"])) == ("0.3.64", 2)
+    assert report["rows"][0]["seconds_per_step"] > 0
+
+
+def test_a_run_that_fails_is_a_row_with_its_reason(comfy: Comfy) -> None:
+    vae = VAE(PictureVae())
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    vae.first_stage_model.decoder.register_forward_pre_hook(fail)
+    (results, _, advice, _), _ = benchmark(vae=vae, generate_report=False)
+    assert results.count("failed (shapes cannot be multiplied)") == 2
+    assert "2 of 2 runs failed" in advice
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scales", "word"),
+    [("64x64", "1", ""), ("64x65", "1", "64x65 is no size"), ("", "1", "is empty"), ("64x64", "x", "is 'x'"),
+     ("64x64," * 65, "1", "at most 64")],
+)  # fmt: skip
+def test_the_benchmarks_texts_are_checked_before_the_run(sizes: str, scales: str, word: str) -> None:
+    check = NODE_CLASS_MAPPINGS["ROCMFluxBenchmark"].VALIDATE_INPUTS
+    answer = check(test_resolutions=sizes, test_cfg_values=scales)
+    assert answer is True if not word else word in answer
+
+
+@pytest.mark.parametrize(
+    ("level", "calls"),
+    [("conservative", []), ("balanced", []), ("aggressive", ["unload_all_models", "soft_empty_cache"])],
+)
+def test_the_optimizer_does_what_its_level_says_and_passes_on(
+    comfy: Comfy, level: str, calls: list[str]
+) -> None:
+    (status, log, _, passed), _ = run(
+        "ROCMMemoryOptimizer", optimization_level=level, enable_gc=True, clear_cache=True, anything="x"
+    )
+    assert passed == "x"
+    assert comfy.calls == calls
+    assert "8 GB free" in status or level == "aggressive"
+    assert ("1 GB were given back to the driver (1073741824 bytes)" in log) == (level == "aggressive")
+    kind = NODE_CLASS_MAPPINGS["ROCMMemoryOptimizer"]
+    assert math.isnan(kind.IS_CHANGED(anything="x"))
+    assert not kind.RETURN_TYPES[3] != "IMAGE"  # noqa: SIM202 - ComfyUI compares in this way
+    assert kind.VALIDATE_INPUTS(input_types={"anything": "IMAGE"})

@@ -1,0 +1,298 @@
+"""A small double of ComfyUI: modules with the names, signatures and habits of the real ones.
+
+The signatures are held to those recorded from the real program (`tests/rocm_nodes/comfyui_api.json`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from diffusers import AutoencoderKL, AutoencoderKLWan
+from torch import Tensor, nn
+
+SIDE = 8
+
+
+class WanVAE(nn.Module):
+    """A VAE with the parts of ComfyUI's class of this name, made of diffusers' layers."""
+
+    def __init__(self, *, has_patches: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        extra: dict[str, Any] = {
+            "is_residual": True, "in_channels": 12, "out_channels": 12, "patch_size": 2,
+            "scale_factor_spatial": 16, "decoder_base_dim": 8,
+        }  # fmt: skip
+        inner = AutoencoderKLWan(base_dim=8, num_res_blocks=1, **(extra if has_patches else {})).eval()
+        self.decoder: Any = inner.decoder if has_patches else _PlainDecoder(inner.decoder)
+        self.conv2, self._patches = inner.post_quant_conv, has_patches
+
+    def decode(self, z: Tensor) -> Tensor:
+        from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
+
+        memory: list[Any] = [None] * 99
+        parts, states = list[Tensor](), self.conv2(z)
+        for k in range(z.shape[2]):
+            first = {"first_chunk": True} if self._patches and k == 0 else {}
+            parts.append(self.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], **first))
+        frames = torch.cat(parts, 2)
+        return unpatchify(frames, 2) if self._patches else frames
+
+
+class _PlainDecoder(nn.Module):
+    """A decoder without the argument that only Wan 2.2 has."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, feat_cache: Any = None, feat_idx: Any = None) -> Tensor:
+        first = {"first_chunk": True} if all(item is None for item in feat_cache) else {}
+        return self.inner(x, feat_cache=feat_cache, feat_idx=feat_idx, **first)
+
+
+class PictureVae(nn.Module):
+    """A VAE of pictures with ComfyUI's two methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner: Any = picture_vae()
+
+    @property
+    def decoder(self) -> nn.Module:
+        return self.inner.decoder
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self.inner.decoder(self.inner.post_quant_conv(z))
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.inner.quant_conv(self.inner.encoder(x))[:, :16]
+
+
+def picture_vae(**changes: Any) -> AutoencoderKL:
+    torch.manual_seed(0)
+    kinds = ("DownEncoderBlock2D",) * 4, ("UpDecoderBlock2D",) * 4
+    settings: dict[str, Any] = {
+        "block_out_channels": (8, 16, 16, 16), "layers_per_block": 1, "norm_num_groups": 4,
+        "latent_channels": 16, "down_block_types": kinds[0], "up_block_types": kinds[1],
+    } | changes  # fmt: skip
+    return AutoencoderKL(**settings).eval()
+
+
+class VAE:
+    """The object that ComfyUI hands to nodes, `comfy.sd.VAE`, around one of the networks above."""
+
+    def __init__(self, network: nn.Module, *, shrink: int = 8) -> None:
+        is_video = isinstance(network, WanVAE)
+        self.first_stage_model, self.latent_dim, self.latent_channels = network, 3 if is_video else 2, 16
+        self.upscale_ratio: Any = (lambda a: max(0, a * 4 - 3), shrink, shrink) if is_video else shrink
+        self.device = self.output_device = torch.device("cpu")
+        self.vae_dtype, self.working_dtypes = torch.float32, [torch.bfloat16, torch.float32]
+        self.patcher, self.disable_offload, self.extra_1d_channel = SimpleNamespace(name="vae"), False, None
+        self.memory_used_decode: Any = lambda shape, dtype: 900 * shape[-1] * shape[-2] * dtype.itemsize
+        self.memory_used_encode: Any = lambda shape, dtype: 20 * shape[-1] * shape[-2] * dtype.itemsize
+
+    def process_output(self, image: Tensor) -> Tensor:
+        return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
+
+    def spacial_compression_decode(self) -> int:
+        return self.upscale_ratio[-1] if self.latent_dim == 3 else self.upscale_ratio
+
+    def temporal_compression_decode(self) -> int | None:
+        return round(self.upscale_ratio[0](8192) / 8192) if self.latent_dim == 3 else None
+
+    def decode(self, samples_in: Tensor, vae_options: Any = {}) -> Tensor:  # noqa: B006 - as recorded
+        """Return pictures with their channels last."""
+        with torch.inference_mode():
+            frames = self.first_stage_model.decode(samples_in.to(self.vae_dtype))
+        return self.process_output(frames.float()).movedim(1, -1)
+
+
+class ModelPatcher:
+    """A model that multiplies; its clones share it."""
+
+    def __init__(self, factor: float = 0.5) -> None:
+        self.factor, self.wrappers = factor, list[Callable[..., Any]]()
+        self.dtypes: list[torch.dtype] = []
+        self.load_device = torch.device("cpu")
+        self.model = SimpleNamespace(manual_cast_dtype=None)
+
+    def clone(self) -> ModelPatcher:
+        clone = ModelPatcher(self.factor)
+        clone.wrappers, clone.dtypes = list(self.wrappers), list(self.dtypes)
+        return clone
+
+    def model_dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def set_model_compute_dtype(self, dtype: torch.dtype) -> None:
+        self.dtypes.append(dtype)
+
+    def add_wrapper_with_key(self, wrapper_type: str, key: str, wrapper: Callable[..., Any]) -> None:
+        self.wrappers.append(wrapper)
+
+    def get_model_object(self, name: str) -> Any:
+        assert name == "latent_format"
+        return SimpleNamespace(latent_channels=16, latent_dimensions=2)
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        call: Callable[..., Tensor] = lambda x: x * self.factor  # noqa: E731
+        for wrapper in self.wrappers:
+            call = (lambda inner, outer: lambda *a: outer(inner, *a))(call, wrapper)
+        return call(x)
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Comfy:
+    """The state of the double, and its modules in `sys.modules`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.root, self.is_interrupted, self.free = root, False, 8 * 1024**3
+        self.calls: list[str] = []
+        self.shown: list[tuple[int, int]] = []
+        self.loads: Callable[[str], Any] = lambda path: ModelPatcher()
+        for name, content in self._modules().items():
+            module = ModuleType(name)
+            vars(module).update(content)
+            monkeypatch.setitem(sys.modules, name, module)
+
+    def _modules(self) -> dict[str, dict[str, Any]]:
+        return {
+            "comfy": {"__path__": []},
+            "comfy.model_management": self._management(),
+            "comfy.patcher_extension": {"WrappersMP": SimpleNamespace(PREDICT_NOISE="predict_noise")},
+            "comfy.sd": self._sd(),
+            "comfy.sample": self._sample(),
+            "comfy.samplers": {"KSampler": SimpleNamespace(SAMPLERS=["euler"], SCHEDULERS=["simple"])},
+            "comfy.utils": {
+                "ProgressBar": self._bar(), "PROGRESS_BAR_ENABLED": True, "ALWAYS_SAFE_LOAD": True,
+            },
+            "comfyui_version": {"__version__": "0.3.64"},
+            "folder_paths": self._folders(),
+            "nodes": self._nodes(),
+        }  # fmt: skip
+
+    def _management(self) -> dict[str, Any]:
+        def throw_exception_if_processing_interrupted() -> None:
+            if self.is_interrupted:
+                self.is_interrupted = False
+                raise Interrupted
+
+        def load_models_gpu(
+            models, memory_required=0, force_patch_weights=False, minimum_memory_required=None,
+            force_full_load=False,
+        ):  # fmt: skip
+            self.calls.append("load_models_gpu")
+
+        def get_free_memory(dev=None, torch_free_too=False):
+            return (self.free, 0) if torch_free_too else self.free
+
+        def soft_empty_cache(force=False):
+            self.calls.append("soft_empty_cache")
+
+        def unload_all_models():
+            self.calls.append("unload_all_models")
+            self.free += 1024**3
+
+        return {
+            "OOM_EXCEPTION": torch.OutOfMemoryError, "InterruptProcessingException": Interrupted,
+            "throw_exception_if_processing_interrupted": throw_exception_if_processing_interrupted,
+            "processing_interrupted": lambda: self.is_interrupted, "load_models_gpu": load_models_gpu,
+            "get_free_memory": get_free_memory, "get_total_memory": lambda dev=None: 16 * 1024**3,
+            "get_torch_device": lambda: torch.device("cpu"), "soft_empty_cache": soft_empty_cache,
+            "unload_all_models": unload_all_models, "loaded_models": lambda only_currently_used=False: [1],
+        }  # fmt: skip
+
+    def _sd(self) -> dict[str, Any]:
+        def load_checkpoint_guess_config(
+            ckpt_path, output_vae=True, output_clip=True, output_clipvision=False, embedding_directory=None,
+            output_model=True, model_options={}, te_model_options={},  # noqa: B006
+        ):  # fmt: skip
+            return (self.loads(ckpt_path), None, VAE(PictureVae()), None)
+
+        def load_diffusion_model(unet_path, model_options={}):  # noqa: B006
+            self.calls.append(f"load_diffusion_model {sorted(model_options)}")
+            return self.loads(unet_path)
+
+        return {
+            "load_checkpoint_guess_config": load_checkpoint_guess_config,
+            "load_diffusion_model": load_diffusion_model, "VAE": VAE,
+        }  # fmt: skip
+
+    def _folders(self) -> dict[str, Any]:
+        def get_full_path_or_raise(folder_name, filename):
+            path = self.root / folder_name / filename
+            if not path.is_file():
+                raise FileNotFoundError(filename)
+            return str(path)
+
+        return {
+            "get_filename_list": lambda folder_name: sorted(
+                path.name for path in (self.root / folder_name).glob("*")
+            ),
+            "get_full_path_or_raise": get_full_path_or_raise,
+            "get_folder_paths": lambda folder_name: [str(self.root / folder_name)],
+            "get_output_directory": lambda: str(self.root / "output"),
+        }
+
+    def _bar(self) -> type:
+        shown = self.shown
+
+        class ProgressBar:
+            def __init__(self, total, node_id=None):
+                self.total = total
+
+            def update_absolute(self, value, total=None, preview=None):
+                shown.append((value, total))
+
+        return ProgressBar
+
+    def _sample(self) -> dict[str, Any]:
+        def prepare_noise(latent_image, seed, noise_inds=None):
+            return torch.randn(latent_image.shape, generator=torch.Generator().manual_seed(seed))
+
+        def sample(
+            model, noise, steps, cfg, sampler_name, scheduler, positive, negative, latent_image, denoise=1.0,
+            disable_noise=False, start_step=None, last_step=None, force_full_denoise=False, noise_mask=None,
+            sigmas=None, callback=None, disable_pbar=False, seed=None,
+        ):  # fmt: skip
+            x = noise + latent_image
+            for step in range(steps):
+                x = model.evaluate(x)
+                callback(step, x, x, steps)
+            return x
+
+        return {
+            "fix_empty_latent_channels": lambda model, latent_image: latent_image,
+            "prepare_noise": prepare_noise, "sample": sample,
+        }  # fmt: skip
+
+    def _nodes(self) -> dict[str, Any]:
+        def common_ksampler(
+            model, seed, steps, cfg, sampler_name, scheduler, positive, negative, latent, denoise=1.0,
+            disable_noise=False, start_step=None, last_step=None, force_full_denoise=False,
+        ):  # fmt: skip
+            self.calls.append("common_ksampler")
+            module = sys.modules["comfy.sample"]
+            noise = (
+                torch.zeros_like(latent["samples"])
+                if disable_noise
+                else module.prepare_noise(latent["samples"], seed)
+            )
+            samples = module.sample(
+                model, noise, steps, cfg, sampler_name, scheduler, positive, negative, latent["samples"],
+                denoise=denoise, disable_noise=disable_noise, start_step=start_step, last_step=last_step,
+                force_full_denoise=force_full_denoise, callback=lambda *_: None, seed=seed,
+            )  # fmt: skip
+            return ({**latent, "samples": samples},)
+
+        return {"common_ksampler": common_ksampler}
