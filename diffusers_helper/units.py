@@ -25,6 +25,14 @@ def gb_text(count: float, *, up: bool = False) -> str:
     return f"{whole / 10**digits:.{digits}f}".rstrip("0").rstrip(".")
 
 
+def size_text(count: float) -> str:
+    """Return the size of a file in the unit that suits it: 812 bytes, 34 KB, 1.2 MB, 3.4 GB, each of 1024."""
+    for unit, size in (("GB", GB), ("MB", 1024**2), ("KB", 1024)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}" if count < 10 * size else f"{count / size:.0f} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def duration(seconds: float) -> str:
     """Return a duration as text, such as "0.4 s", "12 s", "2 min 5 s" or "1 h 40 min"."""
     if seconds < 9.95:

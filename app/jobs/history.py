@@ -19,10 +19,25 @@ class Found:
     Attributes:
         jobs: The jobs, newest first.
         next: The argument `before` for the next page; "" if this is the last one.
+        total: The number of jobs on all pages.
     """
 
     jobs: list[Job]
     next: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The jobs next to one in the tree of branches.
+
+    Attributes:
+        parent: The job that it was branched from; None if it is no branch, or if that job is gone.
+        children: The branches that were made of it, newest first.
+    """
+
+    parent: Job | None
+    children: list[Job]
 
 
 class History:
@@ -81,13 +96,14 @@ class History:
             also("seconds <= ?", max_seconds)
         if favourites:
             also("favourite")
+        store = self._open_store()
+        ((total,),) = store.select(f"WHERE {' AND '.join(conditions)}", *values, what="count(*)")
         if before:
             also("(created, id) < (?, ?)", *_cursor(before))
         query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
-        store = self._open_store()
         rows = store.select(query, *values, limit + 1)
         more = f"{rows[limit - 1]['created']!r} {rows[limit - 1]['id']}" if len(rows) > limit > 0 else ""
-        return Found(store.readable(rows[:limit]), more)
+        return Found(store.readable(rows[:limit]), more, total)
 
     def count(self, states: Collection[JobState] = ()) -> int:
         """Return the number of the jobs in some states; of all jobs if none is given."""
@@ -97,8 +113,21 @@ class History:
 
     def models(self) -> list[str]:
         """Return the models of all jobs, by their names in requests."""
-        rows = self._open_store().select("GROUP BY model ORDER BY model")
-        return [row["model"] for row in rows]
+        return [model for (model,) in self._open_store().select("ORDER BY model", what="DISTINCT model")]
+
+    def family(self, job_id: str, most: int = 100) -> Family:
+        """Return the parent of a job, and its newest branches.
+
+        Raises:
+            NoSuchJob: If there is none of that id.
+        """
+        store = self._open_store()
+        rows = store.select("WHERE id = ?", job_id)
+        if not rows:
+            raise NoSuchJob(job_id)
+        parents = store.readable(store.select("WHERE id = ?", rows[0]["parent"]))
+        children = store.select("WHERE parent = ? ORDER BY created DESC, id DESC LIMIT ?", job_id, most)
+        return Family(parents[0] if parents else None, store.readable(children))
 
     def transitions(self, job_id: str) -> list[Transition]:
         """Return the states that a job went through, oldest first, each with its time and reason.

@@ -16,6 +16,7 @@ from diffusers_helper.request import SETTINGS
 
 START = "start"
 """The name of the preset whose settings the page starts with, if it exists."""
+MOST_PRESETS = 500
 _MAX_NAME = 50
 
 
@@ -48,9 +49,12 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
         settings: The settings to save; a picture among them is not saved.
 
     Raises:
-        InputError: If the name or a setting cannot be used, or the file cannot be written.
+        InputError: If the name or a setting cannot be used, there are too many presets, or the file cannot
+            be written.
     """
     file = _file(folder, name)
+    if not file.exists() and len(preset_names(folder)) >= MOST_PRESETS:
+        raise InputError(f"There are {MOST_PRESETS} presets; expected at most that many.", "Remove one.")
     if unknown := sorted(set(settings) - set(SETTINGS)):
         raise InputError(
             f"{unknown[0]!r} is not a setting; expected some of {', '.join(SETTINGS)}.", "Leave it out."

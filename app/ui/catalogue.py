@@ -13,6 +13,7 @@ from app.ui.planner import Planner
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
 
@@ -69,20 +70,28 @@ class Catalogue:
             return self.preselected
         return key if key in model_names() else Path(key).name
 
-    def submit(self, service: JobService, settings: dict[str, object], *, may_download: bool = False) -> Job:
+    def submit(
+        self,
+        service: JobService,
+        settings: dict[str, object],
+        *,
+        may_download: bool = False,
+        lineage: Lineage | None = None,
+    ) -> Job:
         """Queue one job with a person's settings; a `mode` of None stands for the model's own.
 
         Args:
             service: The service that takes the job.
             settings: The settings.
             may_download: Whether the person agrees to the download of a model that is not here.
+            lineage: The origin of the first sections, as a recipe has it.
 
         Raises:
             NotHere: For a model that is not here, if it may not be downloaded or there is no room for it.
             InputError: For anything that cannot be used, and for what does not fit into the machine's memory.
         """
         request, picture, allow_folder = self._checked(settings, may_download)
-        return service.submit(request, allow_folder=allow_folder, picture=picture)
+        return service.submit(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
 
     def edit(
         self, service: JobService, job_id: str, settings: dict[str, object], *, may_download: bool = False

@@ -16,6 +16,8 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
+from app.ui.form.endpoints import FormCalls
+from app.ui.history.endpoints import HistoryCalls
 from app.ui.history.panel import build_history
 from app.ui.live.subscribe import Result, connect_updates
 from app.ui.queue.panel import build_queue
@@ -61,7 +63,8 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
         add_endpoints(page, service, catalogue)
-        add_calls(JobCalls(service, catalogue).all)
+        calls = JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue)
+        add_calls([function for group in calls for function in group.all])
     return page
 
 

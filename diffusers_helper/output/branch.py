@@ -24,7 +24,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 
 # The settings of memory that do not determine any pixels by themselves
 _FREE = ("preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup")
-_SECTION_SECONDS = 4 * WINDOW / FPS
+SECTION_SECONDS = 4 * WINDOW / FPS
 
 MAY_DIFFER = (*SPAN_SETTINGS, *_FREE)
 """The settings that a branch may change."""
@@ -176,21 +176,21 @@ def extension(
             "Let it finish, or branch from one of its sections.",
         )
     longest = count_sections(MAX_SECONDS)
-    total = sections + max(1, round(seconds / _SECTION_SECONDS)) if seconds > 0 else 0
+    total = sections + max(1, round(seconds / SECTION_SECONDS)) if seconds > 0 else 0
     if not sections < total <= longest:
         raise InputError(
             f"The video has {sections} of at most {longest} sections, and {seconds:g} s are to be added; "
-            f"expected more than 0 and at most {max(0, longest - sections) * _SECTION_SECONDS:g} s.",
+            f"expected more than 0 and at most {max(0, longest - sections) * SECTION_SECONDS:g} s.",
             "Choose another number of seconds.",
             setting="seconds",
         )
     keep = sections if request.mode == "forward" else sections - 1
-    return branch(folder, request, keep, {**(changes or {}), "seconds": round(total * _SECTION_SECONDS, 3)})
+    return branch(folder, request, keep, {**(changes or {}), "seconds": round(total * SECTION_SECONDS, 3)})
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
     """Return a sentence for the user that says which part of the video a branch keeps."""
-    seconds = f"{keep * _SECTION_SECONDS:.1f} s"
+    seconds = f"{keep * SECTION_SECONDS:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} of the video are kept, and what follows is made anew."
     return (

@@ -13,7 +13,7 @@ from torch import Tensor
 from diffusers_helper.files import write_atomic
 from diffusers_helper.packing import Mode, Section
 
-MAX_SIDE = 192  # in pixels
+MAX_SIDE = 384  # in pixels, which is sharp on a card of the history
 
 
 def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) -> Path:

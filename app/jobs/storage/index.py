@@ -15,18 +15,20 @@ from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.storage.state_log import StateLog
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 # The wait for a locked index is short, because it delays the page. Necessary writes are repeated.
 _BUSY_SECONDS = 2.0
 # An index of another version is rebuilt.
-_VERSION = 3
+_VERSION = 4
 _COLUMNS = (
     "id", "state", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
-    "favourite", "request", "size", "model", "seconds", "words",
+    "favourite", "request", "size", "model", "seconds", "words", "parent",
 )  # fmt: skip
 _SCHEMA = f"""
 DROP TABLE IF EXISTS jobs;
@@ -34,7 +36,7 @@ CREATE TABLE jobs (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, place REAL NOT NULL, created REAL NOT NULL, started REAL,
     ended REAL, video TEXT, frames INTEGER NOT NULL, message TEXT NOT NULL, remedy TEXT NOT NULL,
     favourite INTEGER NOT NULL, request TEXT NOT NULL, size INTEGER NOT NULL, model TEXT NOT NULL,
-    seconds REAL NOT NULL, words TEXT NOT NULL
+    seconds REAL NOT NULL, words TEXT NOT NULL, parent TEXT NOT NULL
 );
 CREATE INDEX jobs_by_state ON jobs (state, place);
 CREATE INDEX jobs_by_place ON jobs (place);
@@ -124,12 +126,21 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
     row = {**StateLog(folder).read(), "id": folder.job, "request": text, "size": size}
     request = job_from_row(folder.path.parent, row).request  # raises for a request of another version
     row |= {"model": request.model, "seconds": request.seconds, "words": words_of(request)}
+    row["parent"] = _parent_of(folder)
     marks = ", ".join("?" * len(_COLUMNS))
     database.execute(
         f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})",
         tuple(row[column] for column in _COLUMNS),
     )
     return row
+
+
+def _parent_of(folder: JobFolder) -> str:
+    """Return the id of the job that a branch was made from; empty for any other job."""
+    try:
+        return Lineage.read(folder.lineage).parent
+    except InputError:  # the file is damaged, which whoever makes the job will say
+        return ""
 
 
 def words_of(request: GenerationRequest) -> str:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
+from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.several.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
 from app.ui.form import markup as view
 from app.ui.form import settings as form
+from app.ui.form.carried import Carried
 from app.ui.form.examples import example_file, example_picture, samples_of
+from app.ui.form.restore import Restored, merged
 from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import Mode
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import MAX_SEED, SETTINGS
+from diffusers_helper.units import count_text
 
 _log = logging.getLogger(__name__)
 _EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the video grow
@@ -46,8 +52,14 @@ class Actions:
             may_download: Whether the person has agreed to the download of a model that is not here.
         """
         try:
-            settings = settings | {"image": picture_path(settings.get("image"))}
-            return self._submit(self._request(settings), may_download=may_download)
+            settings = settings | {
+                "image": picture_path(settings.get("image")),
+                "seed": form.seed_of(settings),
+            }
+            count = form.VARIANTS.check(settings.get("variants", 1))
+            lineage = Carried.from_text(settings.get("carried")).lineage
+            request = self._request(settings)
+            return self._submit(request, count, may_download=may_download, lineage=lineage)
         except NotHere as error:
             if not error.absence.has_room:
                 return view.error_box(error)
@@ -69,13 +81,18 @@ class Actions:
         info = self.catalogue.info(str(settings.get("model")))
         return form.to_request(settings, info, self.catalogue.planner)
 
-    def _submit(self, request: dict[str, Any], *, may_download: bool = False) -> str:
-        job = self.catalogue.submit(self.service, request, may_download=may_download)
-        before = self.service.queue_position(job.id)
-        if not before:
-            return ""
-        jobs = "1 job comes" if before == 1 else f"{before} jobs come"
-        return view.job_note(f"Queued {view.ordinal(before + 1)}: {jobs} first.", job.id, before)
+    def _submit(self, request: dict[str, Any], count: int = 1, **how: Any) -> str:
+        """Queue some variants of a request, and return a notice about the first of them."""
+        jobs: list[Job] = []
+        try:
+            for number in range(count):
+                seed = (request["seed"] + number) % (MAX_SEED + 1) if number else request["seed"]
+                jobs.append(self.catalogue.submit(self.service, request | {"seed": seed}, **how))
+        except LongtakeError:
+            for job in jobs:
+                self.service.cancel(job.id)
+            raise
+        return _queued_note(self.service.queue_position(jobs[0].id), jobs)
 
     def end(self) -> str:
         """End the running job, or the next one if none has begun yet, and return a notice."""
@@ -99,34 +116,54 @@ class Actions:
         return changes | {"mode": _mode(info, mode)} | _around(info)
 
     def restore(self, kept: object) -> dict[str, Any]:
-        """Return the parts of the form that a browser kept, by name."""
+        """Return the parts of the form that a browser kept, or else those of the start settings, by name."""
         usable = form.restored(self.catalogue, kept)
         if not usable:
-            return {}
-        info = self.catalogue.info(usable["model"])
-        usable["mode"] = _mode(info, usable["mode"])
-        return usable | _around(info)
+            start = self._start_settings()
+            usable = form.restored(self.catalogue, json.dumps(start)) if start else {}
+        return self._shown(usable)
 
-    def fill(self, given: object) -> dict[str, Any]:
-        """Return the form that has these settings, as JSON from the page's scripts, and otherwise defaults.
+    def fill(self, message: object) -> dict[str, Any]:
+        """Return the values of the form, and a notice, for settings that come from somewhere else.
 
-        The picture comes by itself, as an upload.
+        Args:
+            message: JSON with `restored`, the text of a `Restored`, and `kept`, what the browser keeps of
+                the form. Both are of unknown origin.
         """
-        usable = form.restored(self.catalogue, given)
+        try:
+            said = json.loads(message) if isinstance(message, str) else {}
+            found = Restored.from_text(said["restored"])
+            kept = json.loads(said.get("kept") or "{}")
+            usable, notices = merged(found, kept if isinstance(kept, dict) else {}, self.catalogue)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            error = InputError("These settings cannot be read.", "Restore them again.")
+            return {"notice": view.error_box(error)}
+        return self._shown(usable) | {"notice": view.restored_note(found.name, notices)}
+
+    def _shown(self, usable: dict[str, Any]) -> dict[str, Any]:
         if not usable:
             return {}
         info = self.catalogue.info(usable["model"])
-        values = form.defaults(info, self.catalogue.planner) | {"prompt": "", "negative": ""} | usable
-        return values | {"mode": _mode(info, usable["mode"])} | _around(info)
+        return usable | {"mode": _mode(info, usable["mode"])} | _around(info)
 
     def reset(self, name: str) -> dict[str, Any]:
-        """Return every setting but picture, prompt and model, as the model wants it."""
+        """Return every setting but picture, prompt and model: the start settings, or what the model wants."""
         try:
             info = self.catalogue.info(name)
         except InputError:
             return {}
         values = form.defaults(info, self.catalogue.planner)
+        start = self._start_settings() | {"model": name}
+        own = form.restored(self.catalogue, json.dumps(start)) if len(start) > 1 else {}
+        values |= {name: value for name, value in own.items() if name in values}
         return values | {"mode": _mode(info, values["mode"])}
+
+    def _start_settings(self) -> dict[str, Any]:
+        try:
+            return dict(start_settings(presets_folder()).settings)
+        except InputError as error:
+            _log.warning("The start settings are not used: %s", error)
+            return {}
 
     def use_example(self, name: str, index: int) -> dict[str, Any]:
         """Return the picture, if there is one, and the prompt of an entry of the quick list."""
@@ -158,6 +195,16 @@ class Actions:
         except InputError:
             return None
         return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
+
+
+def _queued_note(before: int, jobs: list[Job]) -> str:
+    """Return a notice about jobs, the first of which has so many before it; empty for one that is next."""
+    first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
+    if len(jobs) > 1:
+        return view.job_note(
+            f"Queued {len(jobs)} videos{f': {first}' if before else '.'}", jobs[0].id, before
+        )
+    return view.job_note(f"Queued {view.ordinal(before + 1)}: {first}", jobs[0].id, before) if before else ""
 
 
 def _around(info: ModelInfo) -> dict[str, Any]:

@@ -20,6 +20,15 @@ export function keepDemoClosed({ element }) {
   show();
 }
 
+/** Forget what the form carries along, once its button is pressed. */
+export function offerForgetting({ element, trigger }) {
+  element.addEventListener('click', (event) => {
+    if (!event.target.closest('.lt-forget')) return;
+    trigger('click');
+    document.querySelector('#set-prompt textarea').focus(); // the button is about to leave
+  });
+}
+
 /** Keep the plan's table open or closed as the person left it, since each move of a slider replaces the plan. */
 export function keepPlanOpen({ element }) {
   let isOpen = false;

@@ -15,7 +15,7 @@ from app.ui.form import markup as view
 from app.ui.form.actions import AROUND, Actions, mode_choices
 from app.ui.form.describe import Describer
 from app.ui.form.examples import samples_of
-from app.ui.form.settings import PAGE_SEED, PAGE_SETTINGS, defaults
+from app.ui.form.settings import PAGE_ONLY, PAGE_SEED, PAGE_SETTINGS, VARIANTS, defaults
 from app.ui.planner import MEMORY_SETTINGS, Planner
 from app.ui.scripts import call, on_load
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
@@ -70,7 +70,18 @@ class RequestForm:
             self._add_others("Size and output")
         with gr.Accordion("Memory", open=False, elem_id="fold-memory"):
             self._add_memory(catalogue.planner)
-        self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
+        # It says what the form carries along from an earlier video.
+        self.carried_line = gr.HTML(
+            apply_default_css=False, js_on_load=on_load("form/boxes.js", "offerForgetting")
+        )
+        self.controls["carried"] = gr.Textbox(
+            PAGE_ONLY["carried"], visible="hidden", elem_id="set-carried", label="Earlier settings"
+        )
+        with gr.Row(elem_classes="lt-around"):
+            self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
+            self.presets = gr.HTML(
+                apply_default_css=False, elem_classes="lt-presets", js_on_load=on_load("form/presets.js")
+            )
         self._add_buttons()
         # These are invisible; they hold facts for the form's script, and take the pictures that it gets.
         self.facts = gr.HTML(
@@ -117,6 +128,13 @@ class RequestForm:
             self.dice = gr.Button("New seed", scale=1, min_width=110, elem_classes="lt-dice")
         self.controls["seed"] = self.seed
         gr.HTML(f'<p class="lt-hint">{escape(PAGE_SEED.help)}</p>', js_on_load=None)
+        self.controls["random_seed"] = gr.Checkbox(
+            PAGE_ONLY["random_seed"], label="Random seed each time", elem_id="set-random_seed"
+        )
+        self.controls[VARIANTS.name] = gr.Slider(
+            VARIANTS.low, VARIANTS.high, VARIANTS.default, step=1, label=VARIANTS.label, info=VARIANTS.help,
+            elem_id=f"set-{VARIANTS.name}", buttons=[],
+        )  # fmt: skip
         self._add("steps")
         self._add("guidance")
         self._add_others("Look")
@@ -203,13 +221,17 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         settings = dict(zip(names, values, strict=True))
         await describer.pictures.prepare_upload(settings["image"])
         described = await asyncio.to_thread(describer.describe, settings)
-        return described.length, described.picture, described.model, described.memory, described.facts
+        return (
+            described.length, described.picture, described.model, described.memory, described.carried,
+            described.facts,
+        )  # fmt: skip
 
     # A folded control has no change event; whoever sets it lets the script report that, as `facts.submit`.
     changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
         [page.load, *changes],
-        describe, controls, [form.length, form.picture_note, form.model_note, form.memory, form.facts],
+        describe, controls,
+        [form.length, form.picture_note, form.model_note, form.memory, form.carried_line, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
     # This reacts to people only, since a model that is restored brings its settings along.
@@ -225,19 +247,11 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions, named)
     # The form's script was given a picture that was pasted, dropped, or kept by the browser.
-    form.facts.input(None, None, form.image, js=call("form/pictures.js", "givenPicture"), **_SCRIPT)
+    form.facts.input(None, None, form.image, js=call("form/uploaded.js", "givenPicture"), **_SCRIPT)
     form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
     form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
-    filled = [*(form.controls[name] for name in kept), *around]
-    page.load(
-        named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
-        preprocess=False, **QUIET,
-    ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
-    form.facts.apply(
-        named(actions.fill, *kept, *AROUND), form.facts, filled, js=call("form/fill.js", "givenSettings"),
-        preprocess=False, **QUIET,
-    ).then(**_CHANGED)  # fmt: skip
+    _connect_restoring(page, form, actions, named, kept)
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,
@@ -245,6 +259,27 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     )  # fmt: skip
     form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
     gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
+
+
+def _connect_restoring(
+    page: gr.Blocks,
+    form: RequestForm,
+    actions: Actions,
+    named: Callable[..., Callable[..., list[Any]]],
+    kept: list[str],
+) -> None:
+    """Let the form take settings that the browser kept, or that come from somewhere else."""
+    filled = [*(form.controls[name] for name in kept), form.examples, form.demo_box, form.offer]
+    page.load(
+        named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
+        preprocess=False, **QUIET,
+    ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
+    # These come from an earlier video, a preset, or a file that was dropped on the page.
+    form.facts.apply(
+        named(actions.fill, *kept, *AROUND, "notice"), form.facts, [*filled, form.notice],
+        js=call("form/fill.js", "givenSettings"), preprocess=False, **QUIET,
+    ).then(**_CHANGED)  # fmt: skip
+    form.carried_line.click(None, None, form.controls["carried"], js="() => ''", **_SCRIPT)
 
 
 def _connect_defaults(

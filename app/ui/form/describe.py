@@ -11,10 +11,11 @@ from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
-from app.ui.form.markup import model_note
+from app.ui.form.carried import Carried
+from app.ui.form.markup import carried_line, model_note
 from app.ui.form.memory_view import Told, tell
 from app.ui.form.program import example_program
-from app.ui.form.settings import PAGE_SETTINGS, to_request
+from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.pictures import Crop, Size, crop_of, picture_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import absence_of
@@ -32,6 +33,7 @@ class Description:
     """The description of a form: all are markup but `facts`, which is for the script.
 
     Attributes:
+        carried: The line about what the form carries along from an earlier video.
         picture: The reason why the picture cannot be used; empty if it can, or if there is none.
         facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, the words
             that the model knows if they are few, and the machine's defaults, which a browser need not keep.
@@ -41,6 +43,7 @@ class Description:
     picture: str
     model: str
     memory: str
+    carried: str
     facts: dict[str, Any]
 
 
@@ -64,8 +67,9 @@ class Describer:
             "crop": crop and [round(100 * share, 3) for share in crop.place],
             "cropAt": position,
             "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
-            "look": f"seed {_text(settings.get('seed'))} · {_text(settings.get('steps'))} steps · "
+            "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get('guidance'))}",
+            "many": _many(settings),
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
             "memory": memory.state,
             "model": info.title,
@@ -74,7 +78,8 @@ class Describer:
             "defaults": self._planner.defaults,
         }  # fmt: skip
         length = self._length(settings, info, pixels)
-        return Description(length, _refusal(found), self._model(info), memory.markup, facts)
+        carried = carried_line(_carried_words(settings))
+        return Description(length, _refusal(found), self._model(info), memory.markup, carried, facts)
 
     def _model(self, info: ModelInfo) -> str:
         return model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))
@@ -130,6 +135,24 @@ class Describer:
         jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
         words = about(pace.seconds(work))
         return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
+
+
+def _seeds(settings: dict[str, Any]) -> str:
+    """Return the seed in words, or that it is another one each time."""
+    return "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
+
+
+def _many(settings: dict[str, Any]) -> str:
+    """Return how many videos a start makes; empty for one."""
+    count = _whole(settings.get(VARIANTS.name), 1)
+    return "" if count == 1 else f"{count} videos, with as many seeds"
+
+
+def _carried_words(settings: dict[str, Any]) -> str:
+    try:
+        return Carried.from_text(settings.get("carried")).words
+    except InputError as error:  # the start refuses it
+        return error.message
 
 
 def length_text(seconds: float, plan: SectionPlan) -> str:

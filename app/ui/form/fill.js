@@ -1,12 +1,21 @@
-// The way in which other parts of the page put the settings of a video into the form.
-import { goTo } from '../tabs.js';
+// The way in which other parts of the page put the settings of a video, a preset or a file into the form.
+import { recall } from '../storage.js';
+import { goTo, place } from '../tabs.js';
 import { passSettingsOn } from './component.js';
-import { givePicture } from './pictures.js';
+import { described, handOver, upload } from './uploaded.js';
 
-let settings = null;
+let message = '';
 
-/** Return the settings that the form is to take, as JSON. */
-export const givenSettings = () => JSON.stringify(settings);
+/** Return the settings that the form is to take, as JSON, together with those that it has. */
+export const givenSettings = () => message;
+
+/** Show the form with what an endpoint has returned: settings as text and, if there is one, a picture. */
+export function restoreForm(restored) {
+  message = JSON.stringify({ restored: restored.text, kept: recall('form') });
+  if (restored.picture) handOver(described(restored.picture, 'start-picture.png'));
+  passSettingsOn();
+  if (place()[0] !== 'create') goTo('create');
+}
 
 /**
  * Show the form with these settings, by their names in a request; those that are missing get their defaults.
@@ -14,12 +23,11 @@ export const givenSettings = () => JSON.stringify(settings);
  * @param {?string} picture the address of the start picture, relative to the page; without it the form keeps its own
  */
 export async function fillForm(given, picture = null) {
-  settings = given;
-  passSettingsOn();
-  goTo('create');
+  const carried = given.carried ?? '';
+  restoreForm({ text: JSON.stringify({ name: '', settings: given, carried, is_whole: true, notices: [] }) });
   if (!picture) return;
   const answer = await fetch(new URL(picture, document.baseURI));
   if (!answer.ok) throw new Error('The start picture of this video is not there any more.');
   const content = await answer.blob();
-  await givePicture(new File([content], picture.split('/').pop(), { type: content.type }));
+  handOver(await upload(new File([content], picture.split('/').pop(), { type: content.type })));
 }

@@ -29,6 +29,7 @@ function tell() {
   const label = find('#set-image label');
   if (label) label.dataset.hint = said.size || '';
   if (find('#start')) find('#start').dataset.missing = find('#set-image img') ? '' : 'choose a picture first';
+  if (find('#start')) find('#start').dataset.many = said.many || '';
   if (said.model && find('#lt-model')) find('#lt-model').textContent = said.model;
   tellPrompt();
   tellProgram();

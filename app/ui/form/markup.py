@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from html import escape
 
 from app.redact import without_paths
-from app.ui.errors import page_error
+from app.ui.errors import page_error, page_words
 from app.ui.form.examples import example_media
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.downloads import Absence, NotHere
@@ -65,6 +66,34 @@ def passing_note(text: str, *, saved: bool = False) -> str:
     """
     mark = " data-saved" if saved else ""
     return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}"{mark}>{escape(text)}</div>'
+
+
+def restored_note(name: str, notices: Sequence[str]) -> str:
+    """Return a notice about settings that are in the form again, which stays if it says what is missing.
+
+    Args:
+        name: What they come from; empty if another part of the page says that.
+        notices: Sentences about what could not be restored.
+    """
+    if not notices:
+        return passing_note(f"These are the settings of {name}.") if name else ""
+    said = "".join(f"<li>{escape(without_paths(page_words(one)))}</li>" for one in notices)
+    found = f"These are the settings of {escape(name or 'this video')}"
+    return (
+        f'<div class="lt-box" role="status"><b>{found}</b>, but for this:'
+        f'<ul class="lt-notices">{said}</ul>'
+        '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
+    )
+
+
+def carried_line(words: str) -> str:
+    """Return the line about settings that the form carries along; empty if there are none."""
+    if not words:
+        return ""
+    return (
+        f'<p class="lt-hint lt-carried">{escape(words)} '
+        '<button type="button" class="lt-forget">Forget this</button></p>'
+    )
 
 
 def job_note(text: str, job_id: str, before: int = 0) -> str:

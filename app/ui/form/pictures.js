@@ -1,32 +1,23 @@
-// Pictures that are pasted or dropped anywhere on the page, or that the browser kept.
+// Files that are pasted or dropped anywhere on the page, or that the browser kept: pictures, and files with a recipe.
 import { make } from '../elements.js';
-import { passPictureOn } from './component.js';
+import { goTo, place } from '../tabs.js';
+import { restoreForm } from './fill.js';
+import { recipeOf } from './recipe.js';
+import { handOver, upload } from './uploaded.js';
 
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
-let picture = null; // the last one that was given, as Gradio describes a file
-
-/** Return the picture that the field is to take. */
-export const givenPicture = () => picture;
 
 /** Upload a file and let the picture field take it. */
 export async function givePicture(file) {
-  const name = file.name || 'pasted.png';
-  const body = new FormData();
-  body.append('files', file, name);
-  const root = (window.gradio_config?.root || '').replace(/\/$/, '');
-  const prefix = window.gradio_config?.api_prefix ?? '/gradio_api';
-  const reply = await fetch(`${root}${prefix}/upload`, { method: 'POST', body });
-  if (!reply.ok) throw new Error(`The upload was refused (${reply.status}).`);
-  const [path] = await reply.json();
-  picture = {
-    path,
-    url: `${root}${prefix}/file=${path}`,
-    orig_name: name,
-    size: file.size,
-    mime_type: file.type,
-    meta: { _type: 'gradio.FileData' },
-  };
-  passPictureOn();
+  handOver(await upload(file));
+}
+
+/** Take a file: the settings that it carries, or else the picture. */
+export async function takeFile(file) {
+  if (place()[0] !== 'create') goTo('create');
+  const recipe = await recipeOf(file);
+  if (recipe) restoreForm(recipe);
+  else await givePicture(file);
 }
 
 function takeFirst(event, transfer) {
@@ -35,7 +26,7 @@ function takeFirst(event, transfer) {
   event.preventDefault();
   event.stopImmediatePropagation();
   problem.textContent = '';
-  givePicture(file).catch((error) => {
+  takeFile(file).catch((error) => {
     problem.textContent = error.message;
     document.querySelector('#set-image').after(problem);
   });
@@ -43,7 +34,7 @@ function takeFirst(event, transfer) {
 
 const markTarget = (isTarget) => document.querySelector('#set-image')?.classList.toggle('lt-dropping', isTarget);
 
-/** Accept pictures from the clipboard and from a drag. */
+/** Accept files from the clipboard and from a drag. */
 export function acceptPictures() {
   document.addEventListener('paste', (event) => takeFirst(event, event.clipboardData));
   document.addEventListener('dragover', (event) => {

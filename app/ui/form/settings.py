@@ -7,7 +7,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from app.several.batch import random_seed
 from app.ui.catalogue import Catalogue
+from app.ui.form.carried import Carried
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
@@ -19,12 +21,19 @@ PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
 } | {"seed": PAGE_SEED}
 _TEXTS = ("prompt", "negative")
+VARIANTS = SettingInfo(
+    "Videos at Once", "They differ in their seeds alone, which follow each other.", "Look",
+    low=1, high=50, name="variants", kind=int, default=1,
+)  # fmt: skip
+# The values of the form that are no settings of a video, and those with which a new page begins.
+PAGE_ONLY: dict[str, Any] = {"random_seed": False, "variants": VARIANTS.default, "carried": ""}
 
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
     """Return every setting but picture, prompt and model, as a model and the machine want them."""
     own = {"mode": info.modes[0], "steps": info.steps, "guidance": info.guidance, "resolution": info.side}
     values = {name: setting.default for name, setting in PAGE_SETTINGS.items()} | own | planner.defaults
+    values |= PAGE_ONLY
     return {name: values[name] for name in values if name not in ("image", "prompt", "model")}
 
 
@@ -32,9 +41,12 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
     """Return the form's values as a request, with resolution and memory only where they were changed.
 
     Raises:
-        InputError: For a seed that a browser cannot hold exactly.
+        InputError: For a seed that a browser cannot hold exactly, or settings of an earlier video that
+            cannot be read.
     """
-    settings = settings | planner.own(settings)
+    carried = Carried.from_text(settings.get("carried"))
+    own = {name: value for name, value in settings.items() if name not in PAGE_ONLY}
+    settings = own | planner.own(own) | dict(carried.settings)
     seed = settings.get("seed")
     if isinstance(seed, int | float) and seed > PAGE_SEED.high:
         raise InputError(
@@ -45,6 +57,11 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
     if settings.get("resolution") == info.side:
         settings["resolution"] = None
     return settings
+
+
+def seed_of(settings: dict[str, Any]) -> Any:
+    """Return the seed for a start with the form's values: its own, or another one each time."""
+    return random_seed() if settings.get("random_seed") is True else settings.get("seed")
 
 
 def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
@@ -69,4 +86,10 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
         if value is not None and is_kept:
             with contextlib.suppress(InputError):
                 usable[name] = setting.check(value)
+    with contextlib.suppress(InputError):
+        usable["variants"] = VARIANTS.check(kept.get("variants"))
+    with contextlib.suppress(InputError, KeyError):
+        usable["carried"] = Carried.from_text(kept["carried"]).to_text()
+    if isinstance(kept.get("random_seed"), bool):
+        usable["random_seed"] = kept["random_seed"]
     return usable

@@ -1,10 +1,21 @@
-"""The History tab."""
+"""The History tab, whose cards the script takes from the endpoint `/history_search`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
+
+from app.ui.scripts import on_load
+
+_HERE = Path(__file__).parent
 
 
 def build_history() -> gr.HTML:
     """Add the panel to the page that is being built, and return it."""
-    return gr.HTML("", apply_default_css=False, elem_id="panel-history", js_on_load=None)
+    return gr.HTML(
+        html_template=(_HERE / "history.html").read_text(encoding="utf-8"),
+        js_on_load=on_load("history/history.js"),
+        apply_default_css=False,
+        elem_id="panel-history",
+    )

@@ -100,8 +100,10 @@ class Live {
     const [shown, now] = [this.#shown, this.#now];
     const isNews = before?.job === now.job ? isOpen(before) : comesAfter(now, shown);
     if (isNews && !isOpen(now)) this.#end(now);
-    if (this.#isExpecting && isOpen(now)) this.follow();
-    else if (this.#stays || (this.#watched && isWorthKeeping(shown) && comesAfter(now, shown))) this.#keep(shown);
+    if (this.#isExpecting && comesAfter(now, shown)) {
+      this.follow();
+      this.#isExpecting = false; // also for a job that was over before its first update came
+    } else if (this.#stays || (this.#watched && isWorthKeeping(shown) && comesAfter(now, shown))) this.#keep(shown);
     else if (isOpen(shown) && isOpen(now)) this.#askForEnd(shown.job);
     else this.follow();
   }

@@ -59,7 +59,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-names = st.sampled_from([*GenerationRequest.__dataclass_fields__, "other"])
+names = st.sampled_from([*GenerationRequest.__dataclass_fields__, *form.PAGE_ONLY, "other"])
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def catalogue() -> Catalogue:
 def test_whatever_a_browser_kept_gives_settings_that_can_be_used(catalogue: Catalogue, kept: Any) -> None:
     usable = form.restored(catalogue, json.dumps(kept))
     if usable:
-        GenerationRequest.from_dict(usable | {"image": "x"})
+        GenerationRequest.from_dict(form.to_request(usable, DEMO, PLANNER) | {"image": "x"})
         assert usable["model"] in catalogue.names
 
 

@@ -48,7 +48,7 @@ def test_the_controls_are_those_of_framepack(page: Any) -> None:
         assert slider.count() == 1
     assert page.get_by_label("Seed", exact=True).input_value() == "31337"
     assert page.get_by_label("Negative Prompt").input_value() == ""
-    assert page.get_by_role("checkbox").count() == 0
+    assert not page.get_by_role("checkbox", name="Random seed each time").is_checked()
     assert page.get_by_role("button", name="End Generation").is_disabled()
     assert page.get_by_text("GPU Inference Preserved Memory (GB) (larger means slower)").is_visible()
 

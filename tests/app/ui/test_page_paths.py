@@ -80,6 +80,15 @@ def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo
     status(page, state="running")
     page.wait_for_selector('#set-image label[data-hint*=" of "]')
     seen += page.content()
+    made, broken = (job.id for job in reversed(stand.service.jobs()[-2:]))
+    for job in (broken, made):
+        page.goto(f"{stand.url.rstrip('/')}/#history/{job}")
+        page.wait_for_selector(f'.lt-past-open[data-job="{job}"]')
+        page.get_by_text("Technical details").last.dispatch_event("click")
+        seen += page.content()
+    page.get_by_role("button", name="Use these settings").click()
+    page.get_by_text(f"These are the settings of job {made}.").wait_for()
+    seen += page.content()
     (guard,) = guards
     asked = {path for path, _ in guard.pieces}
     assert "/gradio_api/upload" in asked

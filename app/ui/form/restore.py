@@ -1,0 +1,164 @@
+"""The settings of an earlier video, a preset or a file, on their way into the form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from gradio.utils import get_upload_folder
+
+from app.jobs.job import Job
+from app.ui.catalogue import Catalogue
+from app.ui.form.carried import Carried
+from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.files import write_atomic
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage, Span
+from diffusers_helper.output.recipe import Recipe
+
+_PICTURE_NAME = "start-picture.png"
+_MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The settings of something earlier.
+
+    Attributes:
+        name: Its name for people.
+        settings: The settings that the form has controls for; None stands for the usual value.
+        carried: The content of the form's hidden field.
+        is_whole: Whether settings that are not there get their usual values; otherwise they stay.
+        picture: The start picture among the uploads; empty if there is none.
+        notices: Sentences for a person about what could not be restored.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    carried: str = ""
+    is_whole: bool = True
+    picture: str = ""
+    notices: tuple[str, ...] = ()
+
+    @classmethod
+    def of_job(cls, job: Job, catalogue: Catalogue) -> Self:
+        """Return the settings of a job.
+
+        Raises:
+            InputError: If its folder cannot be read.
+        """
+        folder = JobFolder(job.folder)
+        settings = json.loads(job.request.to_json())
+        try:
+            picture = _offered(folder.input.read_bytes())
+            spans = Lineage.read(folder.lineage).spans
+        except OSError as error:
+            raise InputError(
+                f"The files of job {job.id} cannot be read ({error.strerror}); expected its folder.",
+                "Choose another video.",
+            ) from error
+        return cls._of(f"job {job.id}", settings, spans, catalogue, picture)
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe, name: str, catalogue: Catalogue) -> Self:
+        """Return the settings of a file with a recipe."""
+        picture, notices = _offered(recipe.picture) if recipe.picture else "", recipe.notices
+        if "model" not in recipe.settings:
+            notices = (*notices, "The recipe does not tell where its model is; choose the model yourself.")
+        return cls._of(name, recipe.settings, recipe.spans, catalogue, picture, notices)
+
+    @classmethod
+    def of_preset(cls, preset: Recipe, name: str) -> Self:
+        """Return the settings of a preset, which change nothing else in the form."""
+        carried = Carried.of(preset.settings, ()).to_text()
+        return cls(name, preset.settings, carried, is_whole=False, notices=preset.notices)
+
+    @classmethod
+    def _of(
+        cls,
+        name: str,
+        settings: Mapping[str, Any],
+        spans: tuple[Span, ...],
+        catalogue: Catalogue,
+        picture: str,
+        notices: tuple[str, ...] = (),
+    ) -> Self:
+        carried = Carried.of(settings, spans).to_text()
+        shown = {key: value for key, value in settings.items() if key in PAGE_SETTINGS and key != "image"}
+        if "model" in shown:
+            shown["model"] = catalogue.name_of(shown["model"])
+        return cls(name, shown, carried, picture=picture, notices=notices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the script passes on to the form: the place of the picture, and the rest as text.
+
+        A browser would round the large numbers among the settings if it read them.
+        """
+        rest = {name: value for name, value in asdict(self).items() if name != "picture"}
+        return {"name": self.name, "picture": self.picture, "text": json.dumps(rest, ensure_ascii=False)}
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return what `to_dict` wrote as text, which may be of unknown origin.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: For any other text.
+        """
+        data = json.loads(text)
+        return cls(
+            str(data["name"])[:_MOST_NAME],
+            dict(data["settings"].items()),
+            str(data["carried"]),
+            bool(data["is_whole"]),
+            notices=tuple(str(one)[:_MOST_NOTICE] for one in data["notices"][:_MOST_NOTICES]),
+        )
+
+
+def merged(
+    found: Restored, kept: Mapping[str, Any], catalogue: Catalogue
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the values of the form with restored settings, and all that is to be said about them.
+
+    Args:
+        found: The restored settings.
+        kept: The form's values before, in which this machine's own are missing.
+        catalogue: The models that the page offers.
+    """
+    given, notices = dict(found.settings), list(found.notices)
+    model = given.get("model", kept.get("model", catalogue.preselected))
+    if model not in catalogue.names:
+        notices.append(
+            f"The model {short_repr(model)} is not on this page; {catalogue.preselected} is chosen."
+        )
+        model = catalogue.preselected
+    info = catalogue.info(model)
+    if given.get("mode") not in (None, *info.modes):
+        notices.append(f"The model {info.title} makes no video in that order; its own is chosen.")
+    usual = defaults(info, catalogue.planner)
+    # Texts first have no usual value: what a file does not say about them stays empty.
+    usual |= {"prompt": "", "negative": "", "crop": PAGE_SETTINGS["crop"].default}
+    values = dict(usual) if found.is_whole else {**usual, **kept}
+    values |= {name: usual.get(name) if value is None else value for name, value in given.items()}
+    carried = found.carried if found.is_whole or found.carried else kept.get("carried", "")
+    values |= {"model": model, "carried": carried}
+    usable = restored(catalogue, json.dumps(values))
+    notices += [
+        f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold; it keeps its own."
+        for name, value in given.items()
+        if name in PAGE_SETTINGS and value is not None and name not in (*usable, "image")
+    ]
+    return usable, tuple(notices)
+
+
+def _offered(picture: bytes) -> str:
+    """Put a picture among the uploads, from where the form takes it, and return its place."""
+    folder = Path(get_upload_folder()) / hashlib.sha256(picture).hexdigest()
+    file = folder / _PICTURE_NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, picture)
+    return str(file)

@@ -1,0 +1,56 @@
+// The actions on one video of the history.
+import { call } from '../calls/call.js';
+import { offerCopy } from '../copy.js';
+import { restoreForm } from '../form/fill.js';
+import { newSeed } from '../form/form.js';
+import { setText } from '../elements.js';
+
+const BEING_MADE = ['running', 'waiting'];
+
+/** The buttons of the video that is shown. */
+export class Actions {
+  #parts;
+  #tell;
+  #video = null;
+
+  constructor(parts, tell, remove) {
+    this.#parts = parts;
+    this.#tell = tell;
+    this.#on(parts.use, async () => restoreForm(await call('history_settings', this.#video.job)));
+    this.#on(parts.again, async () => {
+      const seed = newSeed();
+      const made = await call('jobs_duplicate', this.#video.job, { seed });
+      tell(`The same with the seed ${seed} is in the queue.`, made.id);
+    });
+    this.#on(parts.goOn, async () => {
+      await call('jobs_resume', [this.#video.job]);
+      tell('It goes on; nothing that was finished is made again.');
+    });
+    this.#on(parts.remove, remove);
+    offerCopy(parts.copy, parts.address);
+  }
+
+  #on(button, act) {
+    button.addEventListener('click', async () => {
+      button.disabled = true; // a second click would do it twice
+      try {
+        await act();
+      } catch (error) {
+        this.#tell(error.message);
+      } finally {
+        button.disabled = false;
+      }
+    });
+  }
+
+  /** Show the buttons that suit a video. */
+  show(video) {
+    const { card, isResumable, job, state } = video;
+    this.#video = video;
+    this.#parts.goOn.hidden = !isResumable;
+    this.#parts.remove.hidden = BEING_MADE.includes(state);
+    this.#parts.download.hidden = !card.video;
+    if (card.video) Object.assign(this.#parts.download, { href: card.video, download: card.name });
+    setText(this.#parts.address, new URL(`#history/${encodeURIComponent(job)}`, document.baseURI).href);
+  }
+}

@@ -1,0 +1,123 @@
+// Branches of a video: another continuation from one of its sections, or a longer version.
+import { call } from '../calls/call.js';
+import { make, setText } from '../elements.js';
+import { newSeed } from '../form/form.js';
+
+const field = (label, control) => make('label', {}, make('span', { textContent: label }), control);
+const main = (textContent) => make('button', { type: 'submit', className: 'lt-main-button', textContent });
+
+/** The two folds with forms for branches. */
+export class Branch {
+  #fold;
+  #longerFold;
+  #tell;
+  #video = null;
+  #job = ''; // the video that the fields were filled for
+  #strip = make('div', { className: 'lt-kept-strip', ariaHidden: 'true' });
+  #keep = make('input', { type: 'range', min: 1, step: 1 });
+  #kept = make('p', { className: 'lt-hint', role: 'status' });
+  #prompt = make('textarea', { rows: 3, maxLength: 4000 });
+  #seed = make('input', { type: 'text', inputMode: 'numeric', pattern: '[0-9]{1,16}', required: true });
+  #seconds = make('input', { type: 'number', min: 1, max: 120, step: 0.1, required: true });
+  #fixed = make('ul', { className: 'lt-fixed' });
+  #longer = make('input', { type: 'number', step: 0.1, required: true });
+  #longerKept = make('p', { className: 'lt-hint' });
+
+  constructor(fold, longerFold, tell) {
+    this.#fold = fold;
+    this.#longerFold = longerFold;
+    this.#tell = tell;
+    this.#build();
+    this.#keep.addEventListener('input', () => this.#showKept());
+  }
+
+  #build() {
+    const dice = make('button', { type: 'button', textContent: 'New seed' });
+    dice.addEventListener('click', () => { this.#seed.value = newSeed(); });
+    const why = make('details', {}, make('summary', { textContent: 'What stays as it is, and why' }), this.#fixed);
+    const form = make(
+      'form', {},
+      field('Sections to keep', this.#keep), this.#strip, this.#kept,
+      field('Prompt of what is new', this.#prompt),
+      make('div', { className: 'lt-pair' }, field('Seed', this.#seed), dice),
+      field('Length of the whole video, in seconds', this.#seconds),
+      why, main('Make this branch'),
+    );
+    this.#fold.append(form);
+    this.#submit(form, () => this.#branch());
+    const longer = make('form', {}, field('Seconds to add', this.#longer), this.#longerKept, main('Make it longer'));
+    this.#longerFold.append(longer);
+    this.#submit(longer, () => this.#extend());
+  }
+
+  #submit(form, act) {
+    form.addEventListener('submit', async (event) => {
+      event.preventDefault();
+      const button = form.querySelector('[type="submit"]');
+      button.disabled = true;
+      try {
+        await act();
+      } catch (error) {
+        this.#tell(error.message);
+      } finally {
+        button.disabled = false;
+      }
+    });
+  }
+
+  /** Offer the branches that a video can have. */
+  show(video) {
+    const { branch } = video;
+    this.#video = video;
+    this.#fold.hidden = !branch.kept.length;
+    this.#longerFold.hidden = !branch.longer;
+    this.#keep.max = branch.kept.length;
+    if (this.#job !== video.job) this.#fill(branch);
+    this.#showKept();
+    setText(this.#longerKept, `Whole sections of ${branch.section} s are added. ${branch.keptByLonger}`);
+  }
+
+  #fill(branch) {
+    this.#job = this.#video.job;
+    for (const fold of [this.#fold, this.#longerFold]) fold.open = false;
+    this.#keep.value = branch.kept.length;
+    this.#prompt.value = branch.prompt;
+    this.#seed.value = newSeed();
+    this.#seconds.value = branch.seconds;
+    this.#longer.min = branch.section;
+    this.#longer.max = branch.longer;
+    this.#longer.value = Math.min(branch.longer, 2 * branch.section);
+    this.#fixed.replaceChildren(...branch.fixed.map((textContent) => make('li', { textContent })));
+  }
+
+  #showKept() {
+    const { branch, cells } = this.#video;
+    const keep = Number(this.#keep.value);
+    const words = branch.kept[keep - 1] ?? '';
+    this.#keep.setAttribute('aria-valuetext', `${keep} of ${cells.length} sections`);
+    setText(this.#kept, words);
+    this.#strip.replaceChildren(...cells.map(({ number, thumb }) => {
+      const picture = make('img', { alt: '', ...(thumb ? { src: thumb } : {}) });
+      picture.dataset.kept = number <= keep;
+      return picture;
+    }));
+  }
+
+  async #branch() {
+    const { branch, job } = this.#video;
+    const seed = this.#seed.value.trim();
+    const changes = {
+      ...(this.#prompt.value === branch.prompt ? {} : { prompt: this.#prompt.value }),
+      ...(seed === branch.seed ? {} : { seed: Number(seed) }),
+      ...(Number(this.#seconds.value) === branch.seconds ? {} : { seconds: Number(this.#seconds.value) }),
+    };
+    const made = await call('jobs_branch', job, Number(this.#keep.value), null, changes);
+    this.#tell(`The branch is in the queue. ${branch.kept[Number(this.#keep.value) - 1]}`, made.id);
+  }
+
+  async #extend() {
+    const { branch, job } = this.#video;
+    const made = await call('jobs_branch', job, null, Number(this.#longer.value), null);
+    this.#tell(`The longer video is in the queue. ${branch.keptByLonger}`, made.id);
+  }
+}

@@ -1,0 +1,54 @@
+"""The plain data of the history's cards, one for each video. The browser inserts it as text only."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from app.jobs.job import Job
+from app.ui.live.scene import download_name, file_url
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.packing import FPS
+
+_MOST_WORDS = 300  # characters of a prompt on a card; whoever opens it sees all of them
+_THUMB = re.compile(r"\d{4,9}\.webp")
+
+Shown = dict[str, Any]
+
+
+def card(job: Job) -> Shown:
+    """Return what a card shows of a job."""
+    return {
+        "job": job.id,
+        "state": job.state,
+        "words": job.request.prompt[:_MOST_WORDS],
+        "seconds": round(job.frames / FPS, 2) if job.frames else job.request.seconds,
+        "created": job.created,
+        "model": model_title(job.request.model),
+        "favourite": job.favourite,
+        "still": _still(job),
+        "video": None if job.video is None else f"{file_url(job, job.video.name)}?v={job.frames}",
+        "name": download_name(
+            job.request.prompt, job.id, 0 if job.state == "finished" else job.frames
+        ),
+    }  # fmt: skip
+
+
+def model_title(model: str) -> str:
+    """Return the name of a model for people, by its name in a request; of a folder only its own name."""
+    return find_model(model).title if model in model_names() else Path(model).name
+
+
+def _still(job: Job) -> str:
+    """Return the address of the picture of the part with which the video begins, or of the start picture."""
+    folder = JobFolder(job.folder)
+    try:
+        names = sorted(path.name for path in folder.thumbs.iterdir() if _THUMB.fullmatch(path.name))
+    except OSError:  # nothing was finished yet
+        names = []
+    if not names:
+        return file_url(job, folder.input.name)
+    name = names[-1 if job.request.mode == "inverted" else 0]
+    return file_url(job, f"{folder.thumbs.name}/{name}")

@@ -1,0 +1,115 @@
+// A card of the history: a still that plays its video while a person points at it, and what the video is.
+import { make, reducedMotion, setText } from '../elements.js';
+import { call } from '../calls/call.js';
+import { stateWords, when } from './words.js';
+
+const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
+let playing = null; // the card whose video plays
+
+/** Return the words of a card beneath its prompt. */
+const factsOf = ({ created, model }) => `${when(created)} · ${model}`;
+
+/** One card. Its element is an item of a list. */
+export class Film {
+  element = make('li', { className: 'lt-film' });
+  data = null;
+  #link = make('a', {});
+  #frame = make('span', { className: 'lt-frame' });
+  #still = make('img', { alt: '', loading: 'lazy', decoding: 'async' });
+  #length = make('span', { className: 'lt-film-length' });
+  #state = make('span', { className: 'lt-film-state' });
+  #words = make('span', { className: 'lt-film-words' });
+  #facts = make('span', { className: 'lt-film-facts' });
+  #star = make('button', { type: 'button', className: 'lt-star' });
+  #video = null;
+  #soon = 0;
+
+  /** `onError` is called with the sentence of a refusal. */
+  constructor(data, onError = () => {}) {
+    this.#frame.append(this.#still, this.#state, this.#length);
+    this.#link.append(this.#frame, this.#words, this.#facts);
+    this.element.append(this.#link, this.#star);
+    this.#star.addEventListener('click', () => this.toggleFavourite().catch((error) => onError(error.message)));
+    this.#listen();
+    this.show(data);
+  }
+
+  /** Show newer facts of the same video. */
+  show(data) {
+    this.data = data;
+    this.element.dataset.job = data.job;
+    this.element.dataset.state = data.state;
+    this.#link.href = `#history/${encodeURIComponent(data.job)}`;
+    if (this.#still.getAttribute('src') !== data.still) this.#still.src = data.still;
+    setText(this.#length, `${data.seconds.toFixed(1)} s`);
+    setText(this.#state, data.state === 'finished' ? '' : stateWords(data.state));
+    setText(this.#words, data.words || 'No prompt');
+    setText(this.#facts, factsOf(data));
+    showStar(this.#star, data);
+  }
+
+  focus() {
+    this.#link.focus();
+  }
+
+  /** Mark the video as a favourite, or take the mark away. */
+  async toggleFavourite() {
+    const [job] = await call('jobs_favourite', [this.data.job], !this.data.favourite);
+    this.show({ ...this.data, favourite: job.favourite });
+  }
+
+  #listen() {
+    const link = this.#link;
+    link.addEventListener('pointerenter', (event) => { if (event.pointerType === 'mouse') this.#playSoon(); });
+    link.addEventListener('pointerleave', (event) => { if (event.pointerType === 'mouse') this.stop(); });
+    link.addEventListener('focus', () => { if (link.matches(':focus-visible')) this.#playSoon(); });
+    link.addEventListener('blur', () => this.stop());
+    // The first touch of the picture plays the video, and the next one opens it.
+    link.addEventListener('click', (event) => {
+      const isTouch = event.pointerType === 'touch' && this.#frame.contains(event.target);
+      if (!isTouch || this.#video || !this.data.video) {
+        this.stop();
+        return;
+      }
+      event.preventDefault();
+      this.#play();
+    });
+  }
+
+  #playSoon() {
+    if (reducedMotion.matches) return;
+    clearTimeout(this.#soon);
+    this.#soon = setTimeout(() => this.#play(), PAUSE);
+  }
+
+  #play() {
+    if (this.#video || !this.data.video) return;
+    playing?.stop();
+    playing = this;
+    const video = make('video', { muted: true, loop: true, playsInline: true, src: this.data.video });
+    video.setAttribute('aria-hidden', 'true');
+    video.addEventListener('playing', () => { this.element.dataset.playing = 'true'; });
+    this.#video = video;
+    this.#still.after(video);
+    video.play().catch(() => this.stop());
+  }
+
+  /** Show the still again. */
+  stop() {
+    clearTimeout(this.#soon);
+    if (playing === this) playing = null;
+    delete this.element.dataset.playing;
+    if (!this.#video) return;
+    this.#video.removeAttribute('src');
+    this.#video.load(); // lets the browser drop what it has loaded
+    this.#video.remove();
+    this.#video = null;
+  }
+}
+
+/** Show on a button whether a video is a favourite. */
+export function showStar(button, { favourite, words }) {
+  button.setAttribute('aria-pressed', String(favourite));
+  button.setAttribute('aria-label', `Favourite: ${words.slice(0, 60) || 'no prompt'}`);
+  setText(button, favourite ? '★' : '☆');
+}

@@ -1,0 +1,125 @@
+// The History tab: the shelf with all videos, or one of them, which has an address of its own.
+import { call } from '../calls/call.js';
+import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { Undo } from '../queue/undo.js';
+import { goTo, place, whenShown } from '../tabs.js';
+import { partsAreThere } from './layout.js';
+import { Opened } from './opened.js';
+import { Shelf } from './shelf.js';
+
+const LEAST_PAUSE = 1000; // milliseconds between two looks at a change
+const MOST_WORDS = 60; // characters of a prompt beside Undo
+
+/** The tab. */
+class History {
+  #root;
+  #shelf;
+  #opened = null; // made when the first video is opened
+  #job = ''; // the video that is open
+  #scroll = 0; // where the shelf was left
+  #revision = null; // of the jobs, as they are shown
+  #looked = 0;
+  #removed = ''; // the video that was removed last
+  #undo;
+
+  constructor(root) {
+    this.#root = root;
+    this.#shelf = new Shelf(root);
+    this.#undo = new Undo(root.querySelector('.lt-undo'), (jobs) => this.#restore(jobs));
+    whenShown('history', (job) => this.#turnTo(job));
+    whenJobsAreTold(() => this.#follow());
+    root.addEventListener('keydown', (event) => this.#takeKey(event));
+  }
+
+  #find(selector) {
+    return this.#root.querySelector(selector);
+  }
+
+  async #turnTo(job) {
+    const before = this.#job;
+    this.#job = job;
+    this.#find('.lt-shelf').hidden = Boolean(job);
+    this.#find('.lt-past-open').hidden = !job;
+    this.#root.dataset.state = job ? 'open' : 'shelf';
+    this.#revision = queueNow().revision;
+    if (job) {
+      if (!before) this.#scroll = this.#scrolled;
+      await partsAreThere();
+      this.#opened ??= new Opened(this.#find('.lt-past-open'), (card) => this.#remove(card));
+      if (job === this.#job) await this.#opened.open(job);
+    } else {
+      this.#opened?.close();
+      if (before) this.#comeBack(before);
+      await this.#shelf.refresh();
+    }
+  }
+
+  // The tabs have scrolled to the top already, so the place is noted while the shelf is scrolled.
+  #scrolled = 0;
+
+  noteScroll() {
+    if (!this.#job && place()[0] === 'history') this.#scrolled = window.scrollY;
+  }
+
+  /** Stop what plays, if another tab is shown. */
+  leave() {
+    if (place()[0] === 'history' || !this.#job) return;
+    this.#job = '';
+    this.#opened?.close();
+  }
+
+  #comeBack(job) {
+    window.scrollTo(0, this.#scroll);
+    if (job === this.#removed) this.#find('.lt-undo-do').focus({ preventScroll: true });
+    else this.#shelf.film(job)?.focus();
+  }
+
+  // A video that another page or program has made, changed or removed appears so, too.
+  #follow() {
+    const [tab] = place();
+    if (tab !== 'history' || queueNow().revision === this.#revision || performance.now() - this.#looked < LEAST_PAUSE) return;
+    this.#looked = performance.now();
+    this.#revision = queueNow().revision;
+    if (this.#job) this.#opened?.refresh();
+    else this.#shelf.refresh();
+  }
+
+  async #remove({ job, words }) {
+    try {
+      await call('jobs_remove', [job]);
+    } catch (error) {
+      (this.#job ? this.#opened : this.#shelf).tell(error.message);
+      return;
+    }
+    this.#removed = job;
+    this.#undo.offer(job, words.slice(0, MOST_WORDS) || job);
+    this.#find('.lt-undo-do').focus({ preventScroll: true });
+    if (this.#job) goTo('history');
+    else this.#shelf.refresh();
+  }
+
+  async #restore(jobs) {
+    try {
+      await call('jobs_restore', jobs);
+      await this.#shelf.refresh();
+      this.#shelf.film(jobs[0])?.focus();
+    } catch (error) {
+      this.#shelf.tell(error.message);
+    }
+  }
+
+  #takeKey(event) {
+    const isTyping = event.target.matches('input, textarea, select');
+    if (event.key === 'Escape' && this.#job && !isTyping && !document.fullscreenElement) goTo('history');
+    if (event.key !== 'Delete' || isTyping || this.#job) return;
+    const film = this.#shelf.film(event.target.closest('.lt-film')?.dataset.job);
+    if (film) this.#remove(film.data);
+  }
+}
+
+/** Bring the tab to life. */
+export default function startHistory({ element }) {
+  const history = new History(element.querySelector('.lt-past'));
+  window.addEventListener('scroll', () => history.noteScroll(), { passive: true });
+  window.addEventListener('hashchange', () => history.leave());
+}

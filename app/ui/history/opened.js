@@ -1,0 +1,155 @@
+// One video of the history: the film itself, what it was made of, what happened to it, and what can be made of it.
+import { call } from '../calls/call.js';
+import { fillList, hasChanged, make, setText } from '../elements.js';
+import { showFigures } from '../live/figures.js';
+import { Log } from '../live/log.js';
+import { Player } from '../live/player.js';
+import { Strip } from '../live/strip.js';
+import { Actions } from './actions.js';
+import { Branch } from './branch.js';
+import { Film, showStar } from './film.js';
+import { layOut } from './layout.js';
+import { exactly, stateWords, when } from './words.js';
+
+const TICK = 500; // milliseconds
+const NOTHING = { job: '', state: 'idle', poster: null, crop: 0.5, ratio: null, video: null };
+
+const stateRow = ({ state, time, reason }) => make(
+  'li', {},
+  make('b', { textContent: stateWords(state) }),
+  make('time', { textContent: time ? exactly(time) : '' }),
+  make('span', { textContent: reason }),
+);
+
+function fileRow({ name, size, url }) {
+  const title = url ? make('a', { href: url, textContent: name, target: '_blank', rel: 'noopener' }) : make('span', { textContent: name });
+  return make('li', {}, title, make('span', { textContent: size }));
+}
+
+/** The view of one video, which serves one after the other. */
+export class Opened {
+  #root;
+  #parts;
+  #player;
+  #strip;
+  #log;
+  #actions;
+  #branch;
+  #job = '';
+  #video = null; // what the endpoint has told
+
+  /** `remove` is called with the card of a video that is to be removed. */
+  constructor(root, remove) {
+    this.#root = root;
+    this.#parts = layOut(root);
+    this.#strip = new Strip(this.#parts.strip, (at) => this.#player.jump(at));
+    this.#player = new Player(this.#parts.stage, (at) => this.#strip.mark(at));
+    this.#log = new Log(this.#parts.log);
+    const tell = (words, job) => this.tell(words, job);
+    this.#actions = new Actions(this.#parts, tell, () => remove(this.#video.card));
+    this.#branch = new Branch(this.#parts.branch, this.#parts.longer, tell);
+    this.#parts.star.addEventListener('click', () => this.#toggleFavourite());
+    setInterval(() => { if (this.#job) this.#log.tick(); }, TICK);
+  }
+
+  /** Open a video. */
+  async open(job) {
+    this.#job = job;
+    this.#root.dataset.job = '';
+    this.#parts.body.hidden = true;
+    this.tell('');
+    this.#clear();
+    await this.refresh();
+    if (this.#job === job) this.#parts.back.focus({ preventScroll: true });
+  }
+
+  /** Bring what is shown up to date. */
+  async refresh() {
+    const job = this.#job;
+    try {
+      const video = await call('history_open', job);
+      if (job === this.#job) this.#show(video);
+    } catch (error) {
+      if (job === this.#job) this.tell(error.message);
+    }
+  }
+
+  /** Stop what plays. */
+  close() {
+    this.#job = '';
+    this.#clear();
+  }
+
+  /** Say something, with a link to a job if one is given. */
+  tell(words, job = '') {
+    const link = make('a', { href: `#history/${encodeURIComponent(job)}`, textContent: 'Show it' });
+    this.#parts.say.replaceChildren(words, ...(job ? [' ', link] : []));
+    this.#parts.say.hidden = !words;
+  }
+
+  #clear() {
+    this.#player.show(NOTHING);
+    this.#log.show({ log: '', state: 'idle' });
+  }
+
+  async #toggleFavourite() {
+    const { card } = this.#video;
+    try {
+      const [job] = await call('jobs_favourite', [card.job], !card.favourite);
+      this.#video.card = { ...card, favourite: job.favourite };
+      showStar(this.#parts.star, this.#video.card);
+    } catch (error) {
+      this.tell(error.message);
+    }
+  }
+
+  #show(video) {
+    const parts = this.#parts;
+    this.#video = video;
+    parts.body.hidden = false;
+    parts.view.dataset.state = video.state;
+    // An earlier video plays at once and again and again, as one in the making does.
+    this.#player.show({ ...video, state: 'running' });
+    this.#strip.show(video);
+    parts.strip.hidden = video.cells.length < 2;
+    this.#showHead(video);
+    this.#showFailure(video.failure);
+    showFigures(parts.spent, video);
+    fillList(parts.settings, video.settings);
+    this.#showLists(video);
+    this.#log.show(video);
+    this.#actions.show(video);
+    this.#branch.show(video);
+    this.#root.dataset.job = video.job; // shows that everything is there
+  }
+
+  #showHead({ card, state, headline, remark }) {
+    const parts = this.#parts;
+    setText(parts.title, card.words || 'No prompt');
+    setText(parts.facts, `${stateWords(state)} · ${when(card.created)} · ${card.seconds.toFixed(2)} s · ${card.model}`);
+    setText(parts.remark, ['finished', 'queued'].includes(state) ? '' : [headline, remark].filter(Boolean).join('. '));
+    showStar(parts.star, card);
+  }
+
+  #showFailure(failure) {
+    const parts = this.#parts;
+    parts.failure.hidden = !failure;
+    setText(parts.failureText, failure ? `${failure.message} ${failure.remedy}` : '');
+    setText(parts.report, failure?.report ?? '');
+  }
+
+  #showLists({ states, files, parent, children }) {
+    const parts = this.#parts;
+    if (hasChanged(parts.states, states)) parts.states.replaceChildren(...states.map(stateRow));
+    if (hasChanged(parts.files, files)) parts.files.replaceChildren(...files.map(fileRow));
+    if (!hasChanged(parts.family, [parent, children])) return;
+    parts.family.hidden = !parent && !children.length;
+    this.#showFilms(parts.parent, parent ? [parent] : []);
+    this.#showFilms(parts.children, children);
+  }
+
+  #showFilms(group, cards) {
+    group.hidden = !cards.length;
+    group.querySelector('ul').replaceChildren(...cards.map((data) => new Film(data, (words) => this.tell(words)).element));
+  }
+}

@@ -1,0 +1,109 @@
+"""The plain data of one video of the history: what happened to it, and what can be made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.redact import without_paths
+from app.ui.errors import page_words
+from app.ui.history.cards import card
+from app.ui.live.present import Presenter
+from app.ui.live.scene import file_url
+from diffusers_helper.output.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.packing import MAX_SECONDS, count_sections
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import size_text
+
+Shown = dict[str, Any]
+
+
+class Opener:
+    """A view of the single videos of one service."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service, self._presenter = service, Presenter(service)
+
+    def open(self, job_id: str) -> Shown:
+        """Return everything that the page shows of one video.
+
+        Raises:
+            NoSuchJob: If there is none of that id.
+        """
+        job, family = self._service.job(job_id), self._service.history.family(job_id)
+        shown = self._presenter.show_job(job_id)
+        return shown | {
+            "preview": None,  # the stage has it
+            "cells": [_with_thumbnail(job, cell) for cell in shown["cells"]],
+            "card": card(job),
+            "isResumable": job.is_resumable,
+            "states": self._states(job),
+            "files": files(job),
+            "parent": family.parent and card(family.parent),
+            "children": [card(child) for child in family.children],
+            "branch": branch_facts(job),
+        }
+
+    def _states(self, job: Job) -> list[Shown]:
+        return [
+            {
+                "state": one.state,
+                "time": one.time or None,
+                "reason": without_paths(page_words(one.reason), job.folder.parent),
+            }
+            for one in self._service.history.transitions(job.id)
+        ]
+
+
+def _with_thumbnail(job: Job, cell: Shown) -> Shown:
+    """Return a section with its picture, of which no event tells where a branch has kept it."""
+    thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
+    if cell["thumb"] or cell["state"] != "done" or not thumb.is_file():
+        return cell
+    return cell | {"thumb": file_url(job, f"{thumb.parent.name}/{thumb.name}")}
+
+
+def files(job: Job) -> list[Shown]:
+    """Return the files of a job that a person may want, and what the others take together."""
+    folder = JobFolder(job.folder)
+    own = [folder.input, folder.log, *([job.video] if job.video else [])]
+    listed = [
+        {"name": file.name, "size": size_text(size), "url": file_url(job, file.name)}
+        for file in own
+        if (size := _size(file)) is not None
+    ]
+    rest = sum(_size(file) or 0 for file in folder.path.rglob("*") if file not in own)
+    return [*listed, {"name": "latents, segments and records", "size": size_text(rest), "url": None}]
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size if file.is_file() else None
+    except OSError:
+        return None
+
+
+def branch_facts(job: Job) -> Shown:
+    """Return what a branch of a job can keep, what it may change, and why nothing else."""
+    folder, request = JobFolder(job.folder), job.request
+    sections, found = count_sections(request.seconds), count_kept(folder)
+    most = min(found, sections - (request.mode == "inverted"))
+    fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
+    reasons: dict[str, list[str]] = {}
+    for name, reason in fixed.items():
+        reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
+    longest = count_sections(MAX_SECONDS) - sections
+    return {
+        "isInverted": request.mode == "inverted",
+        "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
+        "prompt": request.prompt,
+        "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
+        "seconds": request.seconds,
+        "section": SECTION_SECONDS,
+        "longer": round(longest * SECTION_SECONDS, 1) if found >= sections and most else 0,
+        "keptByLonger": kept_words(request, min(most, found)) if most > 0 else "",
+        "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
+    }

@@ -1,0 +1,183 @@
+// The shelf: all videos of the outputs folder as cards, with a search, filters, and further pages.
+import { call } from '../calls/call.js';
+import { make, setText } from '../elements.js';
+import { Film } from './film.js';
+
+const PAGE = 24;
+const MOST = 200; // the most that an endpoint returns
+const TYPING = 200; // milliseconds without a key before a search
+const MADE = ['running', 'waiting', 'paused', 'interrupted', 'finished', 'failed', 'cancelled'];
+// A video that waits for its turn stands in the Queue tab; here it would only hide those that exist.
+const STATES = [
+  ['All videos', MADE], ['Finished', ['finished']], ['Being made', ['running', 'waiting', 'paused', 'interrupted']],
+  ['Failed', ['failed']], ['Ended early', ['cancelled']], ['In the queue', ['queued']],
+];
+const LENGTHS = [['Any length', null, null], ['Up to 3 s', null, 3], ['3 to 10 s', 3, 10], ['10 s and more', 10, null]];
+const ANY_MODEL = 'Any model';
+
+const count = (number) => (number === 1 ? '1 video' : `${number.toLocaleString('en-GB')} videos`);
+
+function fill(select, texts) {
+  select.replaceChildren(...texts.map((textContent, index) => make('option', { textContent, value: String(index) })));
+}
+
+/** The list of cards with its search. */
+export class Shelf {
+  #find;
+  #films = new Map(); // by job
+  #next = '';
+  #models = [];
+  #asked = 0; // the number of the last question, since only the last answer counts
+  #typing = 0;
+  #end; // watches for the end of the list
+
+  constructor(root) {
+    this.#find = (selector) => root.querySelector(selector);
+    fill(this.#find('.lt-find-state'), STATES.map(([words]) => words));
+    fill(this.#find('.lt-find-length'), LENGTHS.map(([words]) => words));
+    fill(this.#find('.lt-find-model'), [ANY_MODEL]);
+    this.#listen();
+  }
+
+  #listen() {
+    const find = this.#find;
+    find('.lt-find').addEventListener('submit', (event) => {
+      event.preventDefault();
+      this.load();
+    });
+    find('.lt-find-text').addEventListener('input', () => {
+      clearTimeout(this.#typing);
+      this.#typing = setTimeout(() => this.load(), TYPING);
+    });
+    for (const name of ['state', 'length', 'model']) find(`.lt-find-${name}`).addEventListener('change', () => this.load());
+    const favourites = find('.lt-find-favourites');
+    favourites.addEventListener('click', () => {
+      favourites.setAttribute('aria-pressed', String(favourites.getAttribute('aria-pressed') !== 'true'));
+      this.load();
+    });
+    find('.lt-more').addEventListener('click', () => this.#more());
+    // The next page comes before the end of this one is reached.
+    this.#end = new IntersectionObserver(([end]) => { if (end.isIntersecting) this.#more(); }, { rootMargin: '600px' });
+    find('.lt-films').addEventListener('keydown', (event) => this.#takeKey(event));
+  }
+
+  /** Load the first page for the search as it is. */
+  async load() {
+    clearTimeout(this.#typing);
+    await this.#ask('', PAGE);
+  }
+
+  /** Bring the cards up to date, in their places. */
+  async refresh() {
+    const pages = Math.max(1, Math.ceil(this.#films.size / PAGE));
+    await this.#ask('', Math.min(MOST, pages * PAGE));
+  }
+
+  /** Return the card of a job, if it is shown. */
+  film(job) {
+    return this.#films.get(job);
+  }
+
+  async #more() {
+    if (this.#next && this.#find('.lt-more').getAttribute('aria-busy') !== 'true') await this.#ask(this.#next, PAGE);
+  }
+
+  async #ask(before, limit) {
+    this.#asked += 1;
+    const asked = this.#asked;
+    const more = this.#find('.lt-more');
+    more.setAttribute('aria-busy', 'true');
+    try {
+      const found = await call('history_search', ...this.#wanted(), before, limit);
+      if (asked === this.#asked) this.#show(found, before);
+    } catch (error) {
+      if (asked === this.#asked) this.tell(error.message);
+    } finally {
+      if (asked === this.#asked) more.removeAttribute('aria-busy');
+    }
+  }
+
+  /** Show a sentence beside the title. */
+  tell(words) {
+    setText(this.#find('.lt-shelf-count'), words);
+  }
+
+  #wanted() {
+    const chosen = (name) => Number(this.#find(`.lt-find-${name}`).value);
+    const [, states] = STATES[chosen('state')];
+    const [, least, most] = LENGTHS[chosen('length')];
+    const model = this.#models[chosen('model') - 1] ?? '';
+    const favourites = this.#find('.lt-find-favourites').getAttribute('aria-pressed') === 'true';
+    return [this.#find('.lt-find-text').value, states, model, least, most, favourites];
+  }
+
+  get #isNarrowed() {
+    const [text, states, model, least, most, favourites] = this.#wanted();
+    return Boolean(text.trim() || states !== MADE || model || least || most || favourites);
+  }
+
+  #show({ cards, next, total, models }, before) {
+    const list = this.#find('.lt-films');
+    const kept = before ? [...this.#films.values()] : [];
+    const shown = cards.map((data) => this.#film(data));
+    const wanted = [...new Set([...kept, ...shown])];
+    this.#films = new Map(wanted.map((film) => [film.data.job, film]));
+    wanted.forEach((film, index) => {
+      if (list.children[index] !== film.element) list.insertBefore(film.element, list.children[index] ?? null);
+    });
+    while (list.children.length > wanted.length) list.lastElementChild.remove();
+    this.#next = next;
+    this.#watchEnd(Boolean(next));
+    this.tell(total ? count(total) : '');
+    this.#tellNone(total);
+    this.#offerModels(models);
+    this.#find('.lt-films').dataset.shown = wanted.length;
+  }
+
+  // An observer tells what it sees when it begins, also if the end has not moved out of sight.
+  #watchEnd(isMore) {
+    const more = this.#find('.lt-more');
+    more.hidden = !isMore;
+    this.#end.unobserve(more);
+    if (isMore) requestAnimationFrame(() => this.#end.observe(more));
+  }
+
+  #film(data) {
+    const film = this.#films.get(data.job);
+    if (!film) return new Film(data, (words) => this.tell(words));
+    film.show(data);
+    return film;
+  }
+
+  #tellNone(total) {
+    const none = this.#find('.lt-shelf-none');
+    none.hidden = total > 0;
+    setText(none, this.#isNarrowed ? 'No video fits this search.' : 'There is no video yet. Make one under Create; it stays here.');
+  }
+
+  #offerModels(models) {
+    if (models.join('\n') === this.#models.join('\n')) return;
+    const select = this.#find('.lt-find-model');
+    const chosen = this.#models[Number(select.value) - 1];
+    this.#models = models;
+    fill(select, [ANY_MODEL, ...models]);
+    select.value = String(models.indexOf(chosen) + 1);
+    select.hidden = models.length < 2;
+  }
+
+  // The arrow keys go from card to card; Tab reaches all of them as well.
+  #takeKey(event) {
+    const films = [...this.#films.values()];
+    const from = films.findIndex((film) => film.element.contains(document.activeElement));
+    if (from < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    const top = films[0].element.offsetTop;
+    const columns = films.findIndex((film) => film.element.offsetTop > top);
+    const row = columns < 0 ? films.length : columns;
+    const to = {
+      ArrowLeft: from - 1, ArrowRight: from + 1, ArrowUp: from - row, ArrowDown: from + row, Home: 0, End: films.length - 1,
+    }[event.key];
+    if (!films[to]) return;
+    event.preventDefault();
+    films[to].focus();
+  }
+}

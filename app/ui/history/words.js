@@ -1,0 +1,25 @@
+// The words of the history for states and times.
+
+const STATES = {
+  queued: 'In the queue', running: 'Being made', waiting: 'Waiting', paused: 'Paused', interrupted: 'Interrupted',
+  finished: 'Finished', failed: 'Failed', cancelled: 'Ended early',
+};
+const TIME = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
+const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
+const A_DAY = 86400000; // milliseconds
+
+/** Return a state for people. */
+export const stateWords = (state) => STATES[state] ?? state;
+
+/** Return a moment, in seconds since the epoch, such as `today, 08:15`. */
+export function when(seconds) {
+  const date = new Date(1000 * seconds);
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  const isOn = (days) => date >= midnight - days * A_DAY && date < midnight - (days - 1) * A_DAY;
+  const day = (isOn(0) && 'today') || (isOn(1) && 'yesterday') || DAY.format(date);
+  return `${day}, ${TIME.format(date)}`;
+}
+
+/** Return a moment to the second. */
+export const exactly = (seconds) => EXACT.format(new Date(1000 * seconds));

@@ -1,0 +1,134 @@
+"""Tests of the endpoints of the History tab, without a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.job import Job, NoSuchJob
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.history.endpoints import HistoryCalls
+from diffusers_helper.errors import InputError
+from diffusers_helper.output.job_folder import JobFolder
+from tests.support.jobs import wait_until
+from tests.support.shared import Sharing
+
+
+@pytest.fixture
+def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()
+
+
+@pytest.fixture
+def service(sharing: Sharing) -> JobService:
+    service = sharing.open()
+    sharing.go(service)
+    return service
+
+
+@pytest.fixture
+def calls(service: JobService) -> HistoryCalls:
+    return HistoryCalls(service, Catalogue())
+
+
+def made(sharing: Sharing, service: JobService, prompt: str = "a ball", **settings: object) -> Job:
+    job = sharing.add(service, prompt, **settings)
+    wait_until(lambda: service.job(job.id).is_over)
+    return service.job(job.id)
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [card["words"] for card in found["cards"]]
+
+
+def test_cards_have_addresses_and_no_paths(
+    sharing: Sharing, service: JobService, calls: HistoryCalls
+) -> None:
+    job = made(sharing, service, "x" * 400, seconds=3.6)
+    waiting = sharing.add(service, "not yet")
+    wait_until(lambda: service.job(waiting.id).is_over)
+    found = calls.history_search(limit=1)
+    assert (names(found), found["total"]) == (["not yet"], 2)
+    (card,) = calls.history_search(before=found["next"])["cards"]
+    assert card == {
+        "job": job.id, "state": "finished", "words": "x" * 300, "seconds": 3.63, "created": job.created,
+        "model": "Longtake demo model", "favourite": False,
+        # The last section of an inverted video is its beginning.
+        "still": f"jobs/{job.id}/thumbs/0003.webp", "video": f"jobs/{job.id}/video.mp4?v=109",
+        "name": f"longtake-{'x' * 40}-{job.id[-4:]}.mp4",
+    }  # fmt: skip
+    forward = made(sharing, service, mode="forward", seconds=3.6)
+    (card, *_) = calls.history_search()["cards"]
+    assert card["still"] == f"jobs/{forward.id}/thumbs/0001.webp"
+
+
+def test_a_model_is_known_by_its_title(sharing: Sharing, service: JobService, calls: HistoryCalls) -> None:
+    made(sharing, service)
+    assert calls.history_search()["models"] == ["Longtake demo model"]
+    assert len(calls.history_search(model="Longtake demo model")["cards"]) == 1
+    assert calls.history_search(model="Another")["cards"] == []
+    with pytest.raises(InputError, match="is no state"):
+        calls.history_search(states=["lost"])
+
+
+def test_a_family_is_found_from_both_ends_also_in_a_new_index(
+    sharing: Sharing, service: JobService, calls: HistoryCalls
+) -> None:
+    parent = made(sharing, service, seconds=3.6)
+    folder = JobFolder(parent.folder)
+    folder.sections.mkdir()
+    for number in (1, 2, 3):
+        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
+    child = service.queue.branch(parent.id, 2, prompt="another end")
+    other = service.queue.branch(parent.id, 1)
+    wait_until(lambda: service.job(other.id).is_over)
+    service.queue.rebuild()
+    told = calls.history_open(parent.id)
+    assert [card["job"] for card in told["children"]] == [other.id, child.id]
+    assert calls.history_open(child.id)["parent"]["job"] == parent.id
+    assert told["parent"] is None
+    assert len(told["branch"]["kept"]) == 2
+    assert told["branch"]["longer"] == pytest.approx(116.4)
+    # The section that was taken over has its picture, although no event told of it.
+    lines = JobFolder(child.folder).events.read_text().splitlines()
+    untold = [line for line in lines if json.loads(line).get("thumbnail", "").find("0001") < 0]
+    JobFolder(child.folder).events.write_text("\n".join(untold) + "\n")
+    thumbs = {cell["number"]: cell["thumb"] for cell in calls.history_open(child.id)["cells"]}
+    assert thumbs[1] == f"jobs/{child.id}/thumbs/0001.webp"
+    service.queue.remove(parent.id)
+    assert calls.history_open(child.id)["parent"] is None
+    with pytest.raises(NoSuchJob):
+        calls.history_open(parent.id)
+
+
+def test_an_opened_video_tells_its_files_and_states(
+    sharing: Sharing, service: JobService, calls: HistoryCalls
+) -> None:
+    job = made(sharing, service)
+    told = calls.history_open(job.id)
+    assert [one["state"] for one in told["states"]] == ["queued", "running", "finished"]
+    assert {file["name"]: file["url"] for file in told["files"]} == {
+        "input.png": f"jobs/{job.id}/input.png", "video.mp4": f"jobs/{job.id}/video.mp4",
+        "latents, segments and records": None,
+    }  # fmt: skip
+    assert str(sharing.outputs) not in json.dumps(told)
+    assert told["branch"]["kept"] == []  # an inverted video of one section begins with the picture
+
+
+def test_the_settings_of_a_video_come_with_its_picture(
+    sharing: Sharing, service: JobService, calls: HistoryCalls
+) -> None:
+    job = made(sharing, service, seed=2**62 + 1)
+    told = calls.history_settings(job.id)
+    assert Path(told["picture"]).read_bytes() == JobFolder(job.folder).input.read_bytes()
+    settings = json.loads(told["text"])["settings"]
+    assert (settings["seed"], settings["prompt"], settings["model"]) == (2**62 + 1, "a ball", "demo")
+    assert "image" not in settings

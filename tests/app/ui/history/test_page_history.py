@@ -1,0 +1,349 @@
+"""Tests of the History tab in Chromium, over an engine that goes on when the test says so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.job import Job
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
+from tests.app.ui.test_accessibility import violations
+from tests.support.jobs import PATIENCE, wait_until
+from tests.support.pages import FIRST, Stand, needs_chromium, visit
+from tests.support.staged_engine import FAILING_PROMPT
+
+pytestmark = needs_chromium
+HOSTILE = '<img src=x onerror="window.hit=1"><b>bold</b>'
+
+
+@pytest.fixture
+def make(stand: Stand, photo: Path) -> Any:
+    """Return a function that makes videos, one after the other, and returns their jobs."""
+
+    def made(*prompts: str, **settings: object) -> list[Job]:
+        stand.engine.go(10_000)
+        jobs = []
+        for prompt in prompts:
+            given = {"image": str(photo), "prompt": prompt, "seconds": 1.0, **settings}
+            job = stand.service.submit(GenerationRequest.from_dict(given))
+            wait_until(lambda job=job: stand.service.job(job.id).is_over)
+            jobs.append(stand.service.job(job.id))
+        return jobs
+
+    return made
+
+
+def shelf(page: Any, stand: Stand, count: int) -> None:
+    """Show the History tab, and wait until it has so many cards."""
+    page.goto(f"{stand.url.rstrip('/')}/#history")
+    cards(page, count)
+
+
+def cards(page: Any, count: int) -> None:
+    page.wait_for_selector(f'.lt-films[data-shown="{count}"]', state="attached")
+
+
+def words(page: Any) -> list[str]:
+    return page.locator(".lt-shelf .lt-film-words").all_inner_texts()
+
+
+def opened(page: Any, job: Job) -> Any:
+    page.wait_for_selector(f'.lt-past-open[data-job="{job.id}"]')
+    return page.locator(".lt-past-open")
+
+
+def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand, make: Any) -> None:
+    make(*(f"a ball, number {number}" for number in range(4)), HOSTILE)
+    (wanted,) = make("Der GRÜNE Ball rollt")
+    yesterday = time.time() - 86400
+    stand.service._store.add_facts(wanted.id, created=yesterday)
+    make("a red ball")
+    shelf(page, stand, 7)
+    assert words(page)[:2] == ["a red ball", HOSTILE]
+    assert words(page)[-1] == "Der GRÜNE Ball rollt"
+    assert page.locator(".lt-shelf-count").inner_text() == "7 videos"
+    page.get_by_label("Search in prompts and seeds").fill("ball grüne")
+    cards(page, 1)
+    card = page.locator(".lt-film")
+    facts = card.locator(".lt-film-facts").text_content()
+    assert facts == f"yesterday, {time.strftime('%H:%M', time.localtime(yesterday))} · Longtake demo model"
+    card.get_by_role("link").click()
+    view = opened(page, wanted)
+    assert view.locator(".lt-opened-title").inner_text() == "Der GRÜNE Ball rollt"
+    settings = dict(
+        zip(view.locator("dt").all_inner_texts(), view.locator("dd").all_inner_texts(), strict=True)
+    )
+    assert (settings["Seed"], settings["Prompt"]) == ("31337", "Der GRÜNE Ball rollt")
+    page.wait_for_selector(f'.lt-past-open .lt-stage[data-url^="jobs/{wanted.id}/"][data-state="video"]')
+    view.get_by_text("What happened").click()
+    told = view.locator(".lt-states li").all_inner_texts()
+    assert [line.split("\n")[0] for line in told] == ["In the queue", "Being made", "Finished"]
+    assert "It is its turn." in told[1]
+    assert (
+        view.locator(".lt-use").count() == 3
+    )  # text, sampling and decoding, as the memory's record has them
+    page.go_back()
+    cards(page, 1)
+    assert page.evaluate("document.activeElement.closest('.lt-film')?.dataset.job") == wanted.id
+    assert page.evaluate("window.hit") is None
+
+
+def test_filters_narrow_the_shelf(page: Any, stand: Stand, make: Any) -> None:
+    short, long = make("short"), make("long", seconds=4.8)
+    failed = make(FAILING_PROMPT)
+    shelf(page, stand, 3)
+    page.get_by_label("Length of the videos").select_option(label="3 to 10 s")
+    cards(page, 1)
+    assert words(page) == ["long"]
+    page.get_by_label("Length of the videos").select_option(label="Any length")
+    page.get_by_label("State of the videos").select_option(label="Failed")
+    page.wait_for_selector(f'.lt-film[data-job="{failed[0].id}"]:only-child')
+    page.get_by_label("State of the videos").select_option(label="All videos")
+    cards(page, 3)
+    page.locator(f'.lt-film[data-job="{short[0].id}"]').hover()
+    page.get_by_role("button", name="Favourite: short").click()
+    page.wait_for_selector('.lt-star[aria-pressed="true"]')
+    assert stand.service.job(short[0].id).favourite
+    page.get_by_role("button", name="Favourites").click()
+    cards(page, 1)
+    page.get_by_label("Search in prompts and seeds").fill("long")
+    page.get_by_text("No video fits this search.").wait_for()
+    assert not stand.service.job(long[0].id).favourite
+
+
+def test_a_card_plays_while_a_person_points_at_it_or_focuses_it(page: Any, stand: Stand, make: Any) -> None:
+    first, second = make("first", "second")
+    shelf(page, stand, 2)
+    playing = page.locator(".lt-film[data-playing] video")
+    page.locator(f'.lt-film[data-job="{first.id}"] img').hover()
+    playing.wait_for()
+    assert playing.get_attribute("src") == f"jobs/{first.id}/video.mp4?v=37"
+    page.wait_for_function("document.querySelector('.lt-film video').currentTime > 0.1")
+    page.locator(f'.lt-film[data-job="{second.id}"] img').hover()
+    page.wait_for_selector(f'.lt-film[data-job="{second.id}"][data-playing]')
+    assert page.locator(".lt-film video").count() == 1
+    page.mouse.move(0, 0)
+    page.wait_for_function("!document.querySelector('.lt-film video')")
+    page.get_by_role("button", name="Favourites").focus()
+    page.keyboard.press("Tab")
+    page.wait_for_selector(f'.lt-film[data-job="{second.id}"][data-playing]')
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(f'.lt-film[data-job="{first.id}"][data-playing]')
+    page.keyboard.press("Enter")
+    opened(page, first)
+    page.keyboard.press("Escape")
+    page.wait_for_function(f"document.activeElement.closest('.lt-film')?.dataset.job === '{first.id}'")
+
+
+def test_a_tap_plays_the_card_and_the_next_one_opens_it(browser: Any, stand: Stand, make: Any) -> None:
+    (job,) = make("a ball")
+    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    shelf(page, stand, 1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator(".lt-frame").tap()
+    page.wait_for_selector(".lt-film[data-playing]")
+    page.locator(".lt-frame").tap()
+    view = opened(page, job)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    stage, use = (
+        view.locator(".lt-stage").bounding_box(),
+        view.get_by_text("Use these settings").bounding_box(),
+    )
+    assert use["y"] > stage["y"] + stage["height"]
+    context.close()
+
+
+def test_a_video_that_finishes_appears_and_pages_follow_each_other(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    requests = [
+        GenerationRequest.from_dict({"image": str(photo), "prompt": f"number {n}", "seconds": 1.0})
+        for n in range(30)
+    ]
+    for request in requests:
+        stand.service.cancel(stand.service.submit(request).id)
+    shelf(page, stand, 24)
+    page.get_by_role("button", name="Show more").click()
+    cards(page, 30)
+    assert words(page) == [request.prompt for request in reversed(requests)]
+    job = stand.service.submit(requests[0])
+    stand.engine.go(FIRST)
+    page.wait_for_selector(f'.lt-film[data-job="{job.id}"][data-state="running"]:first-child')
+    cards(page, 31)
+    stand.engine.go(1000)
+    page.wait_for_selector(f'.lt-film[data-job="{job.id}"][data-state="finished"]')
+
+
+def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) -> None:
+    kept, removed = make("kept", "removed")
+    shelf(page, stand, 2)
+    page.locator(f'.lt-film[data-job="{removed.id}"] a').click()
+    opened(page, removed).get_by_role("button", name="Remove", exact=True).click()
+    cards(page, 1)
+    assert words(page) == ["kept"]
+    assert not removed.folder.exists()
+    page.wait_for_function("document.activeElement.closest('.lt-past .lt-undo-do') !== null")
+    page.keyboard.press("Enter")
+    cards(page, 2)
+    assert (removed.folder / "video.mp4").exists()
+    page.locator(f'.lt-film[data-job="{kept.id}"] a').focus()
+    page.keyboard.press("Delete")
+    cards(page, 1)
+    assert not kept.folder.exists()
+
+
+def test_the_same_again_has_another_seed(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make("a ball", seed=5)
+    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+    opened(page, job).get_by_role("button", name="Same again with another seed").click()
+    page.locator(".lt-past-say").get_by_text("is in the queue").wait_for()
+    wait_until(lambda: stand.service.jobs()[0].is_over)
+    again = stand.service.jobs()[0]
+    assert again.id != job.id
+    assert again.request.seed != 5
+    assert (again.request.prompt, again.request.seconds) == ("a ball", 1.0)
+    page.locator(".lt-past-say").get_by_role("link", name="Show it").click()
+    opened(page, again)
+
+
+def branchable(job: Job, sections: int) -> None:
+    """Give a job the latents that a real engine leaves."""
+    folder = JobFolder(job.folder)
+    folder.sections.mkdir(exist_ok=True)
+    for number in range(1, sections + 1):
+        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
+
+
+def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make("a ball", seconds=3.6)
+    branchable(job, 3)
+    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+    view = opened(page, job)
+    view.get_by_text("Continue from here").click()
+    keep = view.get_by_label("Sections to keep")
+    assert keep.get_attribute("max") == "2"  # the last section of an inverted video has met the picture
+    keep.focus()
+    page.keyboard.press("Home")
+    view.get_by_text(
+        "The last 1.2 s of the video are kept, since the end is made before the beginning"
+    ).wait_for()
+    assert view.locator('.lt-kept-strip img[data-kept="true"]').count() == 1
+    view.get_by_text("What stays as it is, and why").click()
+    assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
+    view.get_by_label("Prompt of what is new").fill("another ball")
+    view.get_by_label("Seed", exact=True).fill("77")
+    view.get_by_role("button", name="Make this branch").click()
+    page.locator(".lt-past-say").get_by_text("The branch is in the queue.").wait_for()
+    child = stand.service.jobs()[0]
+    assert json.loads(JobFolder(child.folder).lineage.read_text())["parent"] == job.id
+    assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
+    kin = view.locator(".lt-kin:visible")
+    kin.get_by_text("another ball").wait_for()
+    assert "Branches of it" in kin.inner_text()
+    kin.get_by_role("link").click()
+    assert "Branched from" in opened(page, child).locator(".lt-kin:visible").inner_text()
+
+
+def test_a_finished_video_is_made_longer(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make("a ball", seconds=2.4, mode="forward")
+    branchable(job, 2)
+    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+    view = opened(page, job)
+    view.get_by_text("Make it longer").first.click()
+    view.get_by_text("Whole sections of 1.2 s are added. The first 2.4 s of the video are kept").wait_for()
+    view.get_by_label("Seconds to add").fill("3.6")
+    view.get_by_role("button", name="Make it longer").click()
+    page.locator(".lt-past-say").get_by_text("The longer video is in the queue.").wait_for()
+    assert stand.service.jobs()[0].request.seconds == 6.0
+
+
+def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make(FAILING_PROMPT)
+    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+    view = opened(page, job)
+    assert "The <b>stage</b> collapsed." in view.get_by_role("alert").inner_text()
+    assert not view.get_by_role("link", name="Download").is_visible()
+    view.get_by_role("button", name="Go on", exact=True).click()
+    page.locator(".lt-past-say").get_by_text("It goes on").wait_for()
+    wait_until(lambda: len(stand.service.history.transitions(job.id)) >= 5)
+    assert [one.state for one in stand.service.history.transitions(job.id)][2:4] == ["failed", "queued"]
+
+
+def test_these_settings_fill_the_form_with_the_picture(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make(
+        "the camera pans left", seed=9, seconds=3.6, mode="forward", steps=12, sampler="euler", crop=0.25
+    )
+    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+    opened(page, job).get_by_role("button", name="Use these settings").click()
+    page.wait_for_selector('#fold-look > button[data-state="seed 9 · 12 steps · guidance 10"]')
+    page.wait_for_selector('#set-image label[data-hint="144 × 112 of 320 × 240"]')
+    page.get_by_text("Sampler: Euler.").wait_for()
+    page.locator("#start").click()
+    wait_until(lambda: len(stand.service.finished_jobs(2)) == 2)
+    again = stand.service.jobs()[0]
+    one, other = (json.loads(each.request.to_json()) for each in (job, again))
+    assert {**one, "image": ""} == {**other, "image": ""}
+    assert JobFolder(job.folder).input.read_bytes() == JobFolder(again.folder).input.read_bytes()
+    page.get_by_role("button", name="Forget this").click()
+    page.get_by_text("Sampler: Euler.").wait_for(state="detached")
+
+
+def test_a_copied_link_opens_the_video_in_a_new_tab(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make("a ball")
+    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+    opened(page, job)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the link").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    other = page.context.new_page()
+    other.goto(page.evaluate("navigator.clipboard.readText()"))
+    view = opened(other, job)
+    other.wait_for_function("document.querySelector('.lt-past-open video.lt-top')?.currentTime > 0.1")
+    with other.expect_download() as download:
+        view.get_by_role("link", name="Download").click()
+    assert Path(download.value.path()).read_bytes() == (job.folder / "video.mp4").read_bytes()
+    other.get_by_role("tab", name="Create").click()
+    other.wait_for_function("!document.querySelector('.lt-past-open video.lt-top')")
+
+
+def test_a_link_to_a_video_that_is_gone_says_so(page: Any, stand: Stand) -> None:
+    page.goto(f"{stand.url.rstrip('/')}/#history/20250101-000000-abcd")
+    page.locator(".lt-past-say").get_by_text("There is no job '20250101-000000-abcd'").wait_for()
+    page.get_by_role("link", name="All videos").click()
+    page.get_by_text("There is no video yet.").wait_for()
+
+
+@pytest.fixture(params=["light", "dark"])
+def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
+    page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
+    page.set_default_timeout(PATIENCE * 1000)
+    visit(page, stand)
+    yield page
+    page.close()
+
+
+def test_nothing_serious_on_the_shelf_and_in_a_video(themed: Any, stand: Stand, make: Any) -> None:
+    jobs = make("a ball", FAILING_PROMPT)
+    (long,) = make("a long one", seconds=3.6)
+    branchable(long, 3)
+    found: list[str] = []
+    for width in (390, 1440):
+        themed.set_viewport_size({"width": width, "height": 900})
+        shelf(themed, stand, 3)
+        found += [f"shelf at {width}: {one}" for one in violations(themed)]
+        for job in (long, jobs[1]):
+            themed.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
+            view = opened(themed, job)
+            for head in view.locator("summary:visible").all():
+                if head.evaluate("(one) => !one.parentElement.open"):
+                    head.click()
+            found += [f"{job.request.prompt} at {width}: {one}" for one in violations(themed)]
+    assert not found, "\n" + "\n".join(found)

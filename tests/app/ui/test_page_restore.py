@@ -1,0 +1,164 @@
+"""Tests in Chromium of files that are dropped on the page, of presets, and of several videos at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.recipe import read_recipe
+from tests.app.ui.test_accessibility import violations
+from tests.support.clips import read
+from tests.support.jobs import PATIENCE, wait_until
+from tests.support.pages import PageProgram, Stand, needs_chromium, notice, open_folds, start, status
+
+pytestmark = needs_chromium
+DROP = """async ([bytes, name, type]) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
+    const target = document.querySelector('.lt-stage');
+    for (const kind of ['dragenter', 'dragover', 'drop']) {
+        const event = new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
+        target.dispatchEvent(event);
+    }
+}"""
+
+
+def drop(page: Any, content: bytes, name: str, kind: str) -> None:
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    page.evaluate(DROP, [list(content), name, kind])
+
+
+def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(page: Any, stand: Stand) -> None:
+    given = {"prompt": 'say "hi" <b>', "seed": 9, "steps": 12, "seconds": 3.6, "mode": "forward", "glow": 3}
+    drop(page, json.dumps(given).encode(), "request.json", "application/json")
+    told = notice(page, "These are the settings of request.json, but for this:")
+    assert "has the setting 'glow' (3), which this version does not know" in told.inner_text()
+    page.wait_for_selector('#fold-look > button[data-state="seed 9 · 12 steps · guidance 10"]')
+    assert page.get_by_label("Prompt", exact=True).input_value() == 'say "hi" <b>'
+    assert page.get_by_role("radio", name="Forward · F1").is_checked()
+    told.get_by_role("button", name="Close").click()
+    page.locator("#notice .lt-box").wait_for(state="detached")
+    drop(page, b"no settings at all", "notes.json", "application/json")
+    page.get_by_role("alert").get_by_text("notes.json carries no recipe").wait_for()
+
+
+def test_a_video_of_another_program_is_refused_without_its_pictures(page: Any, stand: Stand) -> None:
+    media = b"\0\0\0\x08free" + b"\0\x10\0\x08mdat" + bytes(2**20)
+    drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + media, "holiday.mp4", "video/mp4")
+    page.get_by_role("alert").get_by_text("holiday.mp4 carries no recipe").wait_for()
+    sizes = [path.stat().st_size for path in Path(stand.outputs.parent / "cache").rglob("holiday.mp4")]
+    assert sizes == [24]
+
+
+def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Path) -> None:
+    open_folds(page)
+    page.get_by_label("number input for Videos at Once").fill("3")
+    page.get_by_label("number input for Videos at Once").press("Tab")
+    start(page, photo, seconds=1)
+    notice(page, "Queued 3 videos")
+    assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
+    page.get_by_label("Random seed each time").check()
+    page.wait_for_selector('#fold-look > button[data-state="random seed · 8 steps · guidance 10"]')
+    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"random_seed\":true')")
+    page.reload()
+    page.wait_for_selector('#fold-look > button[data-state="random seed · 8 steps · guidance 10"]')
+    page.wait_for_selector("#set-image img")
+    assert page.get_by_label("number input for Videos at Once").input_value() == "3"
+    page.locator('#start[data-many="3 videos, with as many seeds"]').click()
+    wait_until(lambda: len(stand.service.jobs()) == 6)
+    seeds = [job.request.seed for job in stand.service.jobs(limit=3)]
+    assert seeds[0] == seeds[1] + 1 == seeds[2] + 2
+    assert seeds[2] != 31337
+
+
+def test_a_preset_is_saved_used_made_the_default_and_passed_on(
+    page: Any, stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    open_folds(page)
+    steps = page.get_by_label("number input for Steps")
+    steps.fill("17")
+    steps.press("Tab")
+    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"steps\":17')")
+    page.get_by_role("button", name="Presets of settings").click()
+    dialog = page.get_by_role("dialog", name="Presets")
+    dialog.get_by_text("There is none yet.").wait_for()
+    dialog.get_by_label("Name of the preset").fill("Slow & <b>soft</b>")
+    page.keyboard.press("Enter")
+    dialog.get_by_role("status").get_by_text("expected 1 to 50 characters").wait_for()
+    dialog.get_by_label("Name of the preset").fill("Slow & soft")
+    page.keyboard.press("Enter")
+    dialog.get_by_text("“Slow & soft” is saved.").wait_for()
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Make default: Slow & soft").click()
+    dialog.get_by_text("begin with “Slow & soft”").wait_for()
+    with page.expect_download() as download:
+        dialog.get_by_role("button", name="Export: Slow & soft").click()
+    exported = Path(download.value.path()).read_bytes()
+    assert json.loads(exported)["steps"] == 17
+    dialog.get_by_role("button", name="Remove: Slow & soft").click()
+    dialog.get_by_role("button", name="Bring Slow & soft back").click()
+    dialog.get_by_text("It is back.").wait_for()
+    file = tmp_path / "Given.json"
+    file.write_bytes(exported.replace(b"17", b"19"))
+    page.set_input_files('input[aria-label="File with settings"]', str(file))
+    dialog.get_by_text("“Given” is saved.").wait_for()
+    dialog.get_by_role("button", name="Use: Given").click()
+    page.wait_for_selector('#fold-look > button[data-state*="19 steps"]')
+    notice(page, "These are the settings of the preset “Given”.")
+    page.get_by_role("button", name="Reset to defaults").click()
+    page.wait_for_selector('#fold-look > button[data-state*="17 steps"]')
+    page.get_by_role("button", name="Presets of settings").click()
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="hidden")
+
+
+@pytest.mark.slow
+def test_a_video_dropped_on_the_page_becomes_the_same_video_again(
+    browser: Any, tmp_path: Path, photo: Path
+) -> None:
+    program = PageProgram(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+
+    def finished(count: int) -> list[Path]:
+        wait_until(lambda: len(list(program.outputs.glob("2*/video.mp4"))) == count)
+        return sorted(program.outputs.glob("2*/video.mp4"))
+
+    try:
+        page.goto(program.wait_until_up())
+        start(page, photo, seconds=2.4, steps=2, seed=11)
+        job = status(page, state="finished", frames=73).get_attribute("data-job")
+        (first,) = finished(1)
+        page.goto(f"{program.url}/#history/{job}")
+        page.wait_for_selector(f'.lt-past-open[data-job="{job}"]')
+        page.get_by_text("Make it longer").first.click()
+        page.get_by_label("Seconds to add").fill("1.2")
+        page.get_by_role("button", name="Make it longer").click()
+        longer = next(path for path in finished(2) if path != first)
+        assert len(read(longer)) == 109
+        kept = [(video.parent / "sections" / "0001.safetensors").read_bytes() for video in (first, longer)]
+        assert kept[0] == kept[1]  # the end of an inverted video stays
+
+        page.evaluate("localStorage.clear()")
+        page.goto(f"{program.url}/#create")
+        page.reload()
+        for video, words in ((first, "seed 11 · 2 steps"), (longer, "seed 11 · 2 steps")):
+            drop(page, video.read_bytes(), "dropped.mp4", "video/mp4")
+            page.wait_for_selector(f'#fold-look > button[data-state^="{words}"]')
+            page.wait_for_selector('#set-image label[data-hint*=" of "]')
+            if video == longer:
+                page.get_by_text("The first section is made with the settings of the video").wait_for()
+            old = set(program.outputs.glob("2*/video.mp4"))
+            page.locator("#start").click()
+            (again,) = set(finished(len(old) + 1)) - old
+            assert again.read_bytes() == video.read_bytes()
+            assert read_recipe(again).to_json() == read_recipe(video).to_json()
+            assert JobFolder(again.parent).lineage.exists() == (video == longer)
+    finally:
+        page.close()
+        program.end()

@@ -1,0 +1,195 @@
+"""Tests of the settings that come back into the form, without a browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.jobs.service import JobService
+from app.several.presets import presets_folder, save_preset
+from app.ui.catalogue import Catalogue
+from app.ui.form import settings as form
+from app.ui.form.actions import Actions
+from app.ui.form.carried import Carried
+from app.ui.form.endpoints import FormCalls
+from app.ui.form.restore import Restored, merged
+from app.ui.planner import Planner
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.lineage import Lineage, Span
+from diffusers_helper.output.recipe import Recipe
+from diffusers_helper.request import MAX_SEED, GenerationRequest
+from tests.support.pages import write_photo
+from tests.support.staged_engine import StagedEngine
+
+DEMO = find_model("demo")
+CATALOGUE = Catalogue()
+SPAN = Span(1, {"prompt": "before", "seed": 3})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "uploads").mkdir()
+    return tmp_path
+
+
+def upload(folder: Path, name: str, content: bytes) -> dict[str, Any]:
+    path = folder / "uploads" / name
+    path.write_bytes(content)
+    return {"path": str(path)}
+
+
+def filled(told: dict[str, Any], **kept: object) -> dict[str, Any]:
+    """Return the form's values for what an endpoint has returned."""
+    message = json.dumps({"restored": told["text"], "kept": json.dumps(kept)})
+    return Actions(JobService(Path("unused")), CATALOGUE).fill(message)
+
+
+def recipe(**settings: object) -> str:
+    return json.dumps({"recipe": 1, "settings": settings, "earlier": [], "vae": []})
+
+
+def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
+    photo = write_photo(folder / "photo.png").read_bytes()
+    given_settings = {
+        "prompt": "赤い ball", "negative": "–", "seconds": 3.6, "seed": 9, "steps": 12, "mode": "forward",
+        "resolution": 192, "guidance": 6.0, "cfg": 2.0, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler",
+        "model": "demo", "vae_tile": 128, "vae_precision": "fp32", "vae_chunk": 2,
+    }  # fmt: skip
+    found = Recipe(given_settings, (SPAN,), picture=photo)
+    told = Restored.of_recipe(found, "a.mp4", CATALOGUE).to_dict()
+    assert Path(told["picture"]).read_bytes() == photo
+    assert Path(told["picture"]).is_relative_to(folder / "uploads")
+    values = filled(told, prompt="other", steps=99, random_seed=True, variants=7)
+    values["mode"] = values["mode"].value
+    request = form.to_request({**values, "image": "x"}, DEMO, Planner())
+    for name in [name for name in request if name not in GenerationRequest.__dataclass_fields__]:
+        del request[name]  # the markup around the form
+    made = GenerationRequest.from_dict(request)
+    assert {name: getattr(made, name) for name in given_settings} == given_settings
+    assert (values["random_seed"], values["variants"]) == (False, 1)
+    assert Carried.from_text(values["carried"]).lineage == Lineage((SPAN,))
+    assert "The first section is made with the settings" in Carried.from_text(values["carried"]).words
+
+
+def test_what_cannot_be_restored_is_told(folder: Path) -> None:
+    text = recipe(prompt="a ball", seed=MAX_SEED, sparkle="<b>", steps=1000, model="gone", mode="forward")
+    told = FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", text.encode()), "a.json")
+    values = filled(told)
+    notice = values["notice"]
+    for part in ("sparkle", "&lt;b&gt;", "Steps is 1000", "Seed is 9223372036854775807", "gone"):
+        assert part in notice
+    assert "<b>'" not in notice
+    assert (values["prompt"], values["model"]) == ("a ball", "demo")
+    assert "seed" not in values  # the form keeps its own
+    assert "settings of a.json" in notice
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"no", b"[1]", b"\x00\x00\x00\x08ftyp"])
+def test_a_file_without_settings_is_refused(folder: Path, content: bytes) -> None:
+    with pytest.raises(InputError):
+        FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", content), "a.json")
+
+
+def test_only_uploads_are_read(folder: Path) -> None:
+    outside = folder / "request.json"
+    outside.write_text(recipe(prompt="secret"))
+    for file in ({"path": str(outside)}, {"path": f"{folder}/uploads/../request.json"}, {"path": 3}, {}):
+        with pytest.raises(InputError):
+            FormCalls(CATALOGUE).recipe_read(file)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+parts = st.sampled_from(["name", "settings", "carried", "is_whole", "notices"])
+
+
+@given(restored=st.dictionaries(parts, anything) | anything, kept=anything)
+def test_whatever_a_browser_sends_fills_the_form_or_is_refused(restored: Any, kept: Any) -> None:
+    message = json.dumps({"restored": json.dumps(restored), "kept": json.dumps(kept)})
+    values = Actions(JobService(Path("unused")), CATALOGUE).fill(message)
+    if "model" in values:
+        usable = {name: value for name, value in values.items() if name in form.PAGE_SETTINGS}
+        usable["mode"] = values["mode"].value
+        GenerationRequest.from_dict(form.to_request(usable, DEMO, Planner()) | {"image": "x"})
+    else:
+        assert "cannot be read" in values["notice"]
+
+
+def test_a_preset_changes_only_what_it_holds(folder: Path) -> None:
+    calls = FormCalls(CATALOGUE)
+    look = form.defaults(DEMO, Planner()) | {"model": "demo", "prompt": "a ball", "steps": 17, "seed": 4}
+    assert calls.preset_save("Soft look", json.dumps(look)) == ["Soft look"]
+    saved = json.loads((presets_folder() / "Soft look.json").read_text())
+    assert saved["steps"] == 17
+    assert not saved.keys() & {"prompt", "image", "crop", "carried", "variants", "random_seed"}
+    assert saved["resolution"] is None  # the model's own
+    save_preset(presets_folder(), "Steps", {"steps": 5, "sampler": "euler"})
+    values = filled(calls.preset_load("Steps"), prompt="mine", seed=8, guidance=3.0, random_seed=True)
+    assert (values["steps"], values["prompt"], values["seed"], values["guidance"]) == (5, "mine", 8, 3.0)
+    assert values["random_seed"] is True
+    assert Carried.from_text(values["carried"]).settings == {"sampler": "euler"}
+
+
+def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
+    calls = FormCalls(CATALOGUE)
+    assert calls.preset_import("Given", upload(folder, "a.json", b'{"steps": 21, "prompt": "p"}')) == [
+        "Given"
+    ]
+    assert json.loads(calls.preset_export("Given")) == {"steps": 21, "prompt": "p"}
+    actions = Actions(JobService(Path("unused")), CATALOGUE)
+    assert actions.restore(None) == {}
+    assert actions.reset("demo")["steps"] == 8
+    assert calls.preset_default("Given") == ["Given", "start"]
+    assert actions.restore(None)["steps"] == actions.reset("demo")["steps"] == 21
+    assert actions.restore(json.dumps({"model": "demo", "steps": 6}))["steps"] == 6
+    assert calls.preset_remove("start") == ["Given"]
+    assert actions.reset("demo")["steps"] == 8
+
+
+@pytest.mark.parametrize("name", ["", " a", "../up", "a/b", ".hidden", "a" * 51, "a\n"])
+def test_a_name_that_is_no_files_name_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(InputError):
+        FormCalls(CATALOGUE).preset_save(name, json.dumps({"steps": 5}))
+
+
+def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) -> None:
+    service = JobService(folder / "outputs", StagedEngine())
+    actions = Actions(service, CATALOGUE)
+    photo = {"path": str(write_photo(folder / "uploads" / "photo.png"))}
+    values = form.defaults(DEMO, Planner()) | {
+        "model": "demo",
+        "prompt": "a ball",
+        "image": photo,
+        "seconds": 2.4,
+    }
+    told = actions.start(values | {"variants": 3, "seed": 7, "carried": Carried({}, (SPAN,)).to_text()})
+    assert "Queued 3 videos" in told
+    jobs = service.jobs()[::-1]
+    assert [job.request.seed for job in jobs] == [7, 8, 9]
+    assert all(Lineage.read(job.folder / "lineage.json").spans == (SPAN,) for job in jobs)
+    actions.start(values | {"random_seed": True})
+    actions.start(values | {"random_seed": True})
+    seeds = {job.request.seed for job in service.jobs(limit=2)}
+    assert len(seeds) == 2
+    assert not seeds & {7, 8, 9, values["seed"]}
+    assert "lt-error" in actions.start(values | {"variants": 1000})
+    assert "lt-error" in actions.start(values | {"carried": "{"})
+    assert len(service.jobs()) == 5
+
+
+def test_merged_settings_of_another_model_follow_that_model() -> None:
+    found = Restored("x", {"model": "framepack-f1", "mode": "inverted", "steps": None})
+    values, notices = merged(found, {}, CATALOGUE)
+    assert (values["model"], values["mode"], values["steps"]) == ("framepack-f1", "forward", 25)
+    assert "makes no video in that order" in " ".join(notices)
