@@ -34,7 +34,8 @@ from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.downloads import Download, absence_of
-from diffusers_helper.models.part_files import find_part, fingerprint, stored_dtype
+from diffusers_helper.models.fetch import find_part
+from diffusers_helper.models.part_files import fingerprint, stored_dtype
 from diffusers_helper.models.registry import PARTS, ModelInfo
 from diffusers_helper.planning.networks import BLOCKS
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import Tokenizer
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.framepack.encoders import encode_pooled, encode_states
 from diffusers_helper.framepack.prompts import TEMPLATE, check_prompt
+from diffusers_helper.models.hub_cache import is_complete
 from diffusers_helper.models.loaders import dtype_for, load_models
-from diffusers_helper.models.part_files import is_complete, stored_dtype
+from diffusers_helper.models.part_files import stored_dtype
 from diffusers_helper.models.registry import PARTS, find_model
 from diffusers_helper.pipeline import generate
 from tests.support.making import tiny_request, write_scene
@@ -232,21 +232,3 @@ def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pyte
         load_models(models.info, cancel=cancel)
     models.load(CancelToken())
     assert models.is_loaded
-
-
-def test_a_cancel_reaches_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cancel = CancelToken()
-    shutil.rmtree(part_folder(cache, find_model(MODEL), "vae"))
-
-    def download(*_: object, tqdm_class: type | None = None, **__: object) -> str:
-        if tqdm_class is None:
-            raise LocalEntryNotFoundError("nothing is here")
-        with tqdm_class(total=10, disable=True) as progress:
-            progress.update(1)
-            cancel.cancel()
-            progress.update(1)
-        raise AssertionError("the download went on")
-
-    monkeypatch.setattr("diffusers_helper.models.part_files.snapshot_download", download)
-    with pytest.raises(GenerationCancelled):
-        load_models(find_model(MODEL), device="cpu").part("vae", cancel)
