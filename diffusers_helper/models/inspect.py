@@ -16,6 +16,7 @@ from typing import Any
 from diffusers_helper.models.formats.reading import SUFFIXES, read_contents
 from diffusers_helper.models.formats.tensors import Contents, Format, NotWeights, Tensor
 from diffusers_helper.models.hub_cache import is_complete
+from diffusers_helper.models.names import name_problems
 from diffusers_helper.models.recognition import (
     PART_MODELS,
     KeyStyle,
@@ -27,6 +28,7 @@ from diffusers_helper.models.recognition import (
 from diffusers_helper.models.registry import PARTS
 
 _INDEX = ".index.json"
+_USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
@@ -121,6 +123,9 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
     if indices:
         return _inspect_shards(indices[0], place)
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    # What the libraries load if it is there.
+    files = [file for file in files if file.suffix == ".safetensors"] or files
+    files = [file for file in files if file.name in _USUAL] or files
     if len(files) > 1:
         shards = [file for file in files if _SHARD.search(file.stem)]
         if shards:
@@ -184,7 +189,10 @@ def _inspect_files(
     told += [f"{file.name} {problem}" for file, contents in read.items() for problem in contents.problems]
     if len(read) == len(files):
         told += _list_problems(path, files, tensors, listed, is_whole=not problems)
-    models = models_of(tensors)
+    models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors)
+    is_whole = not _SHARD.search(path.stem)
+    if models == ["FramePack"] and style == "diffusers" and is_whole and not told:
+        told += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
     if place and tensors and not told:
         told += _place_problems(path, place, models)
     by_type: Counter[str] = Counter()
@@ -195,11 +203,11 @@ def _inspect_files(
         str(path), next((contents.format for contents in read.values()), None),
         model=" + ".join(models),
         variant=variant_of(models[0], tensors, _origin(path, metadata)) if len(models) == 1 else "",
-        key_style=key_style_of(tensors),
+        key_style=style,
         tensors=len(tensors),
         bytes=by_type.total(),
         dtypes=_shares(by_type),
-        quantised=quantisation_of(tensors),
+        quantised=quantised,
         problems=tuple(told),
         hints=_hints(path.name),
         file_bytes=sum(file.stat().st_size for file in files),

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
 from safetensors.torch import load_file, save_file
 
 from app.cli import main
 from diffusers_helper.models.inspect import inspect_checkpoint
+from diffusers_helper.models.names import expected_names
 from diffusers_helper.models.registry import PARTS, find_model
 from tests.support.published import part_folder, write_published
 from tests.support.weights import PAGE, POINTER, write_gguf
@@ -181,6 +183,33 @@ def test_shards_and_their_index_are_compared(published: Path, tmp_path: Path) ->
     assert "lacks the index of its" in inspect_checkpoint(place).problems[0]
 
 
+def test_the_names_are_those_of_the_published_transformer() -> None:
+    with torch.device("meta"):
+        real = HunyuanVideoFramepackTransformer3DModel(
+            has_image_proj=True, image_proj_dim=1152, has_clean_x_embedder=True
+        )
+    names = real.state_dict().keys()
+    assert len(real.transformer_blocks) == 20
+    assert len(real.single_transformer_blocks) == 40
+    assert expected_names(names) == names
+
+
+def test_missing_and_foreign_tensors_are_named(folder: Path) -> None:
+    file = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    gone, odd = "single_transformer_blocks.0.proj_mlp.bias", "extra.weight"
+    save_file({name: value for name, value in tensors.items() if name != gone}, file)
+    (problem,) = inspect_checkpoint(file).problems
+    assert problem == f"{file.name} lacks 1 of {len(tensors)} tensors, as {gone}; download it again."
+    save_file(tensors | {odd: torch.zeros(1)}, file)
+    (problem,) = inspect_checkpoint(file, "transformer").problems
+    assert f"holds 1 tensors that FramePack has not, as {odd};" in problem
+    quantised = {name: value.to(torch.float8_e4m3fn) for name, value in tensors.items()}
+    save_file(quantised | {"x_embedder.proj.scale_weight": torch.ones(1)}, file)
+    facts = inspect_checkpoint(file, "transformer")
+    assert (facts.problems, facts.quantised) == ((), "scaled fp8")
+
+
 def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -192,6 +221,10 @@ def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
     assert inspect_checkpoint(folder).tensors == 1
     save(folder / "b.safetensors", a=torch.zeros(1))
     assert inspect_checkpoint(folder).problems == ("mine holds 2 files with weights; name one of them.",)
+    (folder / "b.safetensors").rename(folder / "pytorch_model.bin")  # libraries read only the other one
+    assert inspect_checkpoint(folder).problems == ()
+    save(folder / "model.safetensors", a=torch.zeros(1), b=torch.zeros(1))
+    assert inspect_checkpoint(folder).tensors == 2
 
 
 @pytest.mark.parametrize(

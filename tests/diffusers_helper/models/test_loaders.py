@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from diffusers_helper.cancel import CancelToken
@@ -21,6 +22,7 @@ from diffusers_helper.models.registry import PARTS, find_model
 from diffusers_helper.pipeline import generate
 from tests.support.making import tiny_request, write_scene
 from tests.support.published import part_folder, write_published
+from tests.support.weights import PAGE, POINTER
 
 MODEL = "framepack-f1"
 
@@ -156,8 +158,8 @@ def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
     ("file", "expected"),
     [
         ("transformer/config.json", "config.json"),
-        ("vae/diffusion_pytorch_model.safetensors", "no safetensors"),
-        ("text_encoder/model.safetensors", "no safetensors"),
+        ("vae/diffusion_pytorch_model.safetensors", "vae holds no weights"),
+        ("text_encoder/model.safetensors", "text_encoder holds no weights"),
         ("tokenizer_2/tokenizer.json", "tokenizer_2"),
         ("feature_extractor/preprocessor_config.json", "feature_extractor"),
     ],
@@ -172,9 +174,17 @@ def test_missing_files(file: str, expected: str, folder: Path) -> None:
 def test_damaged_files(folder: Path) -> None:
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     whole = weights.read_bytes()
-    for content in (whole[: len(whole) // 2], b"", b"text"):
+    for content, told in (
+        (whole[: len(whole) // 2], f"is incomplete: it has {len(whole) // 2} bytes of {len(whole)}"),
+        (b"", "is empty"),
+        (b"text", "is incomplete"),
+        (PAGE.encode(), "is a web page"),
+        (POINTER.encode(), "is a Git LFS pointer"),
+    ):
         weights.write_bytes(content)
-        assert "vae of model" in reason(str(folder)).message
+        message = reason(str(folder)).message
+        assert message.startswith("vae of model")
+        assert f"({weights.name} {told}" in message
     weights.write_bytes(whole)
     (folder / "transformer" / "config.json").write_text("{", encoding="utf-8")
     assert "transformer of model" in reason(str(folder)).message
@@ -204,7 +214,7 @@ def test_parts_that_do_not_fit_together(folder: Path, tmp_path: Path) -> None:
 
 def test_only_safetensors_are_read(folder: Path) -> None:
     weights = folder / "text_encoder" / "model.safetensors"
-    torch.save({}, weights.with_name("pytorch_model.bin"))
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
     weights.unlink()
     assert "no safetensors" in reason(str(folder)).message
 
