@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Sets Longtake up with the packages of its tests, checks style and types, then runs the tests.
+# Sets Longtake up with the packages of its tests, checks style and types, and runs the tests.
 #
 #   ./test.sh [--quick] [arguments of pytest, such as tests/diffusers_helper/test_packing.py -k forward]
 #
-# --quick leaves out the tests that are marked `slow` or `page`, runs the others in two processes unless arguments
-# say which, and checks style and types meanwhile.
-# It reads the same settings from the environment as webui.sh.
+# --quick leaves out the tests that are marked `slow` or `page`. Without arguments, all tests run in two processes
+# side by side, beside the checks. It reads the same settings from the environment as webui.sh.
 set -euo pipefail
 
 # shellcheck source=scripts/setup.sh
@@ -13,25 +12,25 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/setup.sh"
 
 set_up torch requirements test_requirements
 cd "$root"
-if [[ ${1:-} != --quick ]]; then
+tests=("$venv/bin/python" -m pytest)
+if [[ ${1:-} == --quick ]]; then
+    shift
+    tests+=(-m "not slow and not page")
+fi
+if [[ $# -gt 0 ]]; then
     scripts/check
-    exec "$venv/bin/python" -m pytest "$@"
+    exec "${tests[@]}" "$@"
 fi
 
-shift
-quick=("$venv/bin/python" -m pytest -m "not slow and not page")
+# The tests of the programs, and all others, most of which need torch, take about as long.
 reports=$(mktemp -d)
 scripts/check >"$reports/check" 2>&1 &
 others=($!)
-if [[ $# -eq 0 ]]; then
-    # The library's tests and all others take about as long; on two cores they run side by side.
-    "${quick[@]}" --ignore tests/diffusers_helper >"$reports/tests" 2>&1 &
-    others+=($!)
-    set -- tests/diffusers_helper
-fi
+"${tests[@]}" tests/app tests/house >"$reports/programs" 2>&1 &
+others+=($!)
 trap 'kill "${others[@]}" 2>/dev/null || true; rm -rf "$reports"' EXIT
 failed=0
-"${quick[@]}" "$@" || failed=$?
+"${tests[@]}" --ignore tests/app --ignore tests/house || failed=$?
 for other in "${others[@]}"; do wait "$other" || failed=1; done
 cat "$reports"/*
 exit "$failed"

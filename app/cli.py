@@ -14,6 +14,7 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    add_outputs,
     add_request,
     add_setting,
     add_settings,
@@ -89,12 +90,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
     group = parser.add_argument_group("where and how")
     add_origins(group)
     add_several(group)
-    group.add_argument(
-        "--out",
-        default="outputs",
-        metavar="DIR",
-        help="folder in which the job's folder is made (default: outputs)",
-    )
+    add_outputs(group)
     group.add_argument("--json", action="store_true", help="print only JSON events, one per line")
     group.add_argument("--verbose", action="store_true", help="log each action to standard error")
     group.add_argument(
@@ -133,7 +129,7 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.set_defaults(run=run_doctor, verbose=False)
     add_setting(parser, "model")
-    parser.add_argument("--out", default="outputs", metavar="DIR", help="folder for a job's files")
+    add_outputs(parser)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument(
         "--clear-miopen-cache",

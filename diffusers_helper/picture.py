@@ -77,7 +77,7 @@ def plain_png(image: Image.Image) -> bytes:
 @contextlib.contextmanager
 def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
     """Yield a picture whose header was read and judged, and its name in sentences."""
-    name = "The picture" if isinstance(source, bytes) else f"The picture {source.name}"
+    name = "The picture" if isinstance(source, bytes) else f"The picture {source}"
     content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
     if not content:
         raise PictureError(f"{name} is empty; expected a picture file.", "Choose another file.")

@@ -32,6 +32,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write the line and end the program."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
+                message = f"the {action.metavar} is missing; there are {', '.join(action.choices)}"
         sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
         raise SystemExit(EXIT_BAD_INPUT)
 
@@ -39,7 +42,9 @@ class Parser(argparse.ArgumentParser):
         """Refuse unknown arguments here, so that the line names the help of the command that was given."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            is_bare = not unknown[0].startswith("-") and "--image" in self._option_string_actions
+            hint = "; a picture is given with --image, a sentence with --prompt" if is_bare else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
@@ -50,24 +55,29 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def command_words(text: str, *, outputs: str = "--out") -> str:
-    """Return the text of an error in the command line's words, with arguments for settings.
-
-    Args:
-        text: The text of the error.
-        outputs: The argument that names the outputs folder.
-    """
+def command_words(text: str) -> str:
+    """Return the text of an error in the command line's words, with arguments for settings."""
 
     def name(setting: str) -> str:
-        known = outputs if setting == "outputs" else own_name(setting)
-        return _flag(setting) if setting in SETTINGS else known
+        return _flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
 
     return in_words(text, name)
 
 
-def error_line(error: LongtakeError | Failed, *, outputs: str = "--out") -> str:
+def error_line(error: LongtakeError | Failed) -> str:
     """Return the line that the command line writes for an error or a failed job, line end included."""
-    return command_words(f"{error.message} {error.remedy}".strip(), outputs=outputs) + "\n"
+    return command_words(f"{error.message} {error.remedy}".strip()) + "\n"
+
+
+def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
+    """Add the argument for the outputs folder, with an addition to its help; `--out` is its short form."""
+    parser.add_argument(
+        "--outputs",
+        "--out",
+        default="outputs",
+        metavar="DIR",
+        help=f"folder that holds one folder per job{addition} (default: outputs)",
+    )
 
 
 def add_settings(

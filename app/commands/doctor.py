@@ -90,7 +90,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     local = this_local(environ)
     if arguments.forget_smaller_plans:
         return _forget(local)
-    report = examine(arguments.model, given_path(arguments.out, "outputs"), environ, local=local)
+    report = examine(arguments.model, given_path(arguments.outputs, "outputs"), environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
         say(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
@@ -259,7 +259,7 @@ def _disk(report: Report, outputs: Path) -> None:
             free = shutil.disk_usage(folder).free
     except OSError as error:
         text = f"{outputs} cannot be written ({error.strerror})"
-        report.add("disk", text, "problem", "Choose another folder with --out.")
+        report.add("disk", text, "problem", "Choose another folder with --outputs.")
         return
     if free < _DISK_BYTES:
         report.add(

@@ -35,10 +35,9 @@ from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_INTERRUPTED = """Interrupted. Go on with: python -m app generate --resume {job} --out {out}
-"""
-_LEFT = """The other program makes the job. Follow it with: python -m app generate --resume {job} --out {out}
-"""
+_RESUME = "python -m app generate --resume {job} --outputs {outputs}\n"
+_INTERRUPTED = f"Interrupted. Go on with: {_RESUME}"
+_LEFT = f"The other program makes the job. Follow it with: {_RESUME}"
 _FOLLOWS = (
     "Another program makes the jobs of this folder. It makes this one in its turn, and this program follows."
 )
@@ -99,7 +98,7 @@ def make_video(arguments: argparse.Namespace) -> int:
                 end()
             service.stop()
     for job, code in zip(jobs, codes, strict=True):
-        _say_how_it_ended(service, job.id, code, arguments.out)
+        _say_how_it_ended(service, job.id, code, arguments.outputs)
     code = next(filter(None, codes), 0)
     if arguments.in_process:
         _end_now(stdout, code)
@@ -112,7 +111,7 @@ def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
     Raises:
         InputError: If one does not fit, if there is no such job, or if a picture cannot be used.
     """
-    outputs = given_path(arguments.out, "outputs")
+    outputs = given_path(arguments.outputs, "outputs")
     if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
         raise NoSuchJob(wanted)
     service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
@@ -171,7 +170,7 @@ def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
     os._exit(code)
 
 
-def _say_how_it_ended(service: JobService, job_id: str, code: int, out: str) -> None:
+def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str) -> None:
     """Tell where the report of a failed job is, or how one that this program left goes on."""
     try:
         job = service.job(job_id)
@@ -181,7 +180,7 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, out: str) -> 
         _report(service, job)
     elif code > 128 and not job.is_over:
         text = _LEFT if job.state in BEGUN else _INTERRUPTED
-        sys.stderr.write(text.format(job=job.id, out=shlex.quote(out)))
+        sys.stderr.write(text.format(job=job.id, outputs=shlex.quote(outputs)))
 
 
 def _print_requests(origin: Origin, *, as_json: bool) -> int:

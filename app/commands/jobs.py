@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from app.commands.arguments import EXIT_FAILED, Parser, add_request, command_words
+from app.commands.arguments import EXIT_FAILED, Parser, add_outputs, add_request, command_words
 from app.commands.origin import request_of
 from app.jobs.job import Job, JobState
 from app.jobs.service import JobService
@@ -63,13 +63,13 @@ def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
             allow_abbrev=False,
         )
         verb.add(one)
-        one.add_argument("--out", default="outputs", metavar="DIR", help="outputs folder (default: outputs)")
+        add_outputs(one)
         one.add_argument("--json", action="store_true", help="print JSON, one object per line")
         one.set_defaults(run=partial(_run, verb), verbose=False)
 
 
 def _run(verb: Verb, arguments: argparse.Namespace) -> int:
-    outputs = given_path(arguments.out, "outputs")
+    outputs = given_path(arguments.outputs, "outputs")
     if not outputs.is_dir() and verb.name != "add":
         raise InputError(f"There is no outputs folder {outputs}.", "Name the folder with `outputs`.")
     return verb.run(JobService(outputs), arguments)

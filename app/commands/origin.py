@@ -51,8 +51,8 @@ def add_origins(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--resume",
         metavar="JOB",
-        help="continue a job of --out that was interrupted, has failed or was cancelled, instead of making a "
-        "new video; the job keeps its picture, prompt and settings",
+        help="continue a job of --outputs that was interrupted, has failed or was cancelled, instead of "
+        "making a new video; the job keeps its picture, prompt and settings",
     )
     group.add_argument(
         "--recipe",
@@ -63,8 +63,8 @@ def add_origins(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--branch",
         metavar="JOB",
-        help="make a video that begins with sections of a job of --out, with --keep or --longer; settings "
-        "that are given are those of the new sections",
+        help="make a video that begins with sections of a job of --outputs, with --keep or --longer; "
+        "settings that are given are those of the new sections",
     )
     group.add_argument(
         "--keep", type=int, metavar="N", help="the number of sections that a branch keeps, in order of making"

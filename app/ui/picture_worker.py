@@ -51,7 +51,8 @@ def _decode(path: Path, most_pixels: int, memory: int) -> tuple[dict[str, Any], 
             width, height = height, width
         return {"size": [width, height, used.width, used.height]}, plain_png(used)
     except InputError as error:
-        return {"error": [error.message, error.remedy]}, b""
+        # A person knows the file's name, but not the folder that it was uploaded to.
+        return {"error": [error.message.replace(str(path), path.name), error.remedy]}, b""
     except MemoryError:
         return {"is_too_much": f"{memory >> 20} MiB of memory"}, b""
 

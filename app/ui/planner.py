@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -24,6 +25,7 @@ from diffusers_helper.planning.estimates import Calibration, largest_bucket
 from diffusers_helper.planning.job import (
     VideoPlan,
     demands_for,
+    known_networks,
     longest_text,
     network_folders,
     plan_video,
@@ -32,11 +34,12 @@ from diffusers_helper.planning.job import (
 )
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import GB, gb_text
 
 _log = logging.getLogger(__name__)
 MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
 _DEMANDS_KNOWN = 128
+_FAST_BYTES = 4 * GB  # the weights of a model that no CPU makes a video with in less than days
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,14 @@ class Planner:
             for name, default in self.defaults.items()
             if name in settings
         }
+
+    def takes_days(self, info: ModelInfo) -> bool:
+        """Return whether a video of this model would take days, since there is no GPU here."""
+        if self.profile.machine.kind != "cpu":
+            return False
+        with contextlib.suppress(LongtakeError):  # the start names what is wrong with the files
+            return sum(one.file_bytes for one in known_networks(info, self.profile).values()) > _FAST_BYTES
+        return False
 
     def plan(self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None) -> VideoPlan:
         """Return the plan of a request for a video of this height and width, or for an unknown picture.

@@ -18,6 +18,7 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
     add_find_mode,
+    add_outputs,
     check_proxies,
     error_line,
     number_or_text,
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         port = _free_port(arguments.server, arguments.port)
         return _serve(arguments, auth, port)
     except LongtakeError as error:
-        sys.stderr.write(error_line(error, outputs="--outputs"))
+        sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
     except BrokenPipeError:  # nobody reads the output any more
         return EXIT_CANCELLED
@@ -79,10 +80,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument("--share", action="store_true", help="a public address by gradio; needs --auth")
     parser.add_argument("--inbrowser", action="store_true", help="open the page in the browser")
-    parser.add_argument(
-        "--outputs", default="outputs", metavar="DIR",
-        help="folder that holds one folder per job; the only one that the page serves (default: outputs)",
-    )  # fmt: skip
+    add_outputs(parser, "; the only one that the page serves")
     parser.add_argument(
         "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
         help=f"preselected model: {', '.join(model_names())}, or a folder with a model's parts",

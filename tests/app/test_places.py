@@ -51,9 +51,10 @@ def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[
     for command in ((*generate, "--out", out), ("plan",)):
         said = refused(capsys, cli.main, *command, "--image", name)
         assert f"--image is {shown}" in said or "--image is not valid Unicode (character 11)" in said
-    assert f"--out is {shown}" in refused(capsys, cli.main, "doctor", "--out", name)
-    assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", "--outputs", name)
-    assert f"--out is {shown}" in refused(capsys, cli.main, *generate, "--image", photo, "--out", name)
+    for option in ("--outputs", "--out"):
+        assert f"--outputs is {shown}" in refused(capsys, cli.main, "doctor", option, name)
+        assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", option, name)
+    assert f"--outputs is {shown}" in refused(capsys, cli.main, *generate, "--image", photo, "--out", name)
 
 
 def test_a_proxy_that_needs_a_missing_package_is_named(
@@ -158,11 +159,12 @@ def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str)
         "demo", Path(out), {}, probe=lambda _: {"torch": "2", "hip": "", "cuda": "", "devices": 0}
     )
     (finding,) = [finding for finding in report.findings if finding.topic == "disk"]
-    assert (finding.level, finding.remedy) == ("problem", "Choose another folder with --out.")
+    assert (finding.level, finding.remedy) == ("problem", "Choose another folder with --outputs.")
     assert f"{out} cannot be written" in finding.text
     assert not report.is_well
 
 
+@pytest.mark.slow
 def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) -> None:
     photo = str(write_photo(tmp_path / "photo.png"))
     service = JobService(tmp_path / "outputs", StagedEngine())

@@ -179,6 +179,7 @@ def test_a_failing_2d_convolution_is_remembered_as_one(
     assert (set(measured.milliseconds), set(measured.failed)) == ({"tiles"}, {"miopen"})
 
 
+@pytest.mark.slow
 def test_a_change_of_the_way_in_the_middle_of_a_video_is_told(
     driver: Driver, tiny_model: Path, small_scene: Path, tmp_path: Path
 ) -> None:

@@ -96,17 +96,18 @@ def test_the_document_has_the_settings_that_there_are() -> None:
     assert text == SCRIPT["documented"](text), "Run scripts/document_settings.py."
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_is_on_every_surface(name: str) -> None:
-    setting = SETTINGS[name]
-    assert setting.help.endswith(".")
+def test_every_setting_is_on_every_surface() -> None:
     parser = argparse.ArgumentParser()
     arguments.add_settings(parser)
-    assert f"--{name.replace('_', '-')} " in parser.format_help()
     service: Any = None
-    assert name in signature(api.endpoint(service, Catalogue())).parameters
+    endpoint = signature(api.endpoint(service, Catalogue())).parameters
     with gr.Blocks():
-        assert (name in RequestForm(Catalogue()).controls) == setting.on_page
+        controls = RequestForm(Catalogue()).controls
+    for name, setting in SETTINGS.items():
+        assert setting.help.endswith(".")
+        assert f"--{name.replace('_', '-')} " in parser.format_help()
+        assert name in endpoint
+        assert (name in controls) == setting.on_page
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
+import json
 import os
-import stat
 from pathlib import Path
 
 import pytest
 
+from tests.support.bad_disk import sitecustomize
+from tests.support.bad_disk.sitecustomize import record
+
 
 class Disk:
-    """The record of everything that was synced: contents of files, and names in folders.
+    """The record of everything under a folder that was synced: contents of files, and names in folders.
 
     A file comes back with its content at its last sync, or empty, and only under a name that its folder had
     at the folder's own last sync. SQLite syncs on its own, so that an index never comes back.
+
+    Attributes:
+        environment: The variables that make other programs add to the record.
     """
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._root = root
-        self._contents: dict[int, bytes] = {}
-        self._names: dict[int, dict[str, tuple[int, bool]]] = {}
-        self._kept: list[int] = []  # open files, whose numbers are not given to other files
-        monkeypatch.setattr(os, "fsync", self._sync)
+    def __init__(self, root: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Begin the record of a folder, with an own folder on the same file system for it."""
+        self._root, self._own, self._sync = root, own, os.fsync
+        for kind in ("names", "contents", "links"):
+            (own / kind).mkdir(parents=True)
+        self.environment = {
+            "BAD_DISK_ROOT": str(root), "BAD_DISK_RECORD": str(own),
+            "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
+        }  # fmt: skip
+        monkeypatch.setattr(os, "fsync", self._record)
 
-    def _sync(self, file: int) -> None:
-        self._kept.append(os.dup(file))
-        found = os.fstat(file)
-        if stat.S_ISDIR(found.st_mode):
-            entries = os.scandir(f"/proc/self/fd/{file}")
-            self._names[found.st_ino] = {one.name: (one.inode(), one.is_dir()) for one in entries}
-        else:
-            self._contents[found.st_ino] = Path(f"/proc/self/fd/{file}").read_bytes()
+    def _record(self, descriptor: int) -> None:
+        self._sync(descriptor)
+        record(descriptor, self._root, self._own)
 
     def cut(self, target: Path) -> Path:
         """Write what a power cut would leave now to another folder, and return that."""
         self._write(self._root.stat().st_ino, target)
         return target
 
+    def lose(self) -> None:
+        """Leave of the folder what a power cut would leave now; nothing may use it meanwhile."""
+        left = self.cut(self._own / "left")
+        self._root.rename(self._own / f"before-{len(list(self._own.iterdir()))}")
+        left.rename(self._root)
+        for path in (self._root, *self._root.rglob("*")):
+            descriptor = os.open(path, os.O_RDONLY)
+            record(descriptor, self._root, self._own)
+            os.close(descriptor)
+
     def _write(self, number: int, folder: Path) -> None:
         folder.mkdir()
-        for name, (inode, is_folder) in self._names.get(number, {}).items():
+        names = self._own / "names" / f"{number}.json"
+        for name, (inode, is_folder) in json.loads(names.read_text()).items() if names.exists() else ():
+            content = self._own / "contents" / str(inode)
             if is_folder:
                 self._write(inode, folder / name)
             else:
-                (folder / name).write_bytes(self._contents.get(inode, b""))
-
-    def close(self) -> None:
-        for file in self._kept:
-            os.close(file)
+                (folder / name).write_bytes(content.read_bytes() if content.exists() else b"")

@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+import pytest
+
+from app.cli import main
 from tests.support.jobs import PATIENCE, ROOT, STAND_IN, write_blank_model, write_picture
 
 JSON_FIELDS = {
@@ -75,6 +78,15 @@ class Program:
             with process:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run a command within this process, and return exit code, standard output and standard error."""
+    try:
+        code = main(arguments)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code, *capsys.readouterr()
 
 
 def stream(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -49,7 +49,10 @@ class Actions:
             settings = settings | {"image": picture_path(settings.get("image"))}
             return self._submit(self._request(settings), may_download=may_download)
         except NotHere as error:
-            return view.download_question(error) if error.absence.has_room else view.error_box(error)
+            if not error.absence.has_room:
+                return view.error_box(error)
+            info = self.catalogue.info(str(settings.get("model")))
+            return view.download_question(error, takes_days=self.catalogue.planner.takes_days(info))
         except LongtakeError as error:
             return view.error_box(error)
 

@@ -86,10 +86,8 @@ class RequestForm:
         # People move the frame over the picture, whose script writes into this field.
         self.controls["crop"] = gr.Number(PAGE_SETTINGS["crop"].default, visible="hidden", elem_id="set-crop")
         self.prompt = self._add(
-            "prompt", info=None, lines=3, max_lines=8, placeholder=SETTINGS["prompt"].help
+            "prompt", info=None, lines=2, max_lines=8, placeholder=SETTINGS["prompt"].help
         )
-        # The form's script fills this with the prompts that this browser has started before.
-        self.history = gr.HTML('<div id="lt-history"></div>', apply_default_css=False, js_on_load=None)
         self.examples = gr.Dataset(
             components=[self.prompt], samples=samples_of(info), type="index", label="Quick List",
             visible=bool(info.examples), elem_classes="lt-examples",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -17,18 +16,15 @@ from app.ui.form.memory_view import Told, tell
 from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, to_request
 from app.ui.pictures import Crop, Size, crop_of, picture_path
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import SectionPlan, plan_sections
-from diffusers_helper.planning.job import known_networks
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import GB, about, count_text
+from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
 _MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *_MEMORY)
-
-_FAST_BYTES = 4 * GB  # the weights of a model that no CPU makes a video with in less than days
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +77,7 @@ class Describer:
         return Description(length, _refusal(found), self._model(info), memory.markup, facts)
 
     def _model(self, info: ModelInfo) -> str:
-        profile = self._planner.profile
-        slow = False
-        if profile.machine.kind == "cpu":
-            with contextlib.suppress(LongtakeError):  # the start names what is wrong with the files
-                slow = sum(one.file_bytes for one in known_networks(info, profile).values()) > _FAST_BYTES
-        return model_note(info, absence_of(info), takes_days=slow)
+        return model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))
 
     def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
         try:

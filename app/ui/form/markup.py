@@ -13,6 +13,7 @@ from diffusers_helper.models.downloads import Absence, NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import gb_text
 
+_TAKES_DAYS = "There is no GPU here: a video of this model would take days."
 _PASSING_SECONDS = 8
 _NEWS_SECONDS = 0.3  # the news of a job may have been gathered so long before they are sent
 _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
@@ -30,12 +31,13 @@ def error_box(error: LongtakeError) -> str:
     return f'<div class="lt-box lt-error" role="alert" data-refused{about}><b>{message}</b> {remedy}</div>'
 
 
-def download_question(error: NotHere) -> str:
+def download_question(error: NotHere, *, takes_days: bool) -> str:
     """Return the question whether a model may be downloaded, as markup with two buttons for the script."""
     size = gb_text(error.absence.total_bytes)
+    warning = f" {_TAKES_DAYS}" if takes_days else ""
     return (
         f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-setting="model">'
-        f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}."
+        f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}.{warning}"
         f'<p class="lt-answers"><button type="button" data-answer="yes">Download {size} GB and start</button>'
         '<button type="button" data-answer="no">Not now</button></p></div>'
     )
@@ -50,7 +52,7 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
             asks = "That is not enough: free room, or set HF_HOME to a folder on a larger disk."
         said.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")
     if takes_days:
-        said.append("There is no GPU here: a video of this model would take days.")
+        said.append(_TAKES_DAYS)
     return f'<p class="lt-hint">{" ".join(said)}</p>' if said else ""
 
 

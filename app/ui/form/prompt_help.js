@@ -1,5 +1,5 @@
-// The help beneath the prompt, as one types: it names and underlines the words that the model does not know,
-// and says how much room is left once there is little.
+// The help with the prompt, as one types: it names and underlines the words that the model does not know, says how
+// much room is left once there is little, and on the start button what a video without a prompt is like.
 import { make, setText } from '../elements.js';
 import { facts } from './component.js';
 
@@ -62,13 +62,15 @@ function speak() {
   setText(spoken, [unknownLine, countLine].filter((line) => !line.hidden).map((line) => line.textContent).join(' '));
 }
 
-/** Update which words are unknown and how much room is left. */
+/** Update what is said about the prompt. */
 export function tellPrompt() {
   const box = promptBox();
   if (!box || !help.isConnected) return;
   const caret = document.activeElement === box ? box.selectionEnd : -1;
   const places = unknownPlaces(box.value, facts().words || [], caret);
   drawMarks(box, places);
+  const start = document.querySelector('#start');
+  if (start) start.dataset.note = box.value.trim() ? '' : 'no prompt: the motion is left to chance';
   tellUnknown([...new Set(places.map(([begin, end]) => box.value.slice(begin, end).toLowerCase()))]);
   if (box.value.length < box.maxLength) leftOut = 0;
   tellRoom(box.value.length, box.maxLength);

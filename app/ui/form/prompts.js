@@ -1,10 +1,11 @@
-// The prompts that this browser has started, in a menu under the prompt and by Alt + Up or Down in it.
+// The prompts that this browser has started, in a menu above the prompt and by Alt + Up or Down in it.
 import { make } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
 
 const MOST_PROMPTS = 30;
 let place = -1; // in the list, while walking through it
 let draft = '';
+const history = make('div', { id: 'lt-history' });
 
 const promptBox = () => document.querySelector('#set-prompt textarea');
 const earlierPrompts = () => recallTexts('prompts').slice(0, MOST_PROMPTS);
@@ -42,7 +43,7 @@ function makeMenu(list) {
     keepPrompts([]);
     promptBox().focus();
   });
-  const menu = make('details', { className: 'lt-history' }, head, make('ul', {}, ...items), clear);
+  const menu = make('details', { className: 'lt-history' }, head, make('div', {}, make('ul', {}, ...items), clear));
   menu.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || !menu.open) return;
     menu.open = false;
@@ -53,7 +54,7 @@ function makeMenu(list) {
 
 function drawPrompts() {
   const list = earlierPrompts();
-  document.querySelector('#lt-history')?.replaceChildren(...(list.length ? [makeMenu(list)] : []));
+  history.replaceChildren(...(list.length ? [makeMenu(list)] : []));
 }
 
 function walk(direction) {
@@ -65,6 +66,7 @@ function walk(direction) {
 
 /** Show the menu and listen for the keys. */
 export function preparePrompts() {
+  document.querySelector('#set-prompt').append(history); // not into the label, whose text names the prompt
   promptBox().setAttribute('aria-keyshortcuts', 'Control+Enter Alt+ArrowUp Alt+ArrowDown');
   promptBox().addEventListener('keydown', (event) => {
     const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];

@@ -52,6 +52,7 @@ class LiveJob:
     Attributes:
         job: A snapshot from the store, which may be replaced by a newer one.
         pace: The machine's usual pace with the job's model; None if it has made no video with it yet.
+        width, height: The video's sides in pixels; 0 while they are unknown.
         plan: The sections, which are known before the engine reports anything.
         section: The section in the making, in order of making from 1; 0 before the first.
         download: The bytes of the model that are here and those in all, while some are missing.
@@ -66,10 +67,10 @@ class LiveJob:
 
     job: Job
     pace: Pace | None = None
-    plan: SectionPlan = field(init=False)
-    timing: Timing = field(init=False)
     width: int = 0
     height: int = 0
+    plan: SectionPlan = field(init=False)
+    timing: Timing = field(init=False)
     stage: Stage | None = None
     section: int = 0
     sections_done: int = 0
@@ -95,12 +96,14 @@ class LiveJob:
     def __post_init__(self) -> None:
         self.plan = plan_sections(self.job.request.seconds, mode=self.job.request.mode)
         self.timing = Timing(self.plan, self.job.request.steps, self.job.request.vae_chunk)
+        self._foresee()
 
     def apply(self, event: Event) -> None:
         """Update the state by the next event."""
         before = self._place
         if isinstance(event, JobStarted):
-            self._start(event)
+            self.width, self.height = event.width, event.height
+            self._foresee()
         elif isinstance(event, StageStarted):
             self._begin(event)
         elif isinstance(event, Downloading):
@@ -123,9 +126,9 @@ class LiveJob:
             self._advance(before)
         self.last_sign = event.time
 
-    def _start(self, event: JobStarted) -> None:
-        self.width, self.height = event.width, event.height
-        if self.pace is not None and self.timing.start_up is None:
+    def _foresee(self) -> None:
+        """Estimate the whole job by the machine's pace, as soon as the video's size is known."""
+        if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
             pixels, cost = self.width * self.height, passes(request.cfg)
             work = Work(self.plan, request.steps, pixels, cost, request.vae_chunk)

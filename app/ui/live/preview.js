@@ -55,6 +55,6 @@ export class Preview {
     this.#size.textContent = isLarge ? 'Make small' : 'Enlarge';
     if (!preview) return;
     if (hasChanged(this.#box, preview.data)) draw(this.#box.querySelector('img'), preview.data);
-    setText(this.#box.querySelector('.lt-latent-label'), preview.label);
+    setText(this.#box.querySelector('.lt-latent-label').lastElementChild, preview.label);
   }
 }

@@ -18,9 +18,16 @@ function timeText(scene, since, isLost) {
   return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `more to do · ${soFar}`;
 }
 
+// From here nobody can tell a broken connection from a server that has ended.
+function lostWords({ state }) {
+  const isOpen = ['queued', 'running', 'waiting'].includes(state);
+  const video = isOpen ? ' If the server has ended, the video goes on once it runs again.' : '';
+  return `Connection lost. This page tries again by itself.${video}`;
+}
+
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */
 function signOfLife(scene, since, isLost) {
-  if (isLost) return ['lost', 'Connection lost. A video in the making goes on; this page tries again by itself.'];
+  if (isLost) return ['lost', lostWords(scene)];
   if (scene.state !== 'running') return ['none', ''];
   const quiet = scene.quiet + since;
   if (quiet > scene.calm) return ['quiet', `No sign of life for ${duration(quiet)}: ${scene.usual}.`];

@@ -8,12 +8,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-from PIL import Image
 
 from app.jobs.job import Job
 from app.redact import without_paths
@@ -22,7 +19,6 @@ from app.ui.live import words
 from app.ui.live.job import Cell, LiveJob
 from app.ui.live.memory_record import memory_of
 from app.ui.live.watch import Scene
-from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output.job_folder import JobFolder
@@ -105,7 +101,7 @@ def show(
         "memory": memory_of(JobFolder(live.job.folder).memory),
     }
     shown |= _pulse(live, elapsed) if running else {}
-    shown |= _pictures(live, model)
+    shown |= _pictures(live)
     if live.job.is_over:
         shown["figures"] = _figures(live, elapsed, shown["memory"])
     if live.state == "failed":
@@ -137,32 +133,12 @@ def _pulse(live: LiveJob, elapsed: float) -> Shown:
     }
 
 
-def _ratio(live: LiveJob, model: ModelInfo | None) -> float | None:
-    """Return width by height of the video, also before its first event."""
-    if live.height:
-        return round(live.width / live.height, 4)
-    if model is None:
-        return None
-    side = live.job.request.resolution or model.side
-    return _shape(JobFolder(live.job.folder).input, side, model.multiple)
-
-
-@lru_cache(maxsize=64)
-def _shape(picture: Path, side: int, multiple: int) -> float | None:
-    try:
-        with Image.open(picture) as image:
-            height, width = nearest_bucket(image.height, image.width, side, multiple)
-    except OSError:  # a folder that was removed by hand
-        return None
-    return round(width / height, 4)
-
-
-def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
+def _pictures(live: LiveJob) -> Shown:
     folder = JobFolder(live.job.folder)
     shown: Shown = {
         "poster": file_url(live.job, folder.input.name),
         "crop": live.job.request.crop,
-        "ratio": _ratio(live, model),
+        "ratio": round(live.width / live.height, 4) if live.height else None,
         "video": None,
         "preview": None,
     }
@@ -181,7 +157,7 @@ def _pictures(live: LiveJob, model: ModelInfo | None) -> Shown:
         }
     if live.preview is not None and (data := _inline(Path(live.preview))):
         cell = next(cell for cell in live.cells if cell.number == live.section)
-        shown["preview"] = {"data": data, "label": f"Being made: {_span(cell)}"}
+        shown["preview"] = {"data": data, "label": _span(cell)}
     return shown
 
 

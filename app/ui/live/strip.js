@@ -65,14 +65,14 @@ export class Strip {
   #fill({ button, picture, state }, cell, scene) {
     const isRunning = cell.state === 'running';
     const done = isRunning ? scene.sectionPercent : 0;
-    const running = isRunning ? scene.doing : { short: '', spoken: '' };
-    if (!hasChanged(button, [cell.state, cell.thumb, done, running])) return;
-    const spoken = { waiting: 'waiting', running: running.spoken, done: 'finished, jump there' };
+    const doing = isRunning ? scene.doing : '';
+    if (!hasChanged(button, [cell.state, cell.thumb, done, doing])) return;
+    const spoken = { waiting: 'waiting', running: doing, done: 'finished, jump there' };
     button.dataset.state = cell.state;
     button.setAttribute('aria-disabled', String(cell.state !== 'done'));
     button.setAttribute('aria-label', `Section ${cell.label}, ${spoken[cell.state]}`);
     button.style.setProperty('--done', `${done}%`);
-    state.textContent = { waiting: '', running: running.short, done: '✓' }[cell.state];
+    state.textContent = { waiting: '', running: `${Math.floor(done)} %`, done: '✓' }[cell.state];
     if (cell.thumb && picture.getAttribute('src') !== cell.thumb) {
       picture.src = cell.thumb;
       picture.hidden = false;

@@ -6,11 +6,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from PIL import Image
+
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
 from app.ui.live.job import LiveJob
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.job_folder import JobFolder
 
 _SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
 _LOOK_AGAIN = 0.5  # seconds between two looks for a job while none runs
@@ -52,7 +57,8 @@ def watch(service: JobService) -> Iterator[Scene]:
             time.sleep(_LOOK_AGAIN)
         else:
             try:
-                live = LiveJob(job, None if job.is_over else paces.pace(job.request.model))
+                pace = None if job.is_over else paces.pace(job.request.model)
+                live = LiveJob(job, pace, *_size_of(job))
                 yield from _watch_job(service, live)
             except NoSuchJob:  # a person removed it
                 live = None
@@ -86,3 +92,15 @@ def _newest(service: JobService, live: LiveJob | None) -> Job | None:
         if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
             return job
     return None
+
+
+def _size_of(job: Job) -> tuple[int, int]:
+    """Return width and height of a job's video before its engine tells them; zeros if they are unknown."""
+    try:
+        info = find_model(job.request.model, allow_folder=True)
+        with Image.open(JobFolder(job.folder).input) as picture:
+            width, height = picture.size
+    except (InputError, OSError):  # the model's folder, or the job's, was removed by hand
+        return 0, 0
+    height, width = nearest_bucket(height, width, job.request.resolution or info.side, info.multiple)
+    return width, height

@@ -34,26 +34,19 @@ def headline(live: LiveJob, jobs_first: int) -> str:
     if live.section == live.sections_done:
         return f"S{section} is finished"
     if live.stage == "decode":
-        part = f", part {live.piece} of {live.pieces}" if live.pieces else ""
-        return f"Decoding s{section}{part}"
+        return f"Decoding s{section}"
     if live.stage == "write":
         return f"Writing s{section}"
     return f"S{section}, step {live.step} of {live.steps}"
 
 
-def doing(live: LiveJob) -> dict[str, str]:
-    """Return what happens to the section in the making, in the shortest words and in spoken ones."""
+def doing(live: LiveJob) -> str:
+    """Return what happens to the section in the making, as it is spoken."""
     if live.stage == "write":
-        return {"short": "writing", "spoken": "being written"}
+        return "being written"
     if live.in_tail:
-        part = f"part {live.piece} of {live.pieces}" if live.pieces else ""
-        return {
-            "short": f"decoding {live.piece} / {live.pieces}" if part else "decoding",
-            "spoken": f"decoding, {part}" if part else "decoding",
-        }
-    if live.step:
-        return {"short": f"{live.step} / {live.steps}", "spoken": f"step {live.step} of {live.steps}"}
-    return {"short": "running", "spoken": "running"}
+        return f"decoding, part {live.piece} of {live.pieces}" if live.pieces else "decoding"
+    return f"step {live.step} of {live.steps}" if live.step else "running"
 
 
 def ending(live: LiveJob) -> str:
@@ -75,6 +68,8 @@ def remark(live: LiveJob) -> str:
         return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:
         return _outcome(live)
+    if not live.section:
+        return f"Model, prompt and picture come first, then section 1 of {live.sections}."
     if live.is_guess:
         return "The first video measures the pace."
     if live.job.request.mode == "inverted" and live.sections > 1:

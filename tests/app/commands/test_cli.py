@@ -9,6 +9,7 @@ import signal
 import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from app.jobs.service import JobService
 from diffusers_helper import __version__
 from diffusers_helper.request import SETTINGS
 from tests.support.jobs import PATIENCE, processes_in_group, wait_until
-from tests.support.program import Program, check_contract, stream, until
+from tests.support.program import Program, answer, check_contract, stream, until
 
 
 @pytest.fixture
@@ -62,7 +63,17 @@ def test_the_last_line_is_the_path_of_the_video(program: Program, place: list[st
     assert "Finished: 73 frames" in err
 
 
-def test_settings_arrive_in_the_request(program: Program) -> None:
+def dry_run(program: Program, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return the settings of the video that a command would make."""
+    code, out, err = answer(
+        capsys, "generate", "--dry-run", "--json", "--image", str(program.picture), "--model",
+        str(program.model), "--prompt", "a ball", *arguments,
+    )  # fmt: skip
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_settings_arrive_in_the_request(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {
         "negative": "blur", "seconds": 2.5, "seed": 9, "steps": 7, "mode": "forward", "resolution": 320,
         "guidance": 8.5, "cfg": 1.5, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler", "preserved_gb": 4.0,
@@ -72,21 +83,17 @@ def test_settings_arrive_in_the_request(program: Program) -> None:
     arguments = [
         part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))
     ]
-    code, out, err = program.run("generate", "--json", *arguments, script="steps=1")
-    assert code == 0, err
-    folder = program.outputs / json.loads(out.splitlines()[0])["job"]
-    request = json.loads((folder / "request.json").read_text())
+    request = dry_run(program, capsys, *arguments)
     assert {name: request[name] for name in settings} == settings
     assert request["model"] == str(program.model)
 
 
-def test_the_mode_is_the_models_first_unless_given(program: Program) -> None:
+def test_the_mode_is_the_models_first_unless_given(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
     (program.model / "longtake.json").write_text('{"modes": ["forward", "inverted"]}')
     for arguments, mode in ([], "forward"), (["--mode", "inverted"], "inverted"):
-        _, out, err = program.run("generate", *arguments, script="sections=1 steps=1")
-        assert "s, 1 section\n" in err
-        request = json.loads((Path(out.strip()).parent / "request.json").read_text())
-        assert request["mode"] == mode
+        assert dry_run(program, capsys, *arguments)["mode"] == mode
 
 
 # arguments that replace valid ones, and words of the single line that answers
@@ -105,9 +112,10 @@ BAD = {
     "mode": (["--mode", "sideways"], ("mode is 'sideways'", "inverted or forward")),
     "sampler": (["--sampler", "ddim"], ("sampler is 'ddim'", "unipc or euler")),
     "model": (["--model", "nope"], ("model is 'nope'", "demo", "folder")),
-    "picture": (["--image", "no.png"], ("no.png",)),
+    "picture": (["--image", "../away/no.png"], ("The picture ../away/no.png cannot be read",)),
+    "bare picture": (["picture.png"], ("picture.png", "with --image", "with --prompt", "--help")),
     "no picture": (["--image", ""], ("picture",)),
-    "outputs": (["--out", "picture.png"], ("picture.png", "writable folder", "--out")),
+    "outputs": (["--out", "picture.png"], ("picture.png", "writable folder", "with --outputs.")),
     "long prompt": (["--prompt", "word " * 1000], ("prompt", "4000")),
     "unknown option": (["--colour", "red"], ("--colour", "--help")),
     "option without value": (["--steps"], ("--steps", "expected one argument", "--help")),
@@ -115,10 +123,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_answered_in_one_line_before_anything_is_made(program: Program, case: str) -> None:
+def test_bad_input_is_answered_in_one_line_before_anything_is_made(
+    program: Program, case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments, words = BAD[case]
-    code, out, err = program.run(
-        "generate", "--json", "--image", "picture.png", "--prompt", "steps=1", "--model", "model",
+    monkeypatch.chdir(program.folder)
+    code, out, err = answer(
+        capsys, "generate", "--json", "--image", "picture.png", "--prompt", "steps=1", "--model", "model",
         "--out", "videos", *arguments,
     )  # fmt: skip
     assert (code, out) == (2, "")
@@ -131,17 +142,21 @@ def test_bad_input_is_answered_in_one_line_before_anything_is_made(program: Prog
 @pytest.mark.parametrize(
     "arguments", [[], ["generate"], ["generate", "--image", "picture.png"], ["paint"], ["--nonsense"]]
 )
-def test_an_incomplete_command_is_answered_in_one_line(program: Program, arguments: list[str]) -> None:
-    code, out, err = program.run(*arguments)
+def test_an_incomplete_command_is_answered_in_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = answer(capsys, *arguments)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert "--help" in err
+    if not arguments:
+        assert err.startswith("The command is missing; there are generate, jobs, tune, plan, doctor.")
 
 
-def test_help_and_version(program: Program) -> None:
+def test_help_and_version(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.run("--version") == (0, f"Longtake {__version__}\n", "")
-    assert "generate" in program.run("--help")[1]
-    code, out, _ = program.run("generate", "--help")
+    assert "generate" in answer(capsys, "--help")[1]
+    code, out, _ = answer(capsys, "generate", "--help")
     assert code == 0
     for name in SETTINGS:
         assert f"--{name.replace('_', '-')} " in out
@@ -213,7 +228,7 @@ def test_a_shutdown_interrupts_and_the_job_can_go_on(
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
     assert not processes_in_group(process.pid)
-    assert f"generate --resume {job} --out {program.outputs}" in err.decode()
+    assert f"generate --resume {job} --outputs {program.outputs}" in err.decode()
     assert not list((program.outputs / job).rglob("*.tmp"))
     assert JobService(program.outputs).job(job).state == "interrupted"
 
@@ -225,7 +240,7 @@ def test_a_shutdown_interrupts_and_the_job_can_go_on(
     assert Path(events[-1]["video"]).read_bytes() == b"video of 73 frames"
 
 
-@pytest.mark.parametrize("fault", ["error", "wait"])
+@pytest.mark.parametrize("fault", ["error", pytest.param("wait", marks=pytest.mark.slow)])
 def test_a_job_that_failed_or_was_cancelled_goes_on(program: Program, fault: str) -> None:
     process = program.start("generate", "--json", script=f"sections=3 steps=1 at=1 fault={fault} times=1")
     job = until(process, "section_finished")["job"]
@@ -245,14 +260,17 @@ def test_a_job_that_failed_or_was_cancelled_goes_on(program: Program, fault: str
     assert (program.outputs / job / "events.jsonl").read_bytes() == before
 
 
-def test_a_job_that_is_not_there_cannot_be_resumed(program: Program) -> None:
-    code, _, err = program.run("generate", "--resume", "nothing", "--out", str(program.outputs))
+def test_a_job_that_is_not_there_cannot_be_resumed(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = answer(capsys, "generate", "--resume", "nothing", "--outputs", str(program.outputs))
     assert (code, len(err.splitlines())) == (2, 1)
     assert "There is no job 'nothing'" in err
-    assert "--out" in err
+    assert "--outputs" in err
     assert not program.outputs.exists()
 
 
+@pytest.mark.slow
 def test_a_second_command_follows_the_first_and_then_makes_its_own_job(program: Program) -> None:
     first = program.start("generate", "--json", script="sections=2 steps=1 at=1 fault=wait")
     job = until(first, "section_finished")["job"]
@@ -347,7 +365,7 @@ def test_a_closed_standard_stream_is_an_empty_one(program: Program, closed: int)
     (job,) = (path for path in program.outputs.iterdir() if path.name[0] != ".")
     assert (job / "video.mp4").read_bytes() == b"video of 37 frames"
     assert out.decode() == ("" if closed == 1 else f"{job / 'video.mp4'}\n")
-    assert (b"Finished" in err) == (closed != 2)
+    assert (b"s, 1 section\n" in err) == (b"Finished" in err) == (closed != 2)
 
 
 def test_a_terminal_gets_a_bar_with_the_time_left(program: Program) -> None:

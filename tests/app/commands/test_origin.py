@@ -41,6 +41,7 @@ def write_still(file: Path, **settings: object) -> Recipe:
     return made
 
 
+@pytest.mark.slow
 def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     made = write_still(program.folder / "still.png", seed=11, steps=4)
     shared = ("--out", str(program.outputs))

@@ -81,6 +81,7 @@ def broken(text: str) -> Callable[[Tensor], Tensor]:
     return fail
 
 
+@pytest.mark.slow
 def test_what_a_decode_asks_for_is_measured_and_used(
     tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

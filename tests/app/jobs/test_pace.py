@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.jobs.pace import Pace, PaceBook, Work, pace_of, passes, usual
@@ -56,6 +56,7 @@ def request_of(work: Work) -> GenerationRequest:
     )
 
 
+@settings(max_examples=30)
 @given(seconds=st.floats(1, 4), steps=st.integers(2, 5), true=paces, asked=works)
 def test_a_machine_of_even_pace_is_foretold_exactly(
     seconds: float, steps: int, true: Pace, asked: Work
@@ -68,6 +69,7 @@ def test_a_machine_of_even_pace_is_foretold_exactly(
     assert seen.seconds(asked) == pytest.approx(wanted, rel=1e-6)
 
 
+@settings(max_examples=30)
 @given(known=st.lists(paces, min_size=1, max_size=6), work=works)
 def test_more_work_never_takes_less(known: list[Pace], work: Work) -> None:
     pace = usual(known)

@@ -23,10 +23,8 @@ def sharing(tmp_path: Path) -> Iterator[Sharing]:
 
 
 @pytest.fixture
-def disk(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk(sharing.outputs.parent, monkeypatch)
-    yield disk
-    disk.close()
+def disk(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(sharing.outputs.parent, sharing.outputs.parent.parent / "record", monkeypatch)
 
 
 def told(job: Job) -> dict[str, object]:

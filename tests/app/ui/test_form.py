@@ -97,8 +97,8 @@ def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> 
 
 
 @given(st.text() | st.none() | st.integers())
-def test_kept_text_that_is_no_settings_is_left(text: Any) -> None:
-    assert isinstance(form.restored(Catalogue(), text), dict)
+def test_kept_text_that_is_no_settings_is_left(catalogue: Catalogue, text: Any) -> None:
+    assert isinstance(form.restored(catalogue, text), dict)
 
 
 def test_settings_come_back_as_they_were_kept() -> None:

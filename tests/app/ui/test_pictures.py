@@ -168,6 +168,7 @@ def test_closing_ends_the_picture_at_hand(tmp_path: Path) -> None:
     asyncio.run(closed())
 
 
+@pytest.mark.slow
 def test_ordinary_pictures_go_on_beside_large_ones(tmp_path: Path) -> None:
     """Upload large pictures at once; six once took 7 GB, and seven JPEGs held up everybody's uploads."""
     pictures, order = Pictures(), list[str]()

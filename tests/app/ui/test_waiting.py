@@ -101,6 +101,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
         yield stand
 
 
+@pytest.mark.slow
 def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) -> None:
     visitor = Visitor(stand)
     picture = visitor.upload(write_photo(tmp_path / "photo.png"))
@@ -115,6 +116,7 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
     assert visitor.is_served()
 
 
+@pytest.mark.slow
 def test_pages_and_calls_that_nobody_listens_to_stop_nobody(stand: Stand) -> None:
     visitor = Visitor(stand)
     assert {visitor.join(visitor.follow, [], f"deaf{number}") for number in range(205)} == {200}

@@ -123,6 +123,7 @@ def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixt
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_library_that_is_not_loaded_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:

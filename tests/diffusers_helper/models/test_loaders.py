@@ -54,6 +54,7 @@ def reason(name: str = MODEL) -> LongtakeError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None:
     models = load_models(find_model(MODEL), device="cpu")
     models.load(CancelToken())

@@ -17,6 +17,7 @@ from tests.support.making import tiny_request
 _log = logging.getLogger("diffusers_helper.test")
 
 
+@pytest.mark.slow
 def test_a_job_has_the_documents_lines_in_its_log(
     tiny_model: Path, small_scene: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -304,7 +304,7 @@ lengths = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5)).filter(any), 
 
 
 @both_modes
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(lengths=lengths)
 def test_any_lengths_in_any_order(mode: Mode, lengths: list[tuple[int, int]]) -> None:
     fixed: list[int] = []

@@ -72,7 +72,7 @@ def decoded(vae: Any, latents: Tensor) -> Tensor:
 
 
 @each_kind
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_decoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
     vae, latents = make(), noise(2, 16, count, 4, 6)
     found = engine_of(vae).decode(latents)
@@ -148,8 +148,9 @@ def only(engine: VaeEngine[Guest], video: Video, time: str, tile: int) -> VaePla
 def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
     vae = make()
     shrink = 16 if make is wan_of_patches else 8
-    latents = noise(1, 16, 6, 96 // shrink, 160 // shrink)
-    video, weights = Video(6, 96, 160), weights_of(vae)
+    count = 6 if make is hunyuan else 4  # so many that windows of time take less memory than the whole
+    latents = noise(1, 16, count, 96 // shrink, 160 // shrink)
+    video, weights = Video(count, 96, 160), weights_of(vae)
     plans = engine_of(vae).owner.plans("decode", video)
     assert len(plans) >= 4
     assert [plan.tiles.side for plan in plans if plan.time == plans[0].time] == [0, 128, 96, 64]
@@ -157,7 +158,7 @@ def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
     for plan in plans:
         engine = engine_of(vae, cap=weights + plan.working_bytes, memory_threshold=1.0)
         if engine.owner.plans("decode", video)[0] == plan:
-            assert engine.decode(latents).shape == (1, 3, 21, 96, 160)
+            assert engine.decode(latents).shape == (1, 3, 4 * count - 3, 96, 160)
             assert engine.owner.device.peak_bytes() <= weights + plan.working_bytes
             tried += 1
     assert tried >= 4
@@ -180,6 +181,7 @@ def smooth(height: int, width: int, count: int = 1) -> Tensor:
 
 
 @each_kind
+@pytest.mark.slow
 def test_all_tiles_have_one_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     vae: Any = make()
     shapes: set[tuple[int, ...]] = set()
@@ -243,6 +245,7 @@ def test_another_precision_leaves_the_vae_as_it_is(make: Make, precision: str) -
     assert torch.equal(engine_of(vae).decode(latents), expected)
 
 
+@pytest.mark.slow
 def test_another_precision_takes_no_more_memory_than_it_says() -> None:
     vae = AutoencoderKLWan(base_dim=16, num_res_blocks=1).eval()
     engine = engine_of(vae, precision="bf16", tile_px=32, memory_threshold=1.0)

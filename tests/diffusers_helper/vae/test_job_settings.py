@@ -49,6 +49,7 @@ def finished(events: list[Event]) -> Finished:
     return events[-1]
 
 
+@pytest.mark.slow
 def test_the_automatic_values_are_todays(
     picture: Path, models: Models, tmp_path: Path, automatic: bytes
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.events import Event, Finished, SectionFinished, Warned
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.loaders import Models
-from diffusers_helper.pipeline import generate
+from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.profiles import VAE_DTYPE_VARIABLE
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
@@ -23,9 +24,10 @@ pytestmark = pytest.mark.slow
 NARROW = Local({VAE_DTYPE_VARIABLE: "fp16"})
 
 
-@pytest.fixture
-def request_(tmp_path: Path) -> GenerationRequest:
-    return tiny_request(write_scene(tmp_path / "scene.png", 32, 32), seconds=seconds_for(2), steps=1)
+@pytest.fixture(scope="module")
+def request_(tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
+    scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 32, 32)
+    return tiny_request(scene, seconds=seconds_for(2), steps=1)
 
 
 def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
@@ -40,29 +42,43 @@ def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
     return models, types
 
 
-def test_what_overflows_is_decoded_again_in_fp32(
-    request_: GenerationRequest, tiny_model: Path, tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class Whole:
+    """A job that overflowed and went on to its end."""
+
+    result: Result
+    events: list[Event]
+    types: list[torch.dtype]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def whole(request_: GenerationRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Return such a job, made once. Tests only read its folder."""
+    folder = tmp_path_factory.mktemp("whole") / "job"
     models, types = overflowing(tiny_model)
-    result, events = make(request_, models, tmp_path / "job", local=NARROW)
+    return Whole(*make(request_, models, folder, local=NARROW), types, folder)
+
+
+def test_what_overflows_is_decoded_again_in_fp32(whole: Whole) -> None:
+    types, events = whole.types, whole.events
     # The second window of the first section overflowed, and all later ones were computed in fp32.
     assert types[:2] == [torch.float16] * 2
     assert set(types[2:]) == {torch.float32}
     assert sum("VAE's numbers overflowed" in e.message for e in events if isinstance(e, Warned)) == 1
     assert outline(events).count("decode 1") == 2
     assert isinstance(events[-1], Finished)
-    stages = json.loads((tmp_path / "job" / "memory.json").read_text(encoding="utf-8"))["stages"]
+    stages = json.loads((whole.folder / "memory.json").read_text(encoding="utf-8"))["stages"]
     narrow, *wide = [stage for stage in stages if stage["stage"] == "decode"]
     assert not narrow["is_complete"]
     assert all(stage["is_complete"] for stage in wide)
     assert wide[0]["predicted_bytes"] > 1.5 * narrow["predicted_bytes"]
-    assert result.frames == 73
+    assert whole.result.frames == 73
 
 
 def test_a_job_that_goes_on_knows_what_overflowed(
-    request_: GenerationRequest, tiny_model: Path, tmp_path: Path
+    whole: Whole, request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
-    undisturbed, _ = make(request_, overflowing(tiny_model)[0], tmp_path / "whole", local=NARROW)
     cancel = CancelToken()
 
     def on_event(event: Event) -> None:
@@ -77,7 +93,7 @@ def test_a_job_that_goes_on_knows_what_overflowed(
     resumed, events = make(request_, models, job, local=NARROW, resume_from=job)
     assert set(types) == {torch.float32}
     assert not [event.message for event in events if isinstance(event, Warned)]
-    assert resumed.video.read_bytes() == undisturbed.video.read_bytes()
+    assert resumed.video.read_bytes() == whole.result.video.read_bytes()
 
 
 def test_values_that_fp32_cannot_hold_end_the_job(

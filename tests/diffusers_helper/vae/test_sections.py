@@ -48,7 +48,10 @@ def noise(count: int, batch: int = 1) -> Tensor:
     return torch.randn(batch, 16, count, 2, 2, generator=torch.Generator().manual_seed(count))
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 6, 7, 9, 10, 13, 18, 19])
+@pytest.mark.parametrize(
+    "count",
+    [1, 4, 10, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 5, 6, 7, 9, 13, 18, 19))],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_any_number_of_latents(count: int, dtype: torch.dtype, vae: AutoencoderKLHunyuanVideo) -> None:
     latents, network = noise(count, batch=2).to(dtype), copy.deepcopy(vae).to(dtype)
@@ -58,7 +61,10 @@ def test_any_number_of_latents(count: int, dtype: torch.dtype, vae: AutoencoderK
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize(("mode", "calls"), [("inverted", [3, 3, 4, 6]), ("forward", [3, 6, 4, 4])])
+@pytest.mark.parametrize(
+    ("mode", "calls"),
+    [("inverted", [3, 3, 4, 6]), pytest.param("forward", [3, 6, 4, 4], marks=pytest.mark.slow)],
+)
 def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKLHunyuanVideo) -> None:
     history, engine = History(mode, noise(1)), VaeEngine(InWindows(vae))
     for section, expected_calls in zip(plan_sections(seconds_for(4), mode=mode), calls, strict=True):

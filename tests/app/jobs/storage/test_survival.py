@@ -60,7 +60,7 @@ def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
     assert states_of(job.folder) == ["queued"]
 
 
-@pytest.mark.parametrize("damage", ["removed", "garbage"])
+@pytest.mark.parametrize("damage", ["garbage", pytest.param("removed", marks=pytest.mark.slow)])
 def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, damage: str) -> None:
     process, ids = run_program(studio, HANGS, *["steps=1"] * 6)
     studio.until(studio.service.job(ids[0]), SectionFinished)
@@ -95,6 +95,7 @@ def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
     assert isinstance(studio.events(second)[-1], Finished)
 
 
+@pytest.mark.slow
 def test_deaths_of_the_server_do_not_count(studio: Studio) -> None:
     process, (job_id,) = run_program(studio, "sections=2 steps=2 at=3 fault=hang times=9")
     # The stand-in counts in this file how often the fault has happened.

@@ -50,7 +50,8 @@ def test_the_words_follow_the_work() -> None:
     live.apply(StageStarted(job=live.job.id, time=60, stage="decode", section=2))
     live.sections_done = 1
     live.apply(PieceDone(job=live.job.id, time=61, stage="decode", section=2, piece=3, pieces=6))
-    assert words.headline(live, 0) == "Decoding section 2 of 2, part 3 of 6"
+    assert words.headline(live, 0) == "Decoding section 2 of 2"
+    assert words.doing(live) == "decoding, part 3 of 6"
     live.apply(StageStarted(job=live.job.id, time=62, stage="write", section=2))
     assert words.headline(live, 0) == "Writing section 2 of 2"
     queued = LiveJob(job_of(state="queued", started=None))

@@ -78,6 +78,18 @@ def test_progress_and_time_left_are_right_in_recorded_runs(name: str) -> None:
         assert live.percent == pytest.approx(100 * event.time / end, abs=5), event
 
 
+def test_while_the_engine_starts_the_machine_s_history_tells_the_time_left() -> None:
+    earlier = job_of(seconds=3.0)
+    pace = pace_of(history(earlier, **COSTS[0]), earlier.request)
+    live = LiveJob(job_of(), pace, 96, 64)
+    events = history(live.job, **COSTS[0])
+    assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
+    assert live.seconds_left(30.0) == pytest.approx(events[-1].time - 30.0, rel=0.05)
+    assert "then section 1 of 5" in words.remark(live)
+    live.apply(events[0])  # it tells the same size, and so changes nothing
+    assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
+
+
 def test_the_first_video_on_a_machine_says_that_its_time_is_a_guess() -> None:
     live = LiveJob(job_of())
     said = []

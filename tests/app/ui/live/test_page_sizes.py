@@ -1,0 +1,125 @@
+"""Tests of the page in Chromium in windows of several sizes, while a video is made and afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.pages import FIRST, Stand, needs_chromium, start, status
+
+pytestmark = needs_chromium
+PHONE, DESKTOP, TELEVISION = (390, 844), (1440, 900), (3840, 2160)
+# Returns the share of the video's area that the preview covers.
+COVERED = """() => {
+    const [video, preview] = ['.lt-fit', '.lt-latent'].map((part) =>
+        document.querySelector(part).getBoundingClientRect());
+    const wide = Math.min(video.right, preview.right) - Math.max(video.left, preview.left);
+    const high = Math.min(video.bottom, preview.bottom) - Math.max(video.top, preview.top);
+    return Math.max(0, wide) * Math.max(0, high) / (video.width * video.height);
+}"""
+TOP_OF_STRIP = "document.querySelector('.lt-strip').getBoundingClientRect().top + window.scrollY"
+# Returns the lower edges of all that is not folded, and the upper edge of the buttons.
+EDGES = """() => {
+    const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+    const parts = ['#set-image', '#set-prompt', '.lt-examples', '#set-mode', '#set-seconds', '#length',
+        '#set-model', '#fold-look > button', '#fold-output > button', '#fold-memory > button',
+        '.lt-request > .lt-quiet'];
+    return [Object.fromEntries(parts.map((part) => [part, box(part).bottom])), box('.lt-go').top];
+}"""
+CELL = """() => {
+    const cell = document.querySelector('.lt-cell[data-state="running"]');
+    return [cell.querySelector('.lt-cell-state').textContent, cell.style.getPropertyValue('--done')];
+}"""
+
+
+def resize(page: Any, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+
+
+def test_on_a_phone_the_preview_leaves_the_video_to_be_seen_and_a_tap_enlarges_it(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    resize(page, PHONE)
+    start(page, photo, seconds=2.4)
+    stand.engine.go(FIRST + 2)
+    status(page, state="running", section=2, step=1)
+    preview = page.locator(".lt-latent")
+    preview.get_by_text("0.0 – 1.2 s").wait_for()
+    assert page.evaluate(COVERED) < 0.15
+    small = preview.bounding_box()["width"]
+    preview.click()
+    preview.get_by_text("Being made: 0.0 – 1.2 s").wait_for()
+    assert preview.bounding_box()["width"] > 2 * small
+    preview.get_by_role("button", name="Make small").click()
+    assert preview.bounding_box()["width"] == small
+
+
+def test_on_a_phone_nothing_moves_from_the_start_to_the_end_of_a_video(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    resize(page, PHONE)
+    start(page, photo, seconds=2.4)
+    status(page, state="running")
+    stand.engine.go(3)
+    status(page, section=1)
+    top = page.evaluate(TOP_OF_STRIP)
+    for section in (1, 2):
+        stand.engine.go(2)
+        page.get_by_text(f"Section {section} of 2, step 2 of 2").first.wait_for()
+        assert page.evaluate(TOP_OF_STRIP) == top
+        stand.engine.go(1)
+        page.get_by_text(f"Decoding section {section} of 2").first.wait_for()
+        assert page.evaluate(TOP_OF_STRIP) == top
+        stand.engine.go(2)
+
+
+def test_a_cell_says_how_far_it_is_filled(page: Any, stand: Stand, photo: Path) -> None:
+    start(page, photo, seconds=2.4)
+    stand.engine.go(FIRST + 2)
+    status(page, state="running", section=2, step=1)
+    words, fill = page.evaluate(CELL)
+    share = float(fill.removesuffix("%"))
+    assert 0 < share < 100
+    assert words == f"{int(share)} %"
+
+
+def test_after_the_first_video_all_but_the_folded_parts_are_still_in_sight(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    resize(page, DESKTOP)
+    start(page, photo, seconds=1)
+    stand.engine.go(FIRST + 1)
+    status(page, state="finished")
+    quick = page.locator(".lt-examples")
+    page.get_by_text("Earlier prompts (1)").wait_for()
+    assert quick.bounding_box()["height"] < 40
+    assert quick.bounding_box()["width"] <= page.locator("#set-prompt").bounding_box()["width"]
+    edges, buttons = page.evaluate(EDGES)
+    assert {part: edge for part, edge in edges.items() if edge > buttons} == {}
+    last = quick.locator("button").last
+    last.scroll_into_view_if_needed()
+    last.click()
+    page.wait_for_function(
+        "(words) => document.querySelector('#set-prompt textarea').value === words", arg=last.inner_text()
+    )
+
+
+def test_on_a_television_the_examples_fill_the_stage(page: Any) -> None:
+    resize(page, TELEVISION)
+    page.wait_for_function("[...document.querySelectorAll('.lt-cards img')].every((one) => one.naturalWidth)")
+    stage, cards = (page.locator(part).bounding_box() for part in (".lt-offer", ".lt-cards"))
+    assert cards["width"] > 0.9 * stage["width"]
+    assert cards["y"] + cards["height"] <= stage["y"] + stage["height"] <= TELEVISION[1]
+    assert page.evaluate("document.documentElement.scrollHeight") <= TELEVISION[1]
+
+
+def test_a_video_without_a_prompt_is_made_and_the_button_says_what_that_means(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    page.set_input_files("input[type=file]", str(photo))
+    page.get_by_role("button", name="no prompt: the motion is left to chance").wait_for()
+    page.get_by_label("Prompt", exact=True).fill("the red ball moves right")
+    page.get_by_role("button", name="Start Generation", exact=True).wait_for()
+    start(page, None, prompt="", seconds=1)
+    job = status(page, state="running").get_attribute("data-job")
+    assert stand.service.job(job).request.prompt == ""
