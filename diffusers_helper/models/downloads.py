@@ -57,7 +57,10 @@ class NotHere(InputError):
     """A model that would have to be downloaded before it can be used."""
 
     def __init__(self, absence: Absence) -> None:
-        remedy = "Start it once on the page, which asks before it downloads, or with generate --yes."
+        remedy = (
+            f"Get it with models get {absence.model}, with generate --yes, or by starting it once on the "
+            "page, which asks first."
+        )
         if not absence.has_room:
             remedy = "Free room there, or set HF_HOME to a folder on a larger disk."
         super().__init__(

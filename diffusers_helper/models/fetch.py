@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -28,7 +29,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import LongtakeError, first_line
+from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import file_sum
 from diffusers_helper.models.formats.not_weights import is_page
 from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_of, repository_folder
@@ -41,6 +42,7 @@ _WANTED = ("*.json", "*.safetensors", "*.txt")
 _WORKERS = 4
 _LOCK_SECONDS = 0.2
 _SHA256_LETTERS = 64
+_CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # The hub's own error derives from those of the library that makes its requests. A listing that is no JSON
 # raises a ValueError.
 _FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError)
@@ -104,11 +106,16 @@ def find_part(
 def _listed(source: PartSource) -> list[_Remote]:
     """Return the files of a part as the hub lists them."""
     entries = HfApi().list_repo_tree(source.location, source.subfolder or None, revision=source.revision)
-    return [
-        _Remote(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
-        for entry in entries
-        if isinstance(entry, RepoFile) and any(fnmatch(entry.path.rpartition("/")[2], one) for one in _WANTED)
-    ]
+    files: list[_Remote] = []
+    for entry in entries:
+        folder, _, name = entry.path.rpartition("/")
+        if not isinstance(entry, RepoFile) or not any(fnmatch(name, pattern) for pattern in _WANTED):
+            continue
+        file = _Remote(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
+        if folder != source.subfolder or not _CHECKSUM.fullmatch(file.checksum):
+            raise _WrongFile(f"the hub lists {short_repr(file.path)}, which does not belong there")
+        files.append(file)
+    return files
 
 
 class _Tally:
@@ -158,16 +165,23 @@ def _fetch_file(source: PartSource, repository: Path, snapshot: Path, file: _Rem
     with _locked(partial, tally) as stream:
         if target.is_file() or blob.is_file():
             tally.add(file.size)
-            partial.unlink(missing_ok=True)
         else:
             _receive(source, file, partial, stream, tally)
+        if not target.is_file():
+            _place(partial, blob, target)
+        partial.unlink(missing_ok=True)
+
+
+def _place(partial: Path, blob: Path, target: Path) -> None:
+    """Give a file its name last, so that the part counts as incomplete until then."""
+    target.unlink(missing_ok=True)  # a link to a file that is gone
+    try:
+        target.symlink_to(os.path.relpath(blob, target.parent))
+    except OSError:  # a file system without links
+        (blob if blob.is_file() else partial).replace(target)
+    else:
+        if not blob.is_file():
             partial.replace(blob)
-    if not target.is_file():
-        target.unlink(missing_ok=True)  # a link to a file that is gone
-        try:
-            target.symlink_to(os.path.relpath(blob, target.parent))
-        except OSError:  # a file system without links
-            blob.replace(target)
 
 
 @contextmanager

@@ -151,6 +151,16 @@ def test_a_file_with_another_checksum_is_thrown_away(hub: Hub, monkeypatch: pyte
     assert "has another checksum than the hub lists" in reason()
 
 
+@pytest.mark.parametrize("name", ["../../config.json", "vae/../config.json", "config.json"])
+def test_a_hub_that_names_other_places_is_refused(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    entry = {"type": "file", "path": name, "size": 2, "oid": "0" * 40}
+    monkeypatch.setattr("tests.support.hub._Handler._entry", lambda *_: entry)
+    assert "which does not belong there" in reason()
+    assert not (tmp_path / "here").exists()
+
+
 def test_a_cancel_comes_during_a_file(hub: Hub, tmp_path: Path) -> None:
     hub.gate.clear()
     cancel, ended = CancelToken(), threading.Event()
