@@ -16,6 +16,7 @@ from torch import Tensor
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, JobStarted, StepDone, Warned
 from diffusers_helper.machine.local import Local
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.pipeline import generate
@@ -47,6 +48,9 @@ class ROCMFramePackVideo:
         return {"required": {**given, **required}, "optional": optional}
 
     def make(self, image: Tensor, prompt: str, **settings: Any) -> dict[str, Any]:
+        info = find_model(settings["model"])
+        if absence := absence_of(info):
+            raise NotHere(absence)
         folder = _new_folder()
         folder.mkdir(parents=True)
         picture = folder / "start.png"
@@ -59,9 +63,7 @@ class ROCMFramePackVideo:
         host.soft_empty_cache()
         notes: list[str] = []
         with explained(), interruptible() as interrupt:
-            models = load_models(
-                find_model(request.model), device=host.get_torch_device().type, cancel=interrupt
-            )
+            models = load_models(info, device=host.get_torch_device().type, cancel=interrupt)
             local = Local(dict(os.environ), is_guest=True)
             shown = _shown(notes)
             result = generate(

@@ -59,7 +59,7 @@ class ROCMOptimizedCheckpointLoader:
         lines, result = _loaded(Path(path), load)
         if len(result) > 1 and result[1] is None:
             lines.append("The checkpoint has no text encoder; load one with another node.")
-        return told(ckpt_name, lines, result)
+        return told("Checkpoint loader", lines, result)
 
 
 class ROCMOptimizedUNetLoader:
@@ -104,7 +104,7 @@ class ROCMOptimizedUNetLoader:
             return (comfy("comfy.sd").load_diffusion_model(path, model_options=options),)
 
         lines, result = _loaded(Path(path), load)
-        return told(unet_name, [*notes, *lines], result)
+        return told("Diffusion loader", [*notes, *lines], result)
 
 
 def _is_scaled(path: Path) -> bool:

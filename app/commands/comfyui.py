@@ -22,12 +22,12 @@ SHIM = "longtake_rocm_nodes.py"
 # What the nodes import and ComfyUI does not bring.
 NEEDED = ("diffusers", "accelerate", "huggingface_hub")
 _LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
+_PATH = "the folder of ComfyUI, with main.py and custom_nodes"
 _SECONDS = 60.0
 
 
 def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the two commands."""
-    path = {"metavar": "PATH", "help": "the folder of ComfyUI, with main.py and custom_nodes"}
     install = commands.add_parser(
         "install-comfyui-nodes",
         help="let ComfyUI load the ROCm nodes from here",
@@ -36,7 +36,7 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     install.set_defaults(run=install_nodes, verbose=False)
-    install.add_argument("path", **path)
+    install.add_argument("path", metavar="PATH", help=_PATH)
     install.add_argument(
         "--python", metavar="FILE", help="the Python that runs ComfyUI (default: the one in its folder)"
     )
@@ -44,7 +44,7 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
         "uninstall-comfyui-nodes", help="remove what install-comfyui-nodes has written", allow_abbrev=False
     )
     uninstall.set_defaults(run=uninstall_nodes, verbose=False)
-    uninstall.add_argument("path", **path)
+    uninstall.add_argument("path", metavar="PATH", help=_PATH)
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:
@@ -146,10 +146,11 @@ def _python(root: Path, given: str | None) -> Path | None:
 
 def _missing(python: Path) -> tuple[str, ...]:
     """Return the packages of `NEEDED` that a Python does not find, without importing them."""
-    code = f"import importlib.util as u, json; print(json.dumps([n for n in {NEEDED!r} if u.find_spec(n) is None]))"
+    code = "import importlib.util as u, json, sys; "
+    code += "print(json.dumps([name for name in sys.argv[1:] if u.find_spec(name) is None]))"
     try:
         done = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, check=True, timeout=_SECONDS
+            [python, "-c", code, *NEEDED], capture_output=True, text=True, check=True, timeout=_SECONDS
         )
         return tuple(json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError) as error:

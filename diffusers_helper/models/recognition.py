@@ -33,7 +33,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("VAE", (r"^decoder\.conv_in\.(?:conv\.)?",)),
 )
 _PREFIX = re.compile(
-    r"^(?:model\.diffusion_model\.|diffusion_model\.|first_stage_model\.|vae\.|model\.model\.|transformer\.)"
+    r"(?m)^(?:model\.diffusion_model\.|diffusion_model\.|first_stage_model\.|vae\.|model\.model\.|transformer\.)"
 )
 # A sign that says less than others, which replace it.
 _COVERED = {
@@ -51,19 +51,11 @@ PART_MODELS = {
 }
 
 
-def plain_names(names: Collection[str]) -> list[str]:
-    """Return the names without the prefix that they have in a whole checkpoint."""
-    return [_PREFIX.sub("", name) for name in names]
-
-
 def models_of(names: Collection[str]) -> list[str]:
     """Return the models that the names belong to."""
-    plain = plain_names(names)
-    found = [
-        model
-        for model, signs in _SIGNS
-        if all(any(map(re.compile(sign).search, plain)) for sign in signs)
-    ]  # fmt: skip
+    # A line for each name: one search for a sign is much faster than one for each name.
+    plain = _PREFIX.sub("", "\n".join(names))
+    found = [model for model, signs in _SIGNS if all(re.search(sign, plain, re.MULTILINE) for sign in signs)]
     return [model for model in dict.fromkeys(found) if not _COVERED.get(model, set[str]()) & {*found}]
 
 
@@ -75,7 +67,7 @@ def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
         tensors: Its tensors.
         origin: What the names of file and folders and the file's metadata say, in lower case.
     """
-    plain = dict(zip(plain_names(tensors), tensors.values(), strict=True))
+    plain = {_PREFIX.sub("", name): tensor for name, tensor in tensors.items()}
     if model == "FramePack":  # both have the same tensors, so that only a name can tell
         return "F1" if re.search(r"f1(?![0-9])", origin) else "I2V" if "i2v" in origin else ""
     if model == "HunyuanVideo":

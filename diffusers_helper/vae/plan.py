@@ -211,19 +211,19 @@ def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, sett
     working = estimate(at_once, height, width, video.latents)
     is_measured = task == "decode" and time != "stream"
     frames = needs.stride * (at_once - 1) + 1
-    reason = _reason(time, at_once, frames, tile, settings.precision, is_measured=is_measured)
+    reason = _reason(time, at_once, frames, video.latents, tile, settings.precision, is_measured=is_measured)
     is_exact = not tile and time != "windows"
     tiles = Tiles.of(tile, settings.overlap)
     return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
 
 
 def _reason(
-    time: Time, at_once: int, frames: int, tile: int, precision: Precision, *, is_measured: bool
+    time: Time, at_once: int, frames: int, latents: int, tile: int, precision: Precision, *, is_measured: bool
 ) -> str:
     """Say how the plan works, and the distance to the result of one pass where it was measured."""
     how = {
         "whole": "All frames in one pass",
-        "stream": "One latent frame after the other",
+        "stream": "One latent frame after the other" if latents > 1 else "Each picture by itself",
         "windows": f"In windows of {frames} frames, which is approximate",
     }[time]
     costs = [_db(_WINDOW_DB, at_once - 2)] if time == "windows" else []

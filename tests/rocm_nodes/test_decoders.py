@@ -30,6 +30,21 @@ def test_a_picture_has_the_bits_of_the_stock_node(comfy: Comfy) -> None:
     assert comfy.calls.count("load_models_gpu") == 1
 
 
+@pytest.mark.parametrize("network", [PictureVae, WanVAE])
+@pytest.mark.parametrize("is_together", [True, False])
+def test_a_batch_is_decoded_together_or_one_after_the_other(network: Any, is_together: bool) -> None:
+    vae, shapes = VAE(network()), list[int]()
+    latents = noise(3, 16, 4, 4) if network is PictureVae else noise(3, 16, 2, 4, 4)
+    expected = vae.decode(latents).reshape(-1, 32, 32, 3)
+    handle = vae.first_stage_model.decoder.register_forward_pre_hook(
+        lambda _, call: shapes.append(len(call[0]))
+    )
+    found, _ = decode(vae, latents, batch_optimization=is_together)
+    handle.remove()
+    assert set(shapes) == ({3} if is_together else {1})
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("chunk", ["auto", "1", "2", "4", "8"])
 def test_a_video_has_the_bits_of_the_stock_node_with_any_chunk(chunk: str) -> None:
     vae, latents = VAE(WanVAE()), noise(1, 16, 3, 4, 4)

@@ -150,7 +150,10 @@ def test_an_incomplete_command_is_answered_in_one_line(
     assert len(err.splitlines()) == 1
     assert "--help" in err
     if not arguments:
-        assert err.startswith("The command is missing; there are generate, jobs, tune, plan, doctor.")
+        assert err.startswith(
+            "The command is missing; there are generate, jobs, tune, plan, doctor, "
+            "inspect, install-comfyui-nodes, uninstall-comfyui-nodes."
+        )
 
 
 def test_help_and_version(program: Program, capsys: pytest.CaptureFixture[str]) -> None:

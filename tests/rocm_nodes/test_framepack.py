@@ -1,0 +1,86 @@
+"""Tests of the video node, with a tiny model and a double of ComfyUI."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.request import SETTINGS
+from rocm_nodes import NODE_CLASS_MAPPINGS
+from tests.support.comfy_double import Comfy, Interrupted
+from tests.support.node_runs import run
+from tests.support.tiny_model import write_tiny_model
+
+
+@pytest.fixture
+def tiny(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ModelInfo:
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny_model(folder)
+    info = find_model(str(folder), allow_folder=True)
+    monkeypatch.setattr("rocm_nodes.framepack.find_model", lambda name: info)
+    return info
+
+
+def picture() -> torch.Tensor:
+    return torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)
+
+
+def test_its_inputs_are_the_settings() -> None:
+    types = NODE_CLASS_MAPPINGS["ROCMFramePackVideo"].INPUT_TYPES()
+    assert list(types["required"]) == ["image", "prompt", "model", "seconds", "seed", "steps"]
+    assert set(types["required"]) | set(types["optional"]) == set(SETTINGS)
+    assert types["required"]["steps"][1]["max"] == SETTINGS["steps"].high
+    assert types["optional"]["vae_tile"][1]["default"] == "auto"
+    assert types["optional"]["sampler"][0] == ["unipc", "euler"]
+
+
+def test_a_picture_becomes_frames_and_a_file(
+    tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *_: pytest.fail("a limit"))
+    (frames, video), text = run(
+        "ROCMFramePackVideo", image=picture(), prompt="the red ball moves right", model="tiny",
+        seconds=1.0, seed=1, steps=2, vae_tile="auto",
+    )  # fmt: skip
+    assert frames.shape == (37, 64, 64, 3)
+    assert 0 <= frames.min() < frames.max() <= 1
+    assert (frames[0] - picture()[0]).abs().mean() < 0.5
+    assert Path(video).is_file()
+    assert Path(video).is_relative_to(comfy.root / "output" / "framepack")
+    assert "37 frames in" in text
+    assert comfy.shown == [(1, 2), (2, 2)]
+    assert "unload_all_models" in comfy.calls
+
+
+def test_an_interrupt_ends_it(tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = importlib.import_module("comfy.utils")
+
+    def stop(self: object, value: int, total: int | None = None, preview: object = None) -> None:
+        comfy.shown.append((value, total or 0))
+        comfy.is_interrupted = True
+
+    monkeypatch.setattr(utils.ProgressBar, "update_absolute", stop)
+    with pytest.raises(Interrupted):
+        run("ROCMFramePackVideo", image=picture(), prompt="ball", model="tiny", seconds=1.0, seed=1, steps=4)
+    assert comfy.shown == [(1, 4)]
+
+
+@pytest.mark.parametrize(("name", "value"), [("vae_tile", "wide"), ("vae_tile", "65"), ("steps", 0)])
+def test_values_that_no_setting_takes_are_refused(tiny: ModelInfo, name: str, value: object) -> None:
+    settings = {"model": "tiny", "seconds": 1.0, "seed": 1, "steps": 2} | {name: value}
+    with pytest.raises(InputError, match=f"{name} is"):
+        run("ROCMFramePackVideo", image=picture(), prompt="ball", **settings)
+
+
+def test_a_model_is_not_downloaded_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comfy: Comfy
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(InputError, match=r"Model framepack-f1 is not on this machine: [\d.]+ GB to download"):
+        run("ROCMFramePackVideo", image=picture(), prompt="ball", model="framepack-f1", seconds=1.0)
+    assert comfy.calls == []
