@@ -111,7 +111,7 @@ def _listed(source: PartSource) -> list[_Remote]:
         folder, _, name = entry.path.rpartition("/")
         if not isinstance(entry, RepoFile) or not any(fnmatch(name, pattern) for pattern in _WANTED):
             continue
-        file = _Remote(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
+        file = _Remote(entry.path, entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
         if folder != source.subfolder or not _CHECKSUM.fullmatch(file.checksum):
             raise _WrongFile(f"the hub lists {short_repr(file.path)}, which does not belong there")
         files.append(file)
