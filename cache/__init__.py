@@ -1,1 +1,1 @@
-"""The part that learns from this machine which way of computing a convolution works, and remembers it."""
+"""A ladder of ways to compute a convolution, with the choice that works on this machine kept on the disk."""

@@ -1,8 +1,9 @@
-"""The ladder of convolutions: one decision per case which rung computes it, made once and remembered.
+"""The ladder of convolutions, which decides once per case which rung computes it, and stores the decision.
 
-The first rung is the plain call. A rung is left after a recognised error, because it has ended a process here
-or in convolutions like this one, or because a measurement says that another one is faster; it is never left
-after an unknown error. The caller supplies the function that recognises errors.
+A rung is one way to compute a convolution, and the ladder is the order in which the rungs are tried. The
+first rung is the plain call of torch. A rung is skipped if it raised a recognised error, if it has ended a
+process at this case or at similar ones, or if a measurement showed that another rung is faster. Unknown
+errors are raised. The caller supplies the function that recognises errors.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ Hook = Callable[[ConvCase, str], None]
 
 
 class ErrorKind(StrEnum):
-    """A recognised error, by what it means for the next try."""
+    """The kind of a recognised error, which determines the rungs to try next."""
 
-    DRIVER = "driver"  # this kernel is not available; another one may be
-    MEMORY = "memory"  # only a rung that needs less memory is worth a try
+    DRIVER = "driver"  # this kernel is not available, but another one may be
+    MEMORY = "memory"  # only rungs that need less memory are worth trying
     DEVICE = "device"  # the device may be unusable until the process ends
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card and its software: what a route depends on besides the convolution itself."""
+    """A card with its software, on which a route depends besides the convolution itself."""
 
     arch: str
     rocm: str
@@ -47,7 +48,7 @@ class Card:
 
 @functools.cache
 def card_of(device: torch.device) -> Card:
-    """Return the card behind a device, whose architecture is `cpu`, `sm_90` or ROCm's name (`gfx1100`)."""
+    """Return the card of a device. Its architecture is `cpu`, or a name such as `sm_90` or `gfx1100`."""
     arch, rocm = device.type, "none"
     if device.type == "cuda":
         properties = cast(Any, torch.cuda).get_device_properties(device)
@@ -59,7 +60,7 @@ def card_of(device: torch.device) -> Card:
 
 
 def case_of(x: Tensor, conv: Convolution) -> ConvCase:
-    """Return the case of a call."""
+    """Return the case of a convolution with this input."""
     card, dtype = card_of(x.device), str(x.dtype).removeprefix("torch.")
     shapes = tuple(x.shape), tuple(conv.weight.shape)
     return ConvCase(
@@ -69,21 +70,22 @@ def case_of(x: Tensor, conv: Convolution) -> ConvCase:
 
 
 class ConvLadder:
-    """A computer of convolutions that takes for each the rung that works.
+    """The ladder that computes each convolution with a rung that works for it.
 
     Attributes:
-        attempts: Number of calls, by rung.
-        successes: Number of calls that gave a result, by rung.
-        left: Recognised errors of this process, by case and rung.
-        avoided: Rungs that were not tried for a case, as they are suspected of ending the process.
+        attempts: The number of calls by rung.
+        successes: The number of calls that gave a result, by rung.
+        left: The recognised errors in this process, by case and rung.
+        avoided: The cases and rungs that were not tried, since the rung is suspected of ending the process.
 
     Args:
-        routes: The known routes, and the place for new ones.
-        classify: Returns the kind of an error, or None for an unknown one.
-        forced: The only rung to use, for debugging; its errors are raised unchanged.
-        on_first_call: Called before a rung's first call for a case that it is not known to compute. If the
-            process dies before `after_first_call` is called with the same arguments, that rung ended it: see
-            `mark_deadly`.
+        routes: The store of known and new routes.
+        classify: A function that returns the kind of an error, or None for an unknown one.
+        forced: The only rung to use, for debugging. Its errors are raised unchanged.
+        on_first_call: A function that is called before a rung's first call for a case, unless the rung is
+            known to work for it. If the process dies before `after_first_call`, the rung has ended it, and
+            the supervisor calls `mark_deadly`.
+        after_first_call: A function that is called with the same arguments after such a call.
     """
 
     def __init__(
@@ -110,10 +112,10 @@ class ConvLadder:
         self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
         stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        """Compute what `torch.nn.functional.conv3d` computes.
+        """Compute the same as `torch.nn.functional.conv3d`.
 
         Raises:
-            RuntimeError: The rung's own error, if it is unknown or no rung is left to try.
+            RuntimeError: If a rung raises an unknown error, or no rung is left to try.
         """
         known = understood(input, weight, bias, stride, padding, dilation, groups)
         if known is None:
@@ -124,10 +126,10 @@ class ConvLadder:
         self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
         stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        """Compute what `torch.nn.functional.conv2d` computes.
+        """Compute the same as `torch.nn.functional.conv2d`.
 
         Raises:
-            RuntimeError: The rung's own error, if it is unknown or no rung is left to try.
+            RuntimeError: If a rung raises an unknown error, or no rung is left to try.
         """
         known = understood(input, weight, bias, stride, padding, dilation, groups)
         if known is None:
@@ -153,13 +155,13 @@ class ConvLadder:
         else:
             self.successes[rung.name] += 1
             return result
-        # Outside the except block, so that what the failed call allocated is freed before the next one.
+        # This is outside of the except block, so that the memory of the failed call is freed before the next.
         del self._settled[key]
         self._leave(case_of(x, conv), rung, kind, reason, x.device)
         return self._climb(key, x, conv)
 
     def mark_deadly(self, case: ConvCase | str, rung: str, reason: str) -> None:
-        """Record that a rung ended a process, so that it is never used for this case again.
+        """Record that a rung has ended a process at a case, for which it will not be used again.
 
         Raises:
             ValueError: If `case` is not the text of a case, or if there is no such rung.
@@ -169,10 +171,10 @@ class ConvLadder:
         self._routes.add_deadly(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
         self._settled.clear()
 
-    # ---- the climb ----------------------------------------------------------------------------------------
+    # ---- the choice of a rung -----------------------------------------------------------------------------
 
     def _climb(self, key: Any, x: Tensor, conv: Convolution) -> Tensor:
-        """Try one rung after the other, and settle for the first that works."""
+        """Try one rung after the other, and keep to the first one that works."""
         case = case_of(x, conv)
         waiting = self._order(case)
         needs_little = False
@@ -190,17 +192,17 @@ class ConvLadder:
     def _try(
         self, rung: Rung, case: ConvCase, x: Tensor, conv: Convolution, waiting: list[Rung]
     ) -> Tensor | tuple[ErrorKind, str]:
-        """Return the result, or the recognised error after which another rung is worth a try."""
+        """Return the result, or a recognised error after which another rung can be tried."""
         is_first = not self._is_known_to_work(case, rung)
         if is_first and x.is_cuda:
-            torch.cuda.synchronize(x.device)  # an earlier kernel's error is not this rung's
+            torch.cuda.synchronize(x.device)  # an error of an earlier kernel must not count for this rung
         if is_first and self._on_first_call is not None:
             self._on_first_call(case, rung.name)
         self.attempts[rung.name] += 1
         try:
             result = rung.run(x, conv)
             if is_first and result.is_cuda:
-                torch.cuda.synchronize(result.device)  # so that its error is not taken for a later call's
+                torch.cuda.synchronize(result.device)  # an error of this rung must not count for a later call
         except RuntimeError as error:
             kind = self._kind(error, x.device)
             if kind is None and is_first and self._classify(error) is ErrorKind.DEVICE:
@@ -225,7 +227,7 @@ class ConvLadder:
         return (case, rung.name) in self._called or rung.name == route.rung or rung.name in route.measured
 
     def _order(self, case: ConvCase) -> list[Rung]:
-        """Return the rungs that are worth a try, the best known first; there is always one."""
+        """Return the rungs to try, with the stored choice first. There is always at least one."""
         able = [rung for rung in RUNGS.values() if rung.supports(case) is None]
         if self._forced is not None:
             reason = RUNGS[self._forced].supports(case)
@@ -234,14 +236,14 @@ class ConvLadder:
             _log.warning("rung %s is forced but cannot do %s: %s", self._forced, case, reason)
         route = self._routes.get(case)
         alive = [rung for rung in able if rung.name not in route.deadly]
-        # If every rung has failed once, they are tried again rather than given up.
+        # If every rung has failed before, all are tried again.
         working = [rung for rung in alive if rung.name not in route.failed]
         trusted = self._trusted(case, working)
         chosen = [rung for rung in trusted if rung.name == route.rung]
         return chosen + [rung for rung in trusted if rung not in chosen] or working or alive or able
 
     def _trusted(self, case: ConvCase, rungs: list[Rung]) -> list[Rung]:
-        """Return the rungs that are not suspected of ending the process at a case where they never worked."""
+        """Return the rungs without those that may end the process at this case and never worked for it."""
         suspects = self._routes.suspects(case)
         doubtful = [
             rung for rung in rungs if rung.name in suspects and not self._is_known_to_work(case, rung)
@@ -252,7 +254,7 @@ class ConvLadder:
         return [rung for rung in rungs if rung not in doubtful]
 
     def _kind(self, error: RuntimeError, device: torch.device) -> ErrorKind | None:
-        """Return the kind of an error that another rung may avoid, or None for all others."""
+        """Return the kind of an error that another rung may avoid, or None for other errors."""
         kind = self._classify(error)
         if kind is ErrorKind.DEVICE and not _works(device):
             return None
@@ -262,7 +264,7 @@ class ConvLadder:
         self.left[case, rung.name] = reason
         _log.warning("rung %s cannot do %s (%s)", rung.name, case, reason)
         if kind is ErrorKind.MEMORY:
-            # How much memory was free is no property of the case, so the rung is not recorded as failed.
+            # The free memory is no property of the case, so the rung is not recorded as failed.
             if device.type == "cuda":
                 torch.cuda.empty_cache()
         elif self._forced is None:
@@ -270,7 +272,7 @@ class ConvLadder:
 
     def _settle(self, key: Any, case: ConvCase, rung: Rung, needs_little: bool) -> None:
         if needs_little and rung.name == "cpu":
-            return  # it takes minutes, so the next call tries the others again
+            return  # the CPU takes minutes, so the next call tries the other rungs again
         self._settled[key] = rung
         if self._forced is not None or self._routes.get(case).rung == rung.name:
             return
@@ -279,19 +281,19 @@ class ConvLadder:
             self._routes.choose(case, rung.name, "; ".join(reasons))
             _log.info("%s runs on rung %s from now on", case, rung.name)
         elif case.rocm != "none":
-            # Off ROCm there is nothing to learn from a plain call that works.
+            # Without ROCm, a plain call that works is not worth a record.
             self._routes.choose(case, rung.name, "works")
 
 
 def _rest(kind: ErrorKind, waiting: list[Rung]) -> list[Rung]:
-    """Return the rungs that are worth a try after an error of this kind."""
+    """Return the remaining rungs that are worth trying after an error of this kind."""
     if kind is ErrorKind.MEMORY:
         return [rung for rung in waiting if rung.name in SMALLER_RUNGS]
     return waiting
 
 
 def _works(device: torch.device) -> bool:
-    """Return whether the device still computes; after some errors it does not until the process ends."""
+    """Return whether the device still computes. After some errors it does not, until the process ends."""
     if device.type != "cuda":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The arguments of torch's 2D and 3D convolutions, in the one form that the ladder works with."""
+"""The conversion of the arguments of torch's 2D and 3D convolutions to the form that the ladder uses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def understood(
     dilation: Sizes,
     groups: int,
 ) -> tuple[Tensor, Convolution] | None:
-    """Return the input (B, C, T, H, W) and the convolution of a call, whose arguments are those of torch.
+    """Return the input (B, C, T, H, W) and the convolution for a call with torch's arguments.
 
     Returns:
-        For a 2D convolution, one of a single frame. None for a call without a batch, or with a mistake that
-        torch explains.
+        The input and the convolution; those of a 2D call have a single frame. None for a call without a batch
+            dimension, or with invalid arguments, for which torch raises an error.
     """
     count = weight.dim() - 2
     steps, spread = _each(stride, count), _each(dilation, count)
@@ -52,7 +52,7 @@ def understood(
 
 
 def _each(sizes: Sizes, count: int) -> tuple[int, ...]:
-    """Return one size for each of `count` directions, from one for all or one for each."""
+    """Return one size per dimension, given either one size for all of them or a sequence of sizes."""
     several = (sizes,) if isinstance(sizes, int) else tuple(sizes)
     return several * count if len(several) == 1 else several
 
@@ -60,9 +60,9 @@ def _each(sizes: Sizes, count: int) -> tuple[int, ...]:
 def _zeros(
     padding: Sizes | str, kernel: Sequence[int], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, ...], list[int]]:
-    """Return the zeros on both sides of each direction, and those at ends as `functional.pad` takes them.
+    """Return the padding of both sides per dimension, and the extra padding as `functional.pad` takes it.
 
-    "same" may need one more at the end than at the beginning; "valid" needs none.
+    "same" may need one more zero at the end than at the beginning. "valid" needs none.
     """
     if not isinstance(padding, str):
         return _each(padding, len(kernel)), []

@@ -1,4 +1,4 @@
-"""Measurements of how fast each rung computes a case on this device, and whether its result is right."""
+"""The measurement of the rungs' speed at a case on this device, which also checks their results."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from cache.conv_routes import ConvCase, Route, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, output_shape, window_of
 
 MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 9, 0.08
-# A rung that takes this many times as long as the fastest is not timed again after its second run.
+# A rung that takes this many times as long as the fastest one is timed only twice.
 HOPELESS = 2.0
-# A rung further down has to be this much faster to be chosen, so that noise does not decide.
+# A rung further down the ladder has to be faster by this factor to be chosen, so that noise does not decide.
 GAIN = 1.1
-# Root mean square of the error over that of the result. Kernels that transform their input (Winograd) or
-# multiply in TF32 are this far off and still of use; a wrong result is off by about 1.
+# The largest ratio of the error's root mean square to that of the result. Kernels that transform their input
+# (Winograd) or multiply in TF32 have errors up to this and can be used; that of a wrong result is about 1.
 MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-# The time to make numbers and to compare results: seconds per case, and a factor. They were fitted to the
+# The time to prepare inputs and to compare results, as seconds per case and a factor. They were fitted to the
 # demo model's VAE on two cores.
 _OVERHEAD_SECONDS, _CHECKING = 0.02, 1.2
-_WINDOW = 8  # pixels: height and width of the parts that are compared with the CPU's result
+_WINDOW = 8  # the side in pixels of the parts that are compared with the CPU's result
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The times of one case.
+    """The measurement of one case.
 
     Attributes:
-        milliseconds: The times of the rungs whose result was right.
-        failed: The reasons of the others, by rung.
+        milliseconds: The times of the rungs whose results were right.
+        failed: The reasons why the other rungs cannot be used.
     """
 
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -44,7 +44,7 @@ class Measurement:
 
     @property
     def rung(self) -> str:
-        """Return the rung to use; empty if none gave the right result."""
+        """Return the rung to use, or "" if none gave the right result."""
         if not self.milliseconds:
             return ""
         fastest = min(self.milliseconds.values())
@@ -52,7 +52,7 @@ class Measurement:
 
     @property
     def reason(self) -> str:
-        """Return the reason for the choice, in words."""
+        """Return the reason for the choice as a phrase."""
         times = ", ".join(f"{name} {value:.3g} ms" for name, value in self.milliseconds.items())
         errors = "".join(f"; {name}: {text}" for name, text in self.failed.items())
         return f"measured {times or 'nothing'}{errors}"
@@ -66,34 +66,34 @@ def measure(
     *,
     leave_out: Collection[str] | None = None,
 ) -> Measurement:
-    """Time the rungs for a case and store the fastest one whose result is right.
+    """Time the rungs for a case, and store the fastest one whose result is right.
 
-    While a rung is tried for the first time, the store keeps a note of it, so that a rung that ends the
-    process can be identified: call `condemn_interrupted` first.
+    During a rung's first call, the store keeps a note, which identifies the rung if the process dies. Before
+    measuring, call `condemn_interrupted`.
 
     Args:
         case: The convolution.
         device: The device to measure.
-        routes: The store of the result.
+        routes: The store for the result.
         classify: See `cache.conv.ConvLadder`.
-        leave_out: The rungs that are not tried; None for those that may end the process.
+        leave_out: The rungs not to try; None for those that may end the process.
 
     Raises:
-        RuntimeError: A rung's own error, if it is unknown.
+        RuntimeError: If a rung raises an unknown error.
     """
     inputs, found = _Inputs(case, device), Measurement()
     leave_out = risky_rungs(case, routes) if leave_out is None else leave_out
     seconds: dict[str, list[float]] = {}
     for rung in _candidates(case):
         if rung.name in leave_out or (rung.name == "cpu" and seconds):
-            continue  # the CPU is the last resort, and slow to try
+            continue  # the CPU is the last resort, and takes long to try
         with routes.trying(case, rung.name):
             failure = _failure(partial(inputs.run_checked, rung), device, classify)
         if failure is None:
             seconds[rung.name] = []
         else:
             found.failed[rung.name] = failure
-    # The rungs take turns, so that other work of the machine slows all of them down alike.
+    # The rungs take turns, so that other work of the machine slows down all of them alike.
     while waiting := _unsettled(seconds):
         for name in waiting:
             start = time.perf_counter()
@@ -108,18 +108,18 @@ def measure(
 
 
 def risky_rungs(case: ConvCase, routes: RouteStore) -> set[str]:
-    """Return the rungs that ended a process at a case, or are suspected there and were never measured."""
+    """Return the rungs that ended a process at a case, and suspected ones that were never measured for it."""
     route = routes.get(case)
     return {*route.deadly, *(set(routes.suspects(case)) - set(route.measured))}
 
 
 def multiplications(case: ConvCase) -> int:
-    """Return roughly how many multiplications a case takes; borders are left out."""
+    """Estimate the number of multiplications that a case takes, without borders."""
     return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
 
 
 def rates_of(routes: Mapping[str, Route], like: ConvCase) -> dict[str, float]:
-    """Return seconds per multiplication by rung, from measurements with the card and dtype of `like`."""
+    """Return the seconds per multiplication by rung, measured with the software and dtype of `like`."""
     seconds: dict[str, float] = {}
     work: dict[str, int] = {}
     for text, route in routes.items():
@@ -132,10 +132,11 @@ def rates_of(routes: Mapping[str, Route], like: ConvCase) -> dict[str, float]:
 
 
 def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
-    """Estimate how long `measure` will take, without MIOpen's own search for kernels.
+    """Estimate the time that `measure` takes for a case, without MIOpen's own search for kernels.
 
     Args:
-        rates: Seconds per multiplication by rung.
+        case: The convolution.
+        rates: The seconds per multiplication by rung.
     """
     times = [rates[rung.name] * multiplications(case) for rung in _candidates(case) if rung.name in rates]
     runs = 0.0
@@ -146,7 +147,7 @@ def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
 
 
 def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] | None:
-    """Mark the rung as deadly that a process was trying when it died; nobody else may be measuring.
+    """Mark a rung as deadly if a process died while measuring it. No other process may be measuring.
 
     Returns:
         The case and the rung, or None if no process died.
@@ -159,17 +160,17 @@ def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] |
 
 def _candidates(case: ConvCase) -> list[Rung]:
     rungs = [rung for rung in RUNGS.values() if rung.supports(case) is None]
-    if case.arch == "cpu":  # where the other rungs are the plain call
+    if case.arch == "cpu":  # on a CPU, the other rungs are the same as the plain call
         rungs = [rung for rung in rungs if rung.name in ("miopen", "taps", "tiles")]
     return rungs
 
 
 class _WrongResult(Exception):
-    """The error of a rung that ran and computed something else."""
+    """The error for a rung that ran but gave a wrong result."""
 
 
 class _Inputs:
-    """Random numbers in the shapes of a case, and the values that parts of the result must have."""
+    """The random inputs of a case, with the expected values of some parts of the result."""
 
     def __init__(self, case: ConvCase, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -187,7 +188,7 @@ class _Inputs:
         self.expected = [(box, self._on_cpu(box)) for box in self._boxes()]
 
     def _boxes(self) -> list[tuple[int, int, int, int]]:
-        """Return two corners and the middle: parts with and without an edge."""
+        """Return the boxes of two corners and of the middle, which are parts with and without edges."""
         sides = [(side, min(_WINDOW, side)) for side in self.shape[3:]]
         return [
             (*(int((side - size) * place) for side, size in sides), *(size for _, size in sides))
@@ -212,14 +213,14 @@ class _Inputs:
         return result
 
     def run_checked(self, rung: Rung) -> None:
-        """Make a first call, in which a rung may also search and compile, and check its result."""
+        """Make a first call, in which a rung may also search and compile, and check the result."""
         self.check(self.run(rung))
 
     def check(self, result: Tensor) -> None:
         """Compare a result with the expected values.
 
         Raises:
-            _WrongResult: If it is not the convolution.
+            _WrongResult: If they differ by more than rounding.
         """
         if tuple(result.shape) != self.shape:
             raise _WrongResult(f"wrong shape {tuple(result.shape)}; expected {self.shape}")
@@ -237,7 +238,7 @@ def _failure(
     device: torch.device,
     classify: Callable[[BaseException], ErrorKind | None],
 ) -> str | None:
-    """Return why a rung cannot be used, or None if it can."""
+    """Return the reason why a rung cannot be used, or None if its attempt succeeds."""
     try:
         attempt()
     except _WrongResult as error:
@@ -254,7 +255,7 @@ def _failure(
 
 
 def _unsettled(seconds: dict[str, list[float]]) -> list[str]:
-    """Return the rungs that are worth another run."""
+    """Return the rungs that need another timed run."""
     fastest = min((min(times) for times in seconds.values() if times), default=0.0)
     return [
         name

@@ -1,7 +1,7 @@
-"""The rung that each convolution takes on this card, and the reason, kept on disk as readable JSON.
+"""The store of routes, which are the rungs that convolutions take on a card, with reasons, as JSON files.
 
-The folder that the caller names holds one file per GPU architecture. This module needs no torch, and no fault
-of a file is fatal: without a folder that can be written, what is learned lasts as long as the process.
+The caller's folder has one file per GPU architecture. This module does not need torch. A damaged file is set
+aside, and if the folder cannot be written, new routes are only kept until the process ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, cast
 
 try:
     import fcntl
-except ImportError:  # Windows: two processes at once may lose what one of them has learned, nothing else
+except ImportError:  # on Windows, if two processes write at once, the routes of one may be lost
     fcntl = None
 
 _log = logging.getLogger(__name__)
 
 VERSION = 1
 MAX_ROUTES = 2000  # per file
-# The number of deaths after which rungs are suspected at convolutions like those, and at all of a card.
+# The number of deaths after which rungs are suspected at similar convolutions, and at all of a card's.
 _SOME_DEATHS, _MANY_DEATHS = 2, 3
 MAX_REASON = 300  # characters
 
@@ -38,16 +38,16 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ConvCase:
-    """A convolution on a card: everything the choice of a rung may depend on.
+    """A convolution on a card, with everything that the choice of a rung may depend on.
 
     Attributes:
-        arch: `gfx1100`, `sm_90`, `cpu`.
-        rocm: Its version; `none` elsewhere.
-        torch: Its version.
-        dtype: torch's name for it, `bfloat16`.
-        shape: (B, C, T, H, W) of the input.
-        weight: (O, C / groups, kT, kH, kW).
-        is_flat: Whether it is a 2D convolution, whose sizes are those of one frame.
+        arch: The architecture, such as `gfx1100`, `sm_90` or `cpu`.
+        rocm: The version of ROCm, or `none`.
+        torch: The version of torch.
+        dtype: The name of the type in torch, such as `bfloat16`.
+        shape: The shape (B, C, T, H, W) of the input.
+        weight: The shape (O, C / groups, kT, kH, kW) of the weight.
+        is_flat: Whether it is a 2D convolution, which has a single frame here.
     """
 
     arch: str
@@ -63,7 +63,7 @@ class ConvCase:
     is_flat: bool = False
 
     def __str__(self) -> str:
-        """Return one line that `from_text` can read; it is the key in the file."""
+        """Return the case as one line, which `from_text` can parse and which is its key in the file."""
         sizes = (self.shape, self.weight, self.stride, self.padding, self.dilation)
         names = ("x", "w", "stride", "pad", "dilation")
         shapes = " ".join(
@@ -74,25 +74,25 @@ class ConvCase:
 
     @property
     def software(self) -> tuple[str, str]:
-        """Return the versions that a fault depends on besides the card."""
+        """Return the versions of the software on which a fault depends, besides the card."""
         return self.rocm, self.torch
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Return what siblings have in common: the kernel's size, its stride and the dtype."""
+        """Return the properties that similar convolutions share: kernel size, stride and dtype."""
         return self.is_flat, self.weight[2:], self.stride, self.dtype
 
     @property
     def positions(self) -> int:
-        """Return the number of places in time and picture, which is the size that siblings differ in."""
+        """Return the number of positions in time and space, the size in which similar convolutions differ."""
         return math.prod(self.shape[2:])
 
     @classmethod
     def from_text(cls, text: str) -> ConvCase:
-        """Return the case that `str` turned into this text.
+        """Return the case of a text that `str` made.
 
         Raises:
-            ValueError: If the text names no convolution.
+            ValueError: If the text is not that of a case.
         """
         match = _CASE.fullmatch(text)
         if match is None:
@@ -118,15 +118,15 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The knowledge about one case.
+    """The stored facts about one case.
 
     Attributes:
-        rung: The one to use first; empty if none has been chosen.
-        reason: Why that one was chosen.
-        when: The time of the last change, UTC.
-        failed: Rungs that raised a recognised error, with its text.
-        deadly: Rungs that ended the process, with the cause; only `tune --again` tries them again.
-        measured: Milliseconds of the rungs that were timed.
+        rung: The rung to try first; empty if none was chosen.
+        reason: The reason for that choice.
+        when: The time of the last change, in UTC.
+        failed: The rungs that raised a recognised error, with its text.
+        deadly: The rungs that ended the process, with the cause. Only `tune --again` tries them again.
+        measured: The times of the rungs that were measured, in milliseconds.
     """
 
     rung: str = ""
@@ -138,16 +138,16 @@ class Route:
 
 
 def shorten(text: str) -> str:
-    """Return a reason that fits one line of the file."""
+    """Return a reason as one line of at most `MAX_REASON` characters."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
 
 
 class RouteStore:
-    """The routes of all cases. Threads may share the store, and processes its folder.
+    """The store of the routes of all cases. Threads may share it, and processes may share its folder.
 
     Args:
-        folder: The folder of the files; it is made when there is something to write. None keeps everything in
+        folder: The folder of the files, which is created on the first write. None keeps the routes only in
             memory.
     """
 
@@ -158,21 +158,21 @@ class RouteStore:
         self._is_writable = folder is not None
 
     def get(self, case: ConvCase) -> Route:
-        """Return the route of a case; an empty one if nothing is known."""
+        """Return the route of a case, or an empty one if nothing is known."""
         with self._lock:
             return self._table(case.arch).get(str(case), Route())
 
     def routes(self, arch: str) -> dict[str, Route]:
-        """Return all routes of an architecture, by the text of their case."""
+        """Return all routes of an architecture, by the texts of their cases."""
         with self._lock:
             return dict(self._table(arch))
 
     def suspects(self, case: ConvCase) -> dict[str, str]:
-        """Return the rungs that may end the process at a case, as they did at others, each with the reason.
+        """Return the rungs that may end the process at a case, as they did at others, with the reasons.
 
-        After two deaths at siblings, which have the same kernel, stride and dtype, their rungs are suspected
-        at siblings that are as large as the smaller of the two. After three deaths on this card, with this
-        software, all rungs that caused one are suspected everywhere.
+        After two deaths at similar convolutions, which have the same kernel size, stride and dtype, the rungs
+        involved are suspected at similar ones that are at least as large as the smallest of these. After
+        three deaths on this card with this software, the rungs involved are suspected at all convolutions.
         """
         deaths = [
             (other, rung)
@@ -190,7 +190,7 @@ class RouteStore:
         return {rung: f"processes ended {len(deaths)} times {where}" for _, rung in deaths}
 
     def choose(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Make a rung that has worked the first one to use."""
+        """Record a rung that works for a case as the first one to use."""
 
         def change(route: Route) -> Route:
             failed = {name: text for name, text in route.failed.items() if name != rung}
@@ -199,11 +199,11 @@ class RouteStore:
         self._change(case, change)
 
     def add_failure(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Record a recognised error; the rung is passed over until it is measured again."""
+        """Record a recognised error. The rung is skipped for this case until it is measured again."""
         self._change(case, lambda route: replace(route, failed={**route.failed, rung: shorten(reason)}))
 
     def add_deadly(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Record that a rung ended the process."""
+        """Record that a rung has ended the process at a case."""
 
         def change(route: Route) -> Route:
             left = replace(route, rung="", reason="") if route.rung == rung else route
@@ -213,7 +213,10 @@ class RouteStore:
 
     @contextlib.contextmanager
     def trying(self, case: ConvCase, rung: str) -> Generator[None]:
-        """Keep a note on disk while a rung is tried, for `take_interrupted`; one at a time in a folder."""
+        """Keep a note of a case and rung on the disk within the context, for `take_interrupted`.
+
+        An architecture can have only one such note at a time.
+        """
         note = self._note(case.arch)
         if note is None:
             yield
@@ -226,7 +229,10 @@ class RouteStore:
             note.unlink(missing_ok=True)
 
     def take_interrupted(self, arch: str) -> tuple[ConvCase, str] | None:
-        """Return, once, what was being tried when a process died; nobody else may be trying a rung."""
+        """Return the case and rung that a process was trying when it died, and delete the note about it.
+
+        No other process may be trying a rung.
+        """
         note = self._note(arch)
         if note is None or not note.is_file():
             return None
@@ -240,7 +246,7 @@ class RouteStore:
     def add_measured(
         self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str
     ) -> None:
-        """Record the times of the rungs, in place of earlier times, failures and deaths."""
+        """Record a measurement, in place of earlier times, failures, and deaths of the measured rungs."""
         self._change(
             case,
             lambda route: replace(
@@ -268,7 +274,7 @@ class RouteStore:
         try:
             with _locked(file):
                 return _read_locked(file)
-        except OSError:  # damaged, in a folder that cannot be written
+        except OSError:  # the file is damaged, and its folder cannot be written
             return {}
 
     def _file(self, arch: str) -> Path | None:
@@ -280,7 +286,7 @@ class RouteStore:
         return None if file is None else file.with_name(f".{file.stem}.trying")
 
     def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
-        """Apply a change to what is on disk now, which another process may have written meanwhile."""
+        """Apply a change to the route on the disk, which another process may have changed in the meantime."""
         key, file = str(case), self._file(case.arch)
         with self._lock:
             if file is None or not self._is_writable:
@@ -308,21 +314,21 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     table[key] = replace(change(table.pop(key, Route())), when=now)
     if len(table) > MAX_ROUTES:
-        # The newest routes are kept, and before them those with a rung that must never be tried again.
+        # Routes with a deadly rung are deleted last, and of the others the oldest first.
         oldest = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))
         for name in oldest[: len(table) - MAX_ROUTES]:
             del table[name]
 
 
 class _Damaged(Exception):
-    """The error of a file whose content `_write` did not write."""
+    """The error for a file whose content `_write` has not written."""
 
 
 def _read(file: Path) -> dict[str, Route]:
-    """Return the routes in a file; none if there is no file, or if it cannot be opened.
+    """Return the routes in a file, or none if the file does not exist or cannot be opened.
 
     Raises:
-        _Damaged: If its content is not what `_write` writes.
+        _Damaged: If the content is not in the form that `_write` writes.
     """
     try:
         return _parsed(json.loads(file.read_text(encoding="utf-8")))
@@ -336,7 +342,7 @@ def _read(file: Path) -> dict[str, Route]:
 
 
 def _read_locked(file: Path) -> dict[str, Route]:
-    """Return the routes in a file, with the lock held, and set a damaged file aside."""
+    """Return the routes in a file, and set a damaged file aside. The lock has to be held."""
     try:
         return _read(file)
     except _Damaged as error:
@@ -347,7 +353,7 @@ def _read_locked(file: Path) -> dict[str, Route]:
 
 
 def _parsed(content: Any) -> dict[str, Route]:
-    """Return the routes of a file's content; raise a built-in error if `_write` did not write it."""
+    """Return the routes in a file's content, or raise a built-in error if it is in another form."""
     if content["version"] != VERSION:
         raise ValueError(f"its version is {content['version']}; expected {VERSION}")
     table: dict[str, Route] = {}
@@ -385,7 +391,7 @@ def _write(file: Path, table: dict[str, Route]) -> None:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """Keep other processes from changing the file; the lock is a file of its own, as `file` is replaced."""
+    """Keep other processes from changing a file, by a lock on a separate file, since `file` is replaced."""
     with file.with_name(f".{file.name}.lock").open("ab") as stream:
         if fcntl is not None:
             fcntl.flock(stream, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Five ways to compute the same 3D convolution, four of which can compute a 2D one too.
+"""The rungs of the ladder: five ways to compute a 3D convolution, four of which can also compute a 2D one.
 
-They differ in which kernels they ask for and in how much memory they need, not in the sum: the results are
-equal up to the rounding of the dtype. None of them decides when it is used; `conv.ConvLadder` does.
+They differ in the kernels that they call and in the memory that they need. Their results are equal up to the
+rounding of the dtype. `conv.ConvLadder` chooses between them.
 
 An input x has the shape (B, C, T, H, W).
 """
@@ -19,14 +19,14 @@ from torch.nn import functional
 
 from cache.conv_routes import ConvCase, Triple
 
-# The most bytes that `taps` and `tiles` unfold at a time. Kernels may unfold them once more.
+# The most bytes that `taps` and `tiles` unfold at a time. The kernels may unfold these once more.
 STEP_BYTES = 128 * 1024**2
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution:
-    """A 3D convolution with its weights, as `torch.nn.functional.conv3d` takes them.
+    """A 3D convolution with the arguments of `torch.nn.functional.conv3d`, without the input.
 
     Attributes:
         weight: (O, C / groups, kT, kH, kW).
@@ -47,12 +47,12 @@ class Convolution:
         )
 
     def empty_result(self, x: Tensor) -> Tensor:
-        """Return memory for the result, on the device of `x`."""
+        """Return an uninitialised tensor for the result, on the device of `x`."""
         return x.new_empty(output_shape(x.shape, self.weight.shape, self))
 
 
 class FlatConvolution(Convolution):
-    """A 2D convolution of a single frame, with sizes in the form of a 3D one's."""
+    """A 2D convolution of a single frame, with its sizes in the form of a 3D convolution."""
 
     __slots__ = ()
 
@@ -65,16 +65,16 @@ class FlatConvolution(Convolution):
 
 
 def miopen(x: Tensor, conv: Convolution) -> Tensor:
-    """Make the plain call: MIOpen computes it on ROCm, and the framework chooses elsewhere."""
+    """Make the plain call, which MIOpen computes on ROCm. Elsewhere torch chooses the kernel."""
     return conv(x)
 
 
 def taps(x: Tensor, conv: Convolution) -> Tensor:
-    """Compute the sum over the kernel's steps in time as 2D convolutions.
+    """Compute a 3D convolution by 2D convolutions, with the kernel's taps in time as further channels.
 
-    The frames that meet in one output frame are put side by side as channels, so that one 2D convolution adds
-    up all taps in the kernel's own accumulator (fp32 for half precision) and rounds once. The output frames
-    are computed in steps of equal size.
+    The input frames of each output frame become channels of one 2D convolution. This adds up all taps in the
+    kernel's own accumulator (fp32 for half precision) and rounds once. The output frames are computed in
+    steps of equal size.
     """
     batch, channels = x.shape[:2]
     out_channels, group_channels, taps_in_time, *kernel = conv.weight.shape
@@ -104,20 +104,20 @@ def taps(x: Tensor, conv: Convolution) -> Tensor:
 
 
 def native(x: Tensor, conv: Convolution) -> Tensor:
-    """Make the plain call with MIOpen (cuDNN) off, which leaves the framework's own kernel.
+    """Make the plain call with MIOpen (or cuDNN) disabled, so that torch's own kernel computes it.
 
-    On a GPU it unfolds the input, which takes as many times the input's memory as the kernel has weights per
-    channel. On a CPU it is the plain call.
+    On a GPU this kernel unfolds the input. That takes the input's memory multiplied by the number of the
+    convolution's weights per channel. On a CPU this is the plain call.
     """
     with torch.backends.cudnn.flags(enabled=False):
         return conv(x)
 
 
 def tiles(x: Tensor, conv: Convolution) -> Tensor:
-    """Compute one part of the picture after the other with the framework's own kernel.
+    """Compute one part of the picture after the other with torch's own kernel.
 
-    Each part comes with the border that it sees. All parts have one size, so that a kernel is chosen once; at
-    the far edges they overlap instead of being smaller.
+    Each part is computed from its input with the border that it needs. All parts have one size, so that a
+    kernel is chosen only once. At the far edges they overlap instead of being smaller.
     """
     result = conv.empty_result(x)
     height, width = _tile_size(result.shape, conv.weight.shape, x.element_size())
@@ -130,8 +130,8 @@ def tiles(x: Tensor, conv: Convolution) -> Tensor:
 
 
 def cpu(x: Tensor, conv: Convolution) -> Tensor:
-    """Compute on the CPU, in fp32 where the dtype is half, and return the result on the device of `x`."""
-    # This comes before the long work, which would be in vain without room for the result on the device.
+    """Compute on the CPU, in fp32 for half precision, and return the result on the device of `x`."""
+    # The result is allocated first, since the long computation would be in vain if it did not fit.
     result = conv.empty_result(x)
     dtype = torch.float32 if x.dtype in _HALVES else x.dtype
     bias = None if conv.bias is None else conv.bias.to("cpu", dtype)
@@ -141,7 +141,7 @@ def cpu(x: Tensor, conv: Convolution) -> Tensor:
 def output_shape(
     shape: tuple[int, ...], weight: tuple[int, ...], how: Convolution | ConvCase
 ) -> tuple[int, ...]:
-    """Return the shape (B, O, T, H, W) of the result, from the shapes of the input and of the weight."""
+    """Return the shape (B, O, T, H, W) of the result, given the shapes of the input and of the weight."""
     sides = (
         (shape[2 + i] + 2 * how.padding[i] - how.dilation[i] * (weight[2 + i] - 1) - 1) // how.stride[i] + 1
         for i in range(3)
@@ -150,10 +150,12 @@ def output_shape(
 
 
 def window_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> Tensor:
-    """Return what a part of the result sees of `x`, with zeros beyond the edge of the picture.
+    """Return the input that a part of the result depends on, with zeros beyond the edge of the picture.
 
     Args:
-        box: Top, left, height and width of the part, in pixels of the result.
+        x: The input.
+        conv: The convolution.
+        box: The top, left, height and width of the part, in pixels of the result.
     """
     spans: list[slice] = []
     missing: list[int] = []
@@ -172,17 +174,17 @@ def window_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> T
 
 
 def _even_size(count: int, limit: int) -> int:
-    """Return the size of the fewest equal steps of at most `limit` that cover `count`."""
+    """Return the step size that covers `count` in the fewest equal steps of at most `limit`."""
     return math.ceil(count / math.ceil(count / limit)) if count else 0
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """Return where steps of `size` that cover `count` begin; the last is moved back to end with it."""
+    """Return the starts of steps of `size` that cover `count`. The last step ends at `count`."""
     return [min(begin, count - size) for begin in range(0, count, size)] if size else []
 
 
 def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int) -> tuple[int, int]:
-    """Return height and width of a part of the result.
+    """Return the height and width of the parts in which `tiles` computes the result.
 
     A part is at most half of the picture, and takes at most `STEP_BYTES` when it is unfolded.
     """
@@ -190,7 +192,7 @@ def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int
     pixel_bytes = math.prod(weight[1:]) * frames * item_bytes
     rows = columns = 1
     while True:
-        # Squares compute the least border twice.
+        # The longer side is divided, since squares have the shortest borders, which are computed twice.
         if height / rows >= width / columns:
             rows *= 2
         else:
@@ -200,7 +202,7 @@ def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int
             return size
 
 
-# ---- what can do what --------------------------------------------------------------------------------------
+# ---- the cases that each rung supports ---------------------------------------------------------------------
 
 
 def _can_do_all(case: ConvCase) -> str | None:
@@ -223,7 +225,9 @@ class Rung:
     """One way to compute a convolution.
 
     Attributes:
-        supports: Returns the reason why the rung cannot compute a case, or None if it can.
+        name: The name in settings, logs and files.
+        run: The function that computes.
+        supports: A function that returns the reason why the rung cannot compute a case, or None if it can.
     """
 
     name: str
@@ -241,5 +245,6 @@ RUNGS: dict[str, Rung] = {
         Rung("cpu", cpu),
     )
 }
-# These work in steps and need little more than the result, so they are tried when memory was too small.
+# These rungs work in steps and need little more memory than the result. They are tried after a lack of
+# memory.
 SMALLER_RUNGS = ("taps", "tiles", "cpu")

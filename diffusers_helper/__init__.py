@@ -1,3 +1,3 @@
-"""FramePack video generation as a library. Importing it has no effect; its modules hold the functions."""
+"""A library for video generation with FramePack. Importing it has no effect."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The picture shapes that the model was made for, as integers."""
+"""The picture shapes that the model was trained for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
 
 
 def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, int], ...]:
-    """Return the different reference shapes (height, width), scaled to `side`, in multiples of `multiple`."""
+    """Return the distinct reference shapes (height, width), scaled to `side` and rounded to `multiple`."""
     if multiple < 1 or side < multiple:
         raise ValueError(f"side {side} with multiple {multiple}; expected side >= multiple >= 1.")
 
@@ -25,7 +25,7 @@ def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, 
 def nearest_bucket(
     height: int, width: int, side: int = REFERENCE_SIDE, multiple: int = 32
 ) -> tuple[int, int]:
-    """Return the shape with the nearest aspect: the least |h bw - w bh|; the later on a tie."""
+    """Return the shape with the nearest aspect ratio, by the least |h bw - w bh|; the later one on a tie."""
     if height < 1 or width < 1:
         raise ValueError(f"picture of {width}x{height}; expected at least one pixel each way.")
     candidates = buckets(side, multiple)

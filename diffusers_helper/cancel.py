@@ -1,4 +1,4 @@
-"""The token that asks a running job to end. Each job has its own, so that no cancel reaches another job."""
+"""The token that asks a running job to end. Each job has its own, so a cancel cannot reach another job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The errors that a person can meet, as data that each surface puts into its own words.
+"""The errors that a user can see, as data that page, endpoint and command line turn into their own sentences.
 
-A text here names a setting of a request, or a command of the program, in back quotes: "Raise `preserved_gb`."
-Each surface replaces the name by its own: the command line by `--preserved-gb`, the page by a slider's label.
+A message names a setting of a request, or a command of the program, in back quotes: "Raise `preserved_gb`."
+The command line replaces this name by `--preserved-gb`, and the page by the label of the slider.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ FailureCode = Literal[
     "bad_input", "picture", "does_not_fit", "out_of_memory", "not_finite", "disk_full", "storage",
     "download", "installation", "engine_died", "error",
 ]  # fmt: skip
-"""What kind of failure it is, for whoever has to tell one from another. `error` is any that has no name."""
+"""The kinds of failures, for programs that handle them differently. `error` stands for all other kinds."""
 INPUT_CODES: tuple[FailureCode, ...] = ("bad_input", "picture", "does_not_fit")
-"""The failures that another request would not meet."""
+"""The kinds of failures that are caused by the request itself."""
 
 _MAX_TEXT, _MAX_NUMBER = 200, 60
 _short = reprlib.Repr()
@@ -28,33 +28,33 @@ _COMMANDS = {"doctor": "python -m app doctor"}
 
 
 def short_repr(value: object) -> str:
-    """Return the representation of a value, short enough for one sentence, and never taken for a name."""
+    """Return the representation of a value, shortened for a sentence and without back quotes."""
     return _short.repr(value).replace("`", "'")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the beginning of an error's text, or its kind if it has none."""
+    """Return the first line of an error's text, up to 300 characters, or its class name if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def own_name(name: str) -> str:
-    """Return the name of a setting or command on surfaces that have no other name for it."""
+    """Return the default name of a setting or command, for code that has no name of its own for it."""
     return _COMMANDS.get(name, name)
 
 
 def in_words(text: str, name: Callable[[str], str] = own_name) -> str:
-    """Return the text with each name in back quotes replaced by the surface's own."""
+    """Return the text with each name in back quotes replaced by the result of `name`."""
     return _NAME.sub(lambda found: name(found[1]), text)
 
 
 class LongtakeError(Exception):
-    """A failure that can be explained.
+    """A failure with an explanation and a remedy.
 
     Attributes:
-        code: The kind of the failure.
-        message: One sentence with what was found and what was expected; names are in back quotes.
-        remedy: The action that helps, in the same form.
-        setting: The setting that the failure is about; empty for none or several.
+        code: The kind of failure.
+        message: One sentence that says what was found and what was expected, with names in back quotes.
+        remedy: One or more sentences that say what to do, in the same form.
+        setting: The setting at fault; empty for none or several.
     """
 
     code: FailureCode = "error"
@@ -71,7 +71,7 @@ class LongtakeError(Exception):
 
 
 class InputError(LongtakeError, ValueError):
-    """A request that cannot be carried out as it stands. Nothing has been loaded or written for it."""
+    """A refusal of a request that cannot be carried out, before anything is loaded or written for it."""
 
     code = "bad_input"
 
@@ -85,11 +85,15 @@ class InputError(LongtakeError, ValueError):
         found: str = "",
         expected: str = "",
     ) -> None:
-        """Build the message from its parts, or take a whole sentence.
+        """Build the message from its parts, unless it is given as a whole sentence.
 
         Args:
-            message: The sentence, for an error that is not about one setting's value.
-            found: The fault, as it follows the setting's name, where that is not simply the value.
+            message: The whole sentence, for an error that is not about the value of one setting.
+            remedy: The sentences that say what to do.
+            setting: The setting at fault.
+            value: The value that was refused.
+            found: A phrase to follow the setting's name in place of "is VALUE".
+            expected: A phrase that names the values that can be used.
         """
         message = message or f"`{setting}` {found or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)
@@ -106,4 +110,4 @@ class PictureError(InputError):
 
 
 class GenerationCancelled(Exception):
-    """The end of a job that a person asked for, which is not a failure."""
+    """The end of a job at the user's request, which is not a failure."""

@@ -1,6 +1,6 @@
-"""The events of a running job: one stream of plain data that page, command line, API and store all read.
+"""The events of a running job, a stream of plain data that the page, the command line and the API read.
 
-Events cross the engine's pipe and the disk as JSON objects, never as pickles.
+On the engine's pipe and on the disk, events are JSON objects and never pickles.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any, ClassVar, Literal
 
 from diffusers_helper.errors import FailureCode
 
-# In the order of a first section; the last three are repeated for each section.
+# The stages in the order in which they run; the last three are repeated for each section.
 Stage = Literal["load", "text", "vae_encode", "vision", "sample", "decode", "write"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """The words for a stage, and the time that it is taken to need.
+    """The texts for a stage, and a first estimate of its duration.
 
     Attributes:
-        running: The activity of the job in this stage, as in "while encoding the prompt".
-        network: The stage's name in plans and records of memory; "" where no network computes.
-        weight: Its time in denoising steps, per step or per decoded frame, as long as none was measured.
+        running: A phrase for the activity in this stage, as in "while encoding the prompt".
+        network: The stage's label in plans and records of memory; "" if no network computes.
+        weight: The assumed time per step or decoded frame, in denoising steps, until it is measured.
     """
 
     running: str
@@ -31,11 +31,11 @@ class StageFacts:
 
     @property
     def title(self) -> str:
-        """Return the same words for the beginning of a line."""
+        """Return the phrase with a capital letter, for the beginning of a line."""
         return self.running[0].upper() + self.running[1:]
 
 
-# Plans and records of memory name the second text encoder too, which is part of the stage "text" in events.
+# Plans and records of memory also have the stage "text_2", which belongs to the stage "text" in events.
 STAGES: dict[str, StageFacts] = {
     "load": StageFacts("loading the model"),
     "text": StageFacts("encoding the prompt", "Text encoder"),
@@ -46,13 +46,13 @@ STAGES: dict[str, StageFacts] = {
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),
 }
-# Version 0.1 announced a stage without work before this one.
+# The names of stages in events that earlier versions wrote.
 _FORMER_STAGES = {"image": "vae_encode"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """The common part of all events.
+    """The base class of all events.
 
     Attributes:
         job: The job's id.
@@ -84,7 +84,7 @@ class StageStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Downloading(Event):
-    """The progress of the download of a model that was not on this machine, about once a second."""
+    """The progress of a model's download, which is reported about once per second."""
 
     done_bytes: int
     total_bytes: int
@@ -92,7 +92,7 @@ class Downloading(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
-    """The end of a denoising step. `preview`: absolute path of a small picture of the section so far."""
+    """The end of a denoising step. `preview` is the absolute path of a small picture of the section."""
 
     section: int
     step: int
@@ -115,9 +115,9 @@ class SectionFinished(Event):
     """The end of a section, which can be watched from now on.
 
     Attributes:
-        video: Absolute path of the playable video so far, which has `frames` frames.
-        added_in_front: Frames that stand before those of the previous version; 0 in forward mode.
-        thumbnail: Absolute path of a small picture from the middle of the section.
+        video: The absolute path of the playable video so far, which has `frames` frames.
+        added_in_front: The number of frames that were added in front of the video; 0 in forward mode.
+        thumbnail: The absolute path of a small picture from the middle of the section.
     """
 
     section: int
@@ -130,7 +130,7 @@ class SectionFinished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warned(Event):
-    """A sentence that a person should know; the job goes on."""
+    """A warning for the user about a job that continues."""
 
     message: str
 
@@ -140,12 +140,12 @@ class Finished(Event):
     """The end of a job whose video is complete.
 
     Attributes:
-        seconds: Wall time.
-        peak_host_bytes: The most main memory that the engine has held since it was started; 0 if unknown.
-        peak_device_bytes: The most that tensors took on the device at one time.
+        seconds: The wall time.
+        peak_host_bytes: The peak of the engine's main memory since it was started; 0 if unknown.
+        peak_device_bytes: The peak of the memory that tensors took on the device.
         retries: The number of times that a smaller plan was tried.
-        vae_tile_px: The side of the VAE's tiles; None where it used none.
-        advice: A sentence on settings that would have been better, where measurements support one.
+        vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
+        advice: A sentence on settings that would have been faster, if measurements support one.
     """
 
     is_final: ClassVar[bool] = True
@@ -163,7 +163,7 @@ class Finished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancelled(Event):
-    """The end of a job by a person. `video` is what there is so far; None if no section was finished."""
+    """The end of a job at the user's request. `video` is None if no section was finished."""
 
     is_final: ClassVar[bool] = True
     video: str | None
@@ -173,9 +173,9 @@ class Cancelled(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed(Event):
-    """The end of a job that cannot go on. `message` and `remedy` are for a person, `detail` is technical.
+    """The end of a job that cannot continue. `message` and `remedy` are for the user; `detail` is technical.
 
-    As in `errors`, settings are named in back quotes. `setting` is the one at fault, or empty.
+    As in `errors`, settings are named in back quotes. `setting` is the setting at fault, or empty.
     """
 
     is_final: ClassVar[bool] = True
@@ -189,7 +189,7 @@ class Failed(Event):
 
 
 def event_name(kind: type[Event]) -> str:
-    """Return the name of a kind of event in JSON: `SectionFinished` is `section_finished`."""
+    """Return the name of a class of events in JSON; that of `SectionFinished` is `section_finished`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
@@ -203,16 +203,16 @@ _KINDS: dict[str, type[Event]] = {
 
 
 def to_dict(event: Event) -> dict[str, Any]:
-    """Return an event as a JSON object with `event`, `job` and `time` first."""
+    """Return an event as a dict for JSON that begins with `event`, `job` and `time`."""
     data = asdict(event)
     return {"event": event_name(type(event)), "job": data.pop("job"), "time": data.pop("time"), **data}
 
 
 def from_dict(data: dict[str, Any]) -> Event:
-    """Return the event that `to_dict` wrote, without the fields that this version does not know.
+    """Return the event of a dict that `to_dict` wrote. Fields that this version does not know are ignored.
 
     Raises:
-        ValueError: If the object is not a known event, or lacks one of its fields.
+        ValueError: If the dict is not a known event, or lacks one of its fields.
     """
     name = data.get("event")
     kind = _KINDS.get(name) if isinstance(name, str) else None

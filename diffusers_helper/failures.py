@@ -1,4 +1,4 @@
-"""The way from an exception, or a dead engine, to the `Failed` event with an explanation and a remedy."""
+"""The `Failed` events, with explanation and remedy, for exceptions and for engines that died."""
 
 from __future__ import annotations
 
@@ -43,7 +43,16 @@ _KEPT = "What was finished until then is kept; start again."
 def failed_event(
     error: BaseException, job: str, time: float, video: str | None, frames: int, folder: Path | None = None
 ) -> Failed:
-    """Return the explanation of an exception that ended a job; `folder` is the job's own."""
+    """Return the `Failed` event for an exception that ended a job.
+
+    Args:
+        error: The exception.
+        job: The job's id.
+        time: Seconds since the job started to run.
+        video: The path of the video so far, if there is one.
+        frames: The number of frames of this video.
+        folder: The job's folder.
+    """
     known = error if isinstance(error, LongtakeError) else _explained(error, folder)
     return Failed(
         job=job, time=time,
@@ -53,7 +62,7 @@ def failed_event(
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """Return how the engine process ended, by `Popen.returncode`, as it follows its name in a sentence."""
+    """Return a clause on how the engine process ended, given its `Popen.returncode`."""
     if exit_code is not None and exit_code < 0:
         return f"was ended by {_signal_name(-exit_code)}"
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
@@ -70,13 +79,17 @@ def engine_died_event(
     lessons: str = "",
     errors: str = "",
 ) -> Failed:
-    """Return the explanation of an engine process that cannot be kept alive.
+    """Return the `Failed` event for a job whose engines keep dying.
 
     Args:
-        exit_code: The value of `Popen.returncode`.
-        attempts: The number of engines that have died at the job.
-        lessons: The lessons from their deaths, a line each.
-        errors: The last lines that the last one wrote to standard error.
+        exit_code: The last engine's `Popen.returncode`.
+        job: The job's id.
+        time: Seconds since the job started to run.
+        video: The path of the video so far, if there is one.
+        frames: The number of frames of this video.
+        attempts: The number of engines that have died in this job.
+        lessons: The conclusions that were drawn from their deaths, one per line.
+        errors: The last lines that the last engine wrote to standard error.
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
@@ -91,7 +104,7 @@ def engine_died_event(
 
 
 def interrupted_event(job: str, time: float, video: str | None, frames: int, attempts: int) -> Failed:
-    """Return the end of a job at one point of which the whole program has ended `attempts` times."""
+    """Return the `Failed` event for a job in which the whole program has ended repeatedly at one point."""
     return Failed(
         job=job, time=time, remedy=_KEPT,
         message=f"Longtake was ended {attempts} times at the same point of this video.",
@@ -100,7 +113,7 @@ def interrupted_event(job: str, time: float, video: str | None, frames: int, att
 
 
 def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
-    """Return an error of another library as one with an explanation."""
+    """Return an error with an explanation and a remedy for an error of another library."""
     trouble, text = trouble_of(error), str(error).strip()
     if trouble != "disk_full" and is_storage_trouble(error, folder):
         return LongtakeError(*storage_words(error), code="storage")

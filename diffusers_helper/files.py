@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and checksums."""
+"""Functions that write files atomically, and checksums."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from diffusers_helper.errors import InputError
 
 
 def given_path(path: str | Path, setting: str) -> Path:
-    """Return a path that a person gave for a setting, with `~` replaced by the home folder it stands for.
+    """Return the path that the user gave for a setting, with `~` expanded.
 
     Raises:
-        InputError: If there is no such home folder, or for a name that is not UTF-8 and so cannot be told.
+        InputError: If there is no such home folder, or the name is not UTF-8, which JSON and messages need.
     """
     try:
         str(path).encode()
@@ -35,9 +35,9 @@ def given_path(path: str | Path, setting: str) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
-    """Give a temporary path that takes the place of `path` when the block ends well.
+    """Yield a temporary path whose file replaces `path` if the block ends without an exception.
 
-    A reader, or a crash, sees the old file or the new one, never a part.
+    Readers see the old file or the new one, and never a part, even after a crash.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -50,13 +50,13 @@ def replacing(path: Path) -> Generator[Path]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file as `replacing` does."""
+    """Write a file by way of `replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def sha256_of(parts: Iterable[bytes]) -> str:
-    """Return the SHA-256 sum of some bytes, in hexadecimal."""
+    """Return the SHA-256 checksum of a sequence of bytes, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -64,13 +64,13 @@ def sha256_of(parts: Iterable[bytes]) -> str:
 
 
 def file_sum(path: Path) -> str:
-    """Return the SHA-256 sum of a file, in hexadecimal."""
+    """Return the SHA-256 checksum of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder, and not only the files' contents, are on the disk."""
+    """Write a folder's list of names to the disk with fsync; that of a file covers only its content."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""The meaning of other libraries' errors: the only place that knows their names and texts.
+"""The table of other libraries' errors, by their class names and texts, with their meaning.
 
-Exceptions are recognised by the names of their classes, so that no library is imported for this. Most of the
-texts were reported by people with Radeon cards; the others are those of CUDA, cuDNN, oneDNN and the CPU's
-allocator for the same fault.
+Classes are recognised by name, so no library has to be imported for it. Most of the texts were reported by
+people with Radeon cards. The others are the texts of CUDA, cuDNN, oneDNN and the CPU's allocator for the same
+faults.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class _Signs:
     """The signs of one kind of trouble.
 
     Attributes:
-        classes: Names of exceptions that always mean it, including those derived from them.
+        trouble: The kind of trouble.
+        classes: The names of exceptions that always mean it, as do their subclasses.
         texts: Texts in lower case that mean it in an exception of type `kind`.
+        kind: The type of exception in which the texts count.
     """
 
     trouble: Trouble
@@ -32,7 +34,7 @@ class _Signs:
     kind: type[Exception] = RuntimeError
 
 
-# The order matters: the first entry whose sign is found is meant.
+# The order matters: the first entry with a matching sign counts.
 _TABLE = (
     _Signs(
         "device_memory",
@@ -78,7 +80,7 @@ _TABLE = (
 # A line of this program's log, as `app.engine` formats it.
 _LOG_LINE = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: ")
 
-# PyTorch's figures of its memory when an allocation fails; they are the same for CUDA and HIP.
+# The figures in PyTorch's text for a failed allocation, which is the same for CUDA and HIP.
 _SIZE = r"([\d.]+) ?([KMG]i?B|bytes)"
 _SIZES = {
     "tried": rf"tried to allocate {_SIZE}",
@@ -93,7 +95,7 @@ _UNITS = {
 
 
 def trouble_of(error: BaseException) -> Trouble | None:
-    """Return the meaning of an error, or None for an error in no table, such as one of our own mistakes."""
+    """Return the meaning of an error, or None if it is not in the table, as for a mistake in our own code."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -107,9 +109,9 @@ def trouble_of(error: BaseException) -> Trouble | None:
 
 
 def last_trouble(text: str) -> tuple[Trouble, str] | None:
-    """Return the trouble that the last telling line of a dead process's output means, and that line.
+    """Return the last trouble that the output of a dead process shows, and the line that shows it.
 
-    Lines of this program's own log do not count, as they may tell of an error that was survived.
+    Lines of this program's own log do not count, as they may be about an error that the process survived.
     """
     for line in reversed(text.splitlines()):
         trouble = None if _LOG_LINE.match(line) else trouble_of(RuntimeError(line))
@@ -119,7 +121,7 @@ def last_trouble(text: str) -> tuple[Trouble, str] | None:
 
 
 def memory_sizes(text: str) -> dict[str, int]:
-    """Return the bytes `tried`, `capacity`, `free`, `allocated` and `idle` that a text states."""
+    """Return the figures in a text about a failed allocation, in bytes, by the names in `_SIZES`."""
     found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in _SIZES.items()}
     return {name: int(float(match[1]) * _UNITS[match[2].lower()]) for name, match in found.items() if match}
 

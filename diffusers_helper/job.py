@@ -1,4 +1,4 @@
-"""The set-up of one job: all that can be checked and opened before a model is loaded."""
+"""The set-up of one job: the checks and the files that need no loaded model."""
 
 from __future__ import annotations
 
@@ -35,19 +35,27 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
 
-# The latents' channels, and the pixels for one latent along each side
+# The channels of the latents, and the pixels per latent along each side
 _CHANNELS, _SHRINK = 16, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that the stages of one job work with.
+    """The state of one job, which its stages share.
 
     Attributes:
+        request: The settings of the video.
+        models: The request's model.
         cancel: The token that ends the job between two blocks of a network.
         given: The start picture, upright and opaque.
         picture: The same picture in the size of the video.
-        earlier: The folder of an earlier run whose work is reused, if there is one.
+        sections: The plan of the sections.
+        folder: The folder for the job's files.
+        earlier: The folder of an earlier run whose results are reused, if there is one.
+        memory: The manager of the device's memory.
+        vae: The engine that encodes and decodes.
+        video: The video so far.
+        report: The sender of the job's events.
         lineage: The origin of the first sections of a branch.
     """
 
@@ -66,19 +74,22 @@ class Job:
     lineage: Lineage
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
-        """Return the shape of this many latent frames."""
+        """Return the shape of a tensor with this number of latent frames."""
         return 1, _CHANNELS, num_latent_frames, self.picture.height // _SHRINK, self.picture.width // _SHRINK
 
     def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
-        """Return a callback that reports each piece that the VAE finishes for a stage."""
+        """Return a callback that reports each piece that the VAE finishes in a stage."""
         return partial(self.report.piece, stage, section)
 
     def load(self) -> Checkpoints:
-        """Load the parts of the model that are missing, and return the results of an earlier run.
+        """Load the parts of the model that are not loaded yet, and open the checkpoints.
+
+        Returns:
+            The checkpoints, with the results of the earlier run, if there was one.
 
         Raises:
-            GenerationCancelled: After a cancel.
-            LongtakeError: If a part cannot be loaded, or the earlier run was of another request.
+            GenerationCancelled: If the job was cancelled.
+            LongtakeError: If a part cannot be loaded, or the earlier run had another request.
         """
         if not self.models.is_loaded:
             self.report.stage("load")
@@ -92,7 +103,7 @@ class Job:
         return checkpoints
 
     def note_vae(self, number: int) -> None:
-        """Record how the VAE has just worked on a section, or on the picture, whose number is 0."""
+        """Record the settings with which the VAE worked on a section; number 0 stands for the picture."""
         how = self.memory.vae_use(self.picture.height, self.picture.width)
         note_use(self.folder.vae, VaeUse(number, *how))
 
@@ -124,7 +135,7 @@ def open_job(
     local: Local,
     lineage: Lineage | None,
 ) -> Job:
-    """Check all that can be checked without a model, and announce the start of the job.
+    """Check the request, prepare the job's folder, and announce the start of the job.
 
     The arguments and errors are those of `pipeline.generate`.
     """
@@ -145,7 +156,7 @@ def open_job(
     opened = _open_folder(request, given, earlier, folder)
     if not opened.lineage.exists():
         lineage.write(opened.lineage)
-    if earlier and earlier != opened:  # the picture's encoding is taken over
+    if earlier and earlier != opened:  # the encoded picture of the earlier run is reused
         write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
     if overflowed:
         write_atomic(opened.overflow, b"")
@@ -158,7 +169,7 @@ def open_job(
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 
     def on_stage(stage: str, number: int | None) -> None:
-        if stage != "text_2":  # to a reader, both text encoders are one stage
+        if stage != "text_2":  # in events, both text encoders are one stage
             report.stage(cast(Stage, stage), sections[number - 1] if number else None)
 
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
@@ -172,7 +183,7 @@ def open_job(
 
 
 def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
-    """Return a request that needs as much memory as the sections of any span."""
+    """Return a request that needs at least as much memory as every section of a branch."""
     requests = lineage.requests(request)
     return replace(
         request,
@@ -185,7 +196,7 @@ def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
 def _open_folder(
     request: GenerationRequest, picture: Image.Image, earlier: JobFolder | None, folder: Path | None
 ) -> JobFolder:
-    """Return the job's folder, after writing the picture and the request to it."""
+    """Create the job's folder with the picture and the request, and return it."""
     opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
     if opened.segments.exists() and opened != earlier:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The memory of one job: its plans, the store that executes them, and smaller plans after a shortage."""
+"""The memory management of one job: its plans, their execution, and smaller plans after a shortage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from diffusers_helper.models.loaders import Models
 from diffusers_helper.models.plans import MemoryPlans, Source
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.death_note import DeathNote
-from diffusers_helper.planning.recovery import MAX_STEPS
+from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.passes import DTYPES
 from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video, tile_loss
@@ -50,10 +50,10 @@ def _is_finite(result: Tensor | Mapping[str, Tensor]) -> bool:
 
 
 class JobMemory:
-    """The networks of one job on the device, and the answer when the device's memory runs out.
+    """The manager of the device's memory during one job, and the `vae.engine.Owner` of the model's VAE.
 
-    It is the `vae.engine.Owner` of the model's VAE. Enter it around the job: on leaving, the device is empty,
-    and the job's folder has the record of the stages.
+    It is a context manager around the job. On exit it empties the device and writes the record of the stages
+    to the job's folder.
     """
 
     def __init__(
@@ -66,7 +66,16 @@ class JobMemory:
         on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        """Prepare the device; nothing is loaded."""
+        """Create the store for the device, without loading anything.
+
+        Args:
+            plans: The memory plans of the job.
+            models: The request's model.
+            folder: The job's folder.
+            cancel: The token that ends the job between two blocks of a network.
+            on_stage: A function that is called with the name of each stage and the number of its section.
+            warn: A function that is called with each warning for the user.
+        """
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
@@ -87,20 +96,21 @@ class JobMemory:
             self.save()
         self.store.clear()
         if trace is not None:
-            # The frames that the exception keeps hold tensors.
+            # The exception keeps frames whose variables hold tensors.
             traceback.clear_frames(trace)
             self.store.flush(EXCEPTION_CLEANUP)
         self.device.limit(None)
 
     def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
-        """Do a stage's work with its network on the device, again with a smaller plan if memory runs out.
+        """Do a stage's work with its network on the device.
 
-        If the result has values that are not finite, the work is done once more, in fp32.
+        The work is repeated with a smaller plan if the device's memory runs out, and once in fp32 if the
+        result has values that are not finite.
 
         Args:
             stage: "text", "text_2", "vision" or "sample".
-            work: A function of the network, which returns a tensor or tensors by name.
-            section: The number of the section, None before the first.
+            work: A function that takes the network and returns a tensor, or a dict of tensors.
+            section: The number of the section; None before the first.
 
         Raises:
             OutOfDeviceMemory: If no smaller plan is left.
@@ -128,7 +138,7 @@ class JobMemory:
 
     @contextmanager
     def _in_fp32(self, network: str) -> Iterator[None]:
-        """Let a network compute in fp32 while the block runs."""
+        """Make a network compute in fp32 within the context."""
         self._empty()
         try:
             self._plans.widen(network)
@@ -156,7 +166,7 @@ class JobMemory:
 
     @property
     def cleanup_frequency(self) -> int:
-        """Return the pieces after which the allocator's memory is returned; 0 leaves that to the store."""
+        """Return the number of pieces after which unused memory is given back; 0 leaves that to the store."""
         return self._plans.request.vae_cleanup
 
     @property
@@ -164,27 +174,27 @@ class JobMemory:
         return self.store.device
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the job's plan for a task of the VAE: in tiles, and in its own windows of time."""
+        """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""
         tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
         working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
         chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
         return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "By the job's plan.")
 
     def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
-        """Return the tile, the precision and the chunk with which the VAE works now; see `recipe.VaeUse`."""
+        """Return the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""
         plan = self.plan_vae("decode", Video(1, height, width))
-        # All sides from here on give one tile, and so the same pixels.
+        # Every larger tile would cover the whole picture, too, and give the same pixels.
         side = -(-max(height, width) // 32) * 32
         dtype = self._plans.vae_dtype or self._models.compute_dtype("vae") or self.vae.dtype
         precision = next(name for name, one in DTYPES.items() if one == dtype)
         return min(plan.tiles.side or side, max(side, 64)), precision, plan.chunk
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
-        """Yield the VAE on the device, in the type of the job's plan."""
+        """Return a context manager that yields the VAE on the device, in the type of the job's plan."""
         return self._on_device(_VAE_STAGES[task], part.number if part else None)
 
     def use_fp32(self) -> None:
-        """Let the VAE compute in fp32 from now on, also in later runs of the job.
+        """Make the VAE compute in fp32 from now on, including later runs of the job.
 
         Raises:
             DoesNotFit: If it does not fit in fp32.
@@ -216,13 +226,13 @@ class JobMemory:
         )
 
     def heed(self, note: DeathNote) -> None:
-        """Use the smallest plan from the beginning, since lack of memory has ended engines in this job.
+        """Use the smallest plan from the beginning, since a lack of memory has ended engines in this job.
 
         Raises:
             OutOfDeviceMemory: If there is no smaller plan to try.
         """
         if note.change:
-            return  # an earlier engine has done it, and plans remember it
+            return  # an earlier engine has already made the change, and it is stored for later plans
         change = self._plans.step_to_end(note.stage)
         if change is None:
             raise self._hopeless(read_shortage(note.text))
@@ -241,7 +251,7 @@ class JobMemory:
         self.store.flush(EXCEPTION_CLEANUP)
 
     def advice(self) -> str:
-        """Keep the times of a finished job, and return the advice that all times together give."""
+        """Store the decoding time of a finished job, and return the advice that follows from all times."""
         plan, decodes = self._plans.plan, [one for one in self.store.records if one.stage == "decode"]
         # The first decode may include a search for kernels. After a retry, the tiles differ.
         seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
@@ -253,7 +263,7 @@ class JobMemory:
         return times.advice(plan.vae_tile_px, plan.budget.cap_bytes)
 
     def usage(self) -> dict[str, int | None]:
-        """Return the figures of the Finished event."""
+        """Return the figures on memory for the `Finished` event."""
         plan = self._plans.plan
         return {
             "peak_device_bytes": self.store.peak_bytes,
@@ -264,7 +274,7 @@ class JobMemory:
         }
 
     def save(self) -> None:
-        """Write the record of the stages so far, planned and measured, as JSON."""
+        """Write the planned and measured figures of the stages so far to the job's folder, as JSON."""
         plan = self._plans.plan
         record = {
             **self.usage(),

@@ -1,10 +1,8 @@
-"""The installer of the ladder of `cache.conv` under a model's convolutions, and the errors it recognises.
+"""The fallback for convolutions that fail, which installs the ladder of `cache.conv` in a model's modules.
 
-Symptom: on Radeon cards MIOpen at times finds no algorithm for a convolution, runs out of workspace, or fails
-inside, and the job dies in the VAE. Remedy: the same sum, computed in another way. Modules are changed one
-by one and can be changed back. Off ROCm the plain call is made first, and the ladder is used after an error
-only.
-See MIOPEN_FALLBACK_README.md.
+On Radeon cards MIOpen sometimes finds no algorithm for a convolution, runs out of workspace, or fails
+internally, and the job dies in the VAE. The ladder then computes the same convolution in another way. Modules
+are changed one by one and can be restored. MIOPEN_FALLBACK_README.md describes the fallback.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _KINDS: dict[Trouble, ErrorKind] = {
 
 
 def classify(error: BaseException) -> ErrorKind | None:
-    """Return the kind of a fault of driver, memory or device; None for all else, our mistakes included."""
+    """Return the kind of a driver, memory or device fault, or None for all other errors, such as our own."""
     trouble = trouble_of(error) if isinstance(error, RuntimeError) else None
     return None if trouble is None else _KINDS.get(trouble)
 
@@ -52,12 +50,13 @@ def initialize_miopen_fallback(
     on_first_call: Hook | None = None,
     after_first_call: Hook | None = None,
 ) -> MIOpenFallbackHandler:
-    """Return a handler for all models of a process, ready to be installed into them.
+    """Return a handler that can be installed in all models of a process.
 
     Args:
-        folder: The folder of learned routes; None forgets them with the process.
-        rung: `auto`, or the only rung to use for debugging, or `off`. Any other value means `auto`.
-        on_first_call, after_first_call: See `cache.conv.ConvLadder`.
+        folder: The folder for learned routes; None keeps them only in memory.
+        rung: `auto`, `off`, or the only rung to use, for debugging. Any other value counts as `auto`.
+        on_first_call: See `cache.conv.ConvLadder`.
+        after_first_call: See `cache.conv.ConvLadder`.
     """
     if rung not in CHOICES:
         _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
@@ -74,9 +73,9 @@ def initialize_miopen_fallback(
 
 
 class MIOpenFallbackHandler:
-    """A ladder that can be installed into modules and removed again, and reports what it did.
+    """The handler that installs a ladder in modules, removes it again, and reports what the ladder did.
 
-    Used with `with`, it is removed from all modules at the end.
+    As a context manager, it removes the ladder from all modules on exit.
 
     Attributes:
         ladder: The ladder that computes the convolutions; None if the fallback is switched off.
@@ -87,7 +86,7 @@ class MIOpenFallbackHandler:
         self._installed: weakref.WeakSet[_Conv] = weakref.WeakSet()
 
     def log_start(self) -> None:
-        """Log that the fallback is there, and its ways in their order."""
+        """Log that the fallback is in use, and its rungs in their order."""
         if self.ladder is None:
             _log.info("[MIOpen Fallback] Switched off")
             return
@@ -101,19 +100,19 @@ class MIOpenFallbackHandler:
 
     @property
     def cpu_successes(self) -> int:
-        """Return the number of those that gave a result."""
+        """Return the number of convolutions that were computed on the CPU successfully."""
         return 0 if self.ladder is None else self.ladder.successes["cpu"]
 
     @property
     def changed(self) -> int:
-        """Return how often a convolution has changed its way since the process started."""
+        """Return the number of times that a shape of convolution left a rung since the process started."""
         return 0 if self.ladder is None else len(self.ladder.left)
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
-        """Give the ladder to every Conv2d and Conv3d in `modules` that does not have it yet.
+        """Install the ladder in every Conv2d and Conv3d in `modules` that does not have it yet.
 
-        A module with code of its own keeps it. While that runs, the convolutions that it asks torch for are
-        computed by the ladder; if it asks for none, a warning names the module.
+        A module with its own `forward` or `_conv_forward` keeps that method. While the method runs, the
+        ladder computes the convolutions that it calls in torch. If it calls none, a warning names the module.
         """
         if self.ladder is not None:
             for module in modules:
@@ -135,7 +134,7 @@ class MIOpenFallbackHandler:
         self._installed.add(conv)
 
     def mark_deadly(self, case: str, rung: str, reason: str) -> None:
-        """Record that a rung ended a process; see `cache.conv.ConvLadder.mark_deadly`."""
+        """Record that a rung has ended a process; see `cache.conv.ConvLadder.mark_deadly`."""
         if self.ladder is not None:
             self.ladder.mark_deadly(case, rung, reason)
 
@@ -152,7 +151,7 @@ class MIOpenFallbackHandler:
         self.remove()
 
     def statistics(self) -> str:
-        """Return in lines what happened since the process started; "" if the first rung did everything."""
+        """Return a report on the rungs that were left, or "" if the first rung has computed everything."""
         ladder = self.ladder
         if ladder is None or not (ladder.left or ladder.avoided or self.cpu_attempts):
             return ""
@@ -170,12 +169,12 @@ class MIOpenFallbackHandler:
         return "\n".join([*lines, end])
 
     def _cpu_lines(self) -> tuple[str, ...]:
-        """Return the lines that the memory document shows, which end the statistics of a quiet job."""
+        """Return the three lines on the CPU fallback that the memory document (docs/amd-memory.md) shows."""
         counts = f"CPU fallback attempts: {self.cpu_attempts}, successes: {self.cpu_successes}"
         return "=== MIOpen Fallback Statistics ===", counts, "=" * 35
 
     def print_stats(self) -> None:
-        """Log the statistics, as a warning where a way had to be left."""
+        """Log the statistics, as a warning if any rung was left."""
         if text := self.statistics():
             _log.warning("%s", text)
         elif self.ladder is not None:
@@ -183,11 +182,11 @@ class MIOpenFallbackHandler:
 
 
 class _Served:
-    """A replacement of a part of one module.
+    """A replacement of one method of a module.
 
     Attributes:
-        ladder: The ladder that computes.
-        before: What the module itself had in this place; None where its class provides it.
+        ladder: The ladder that computes the convolutions.
+        before: The instance attribute that was replaced; None if the method comes from the class.
     """
 
     def __init__(self, ladder: ConvLadder, before: Any = None) -> None:
@@ -195,7 +194,7 @@ class _Served:
 
 
 class _LadderForward(_Served):
-    """The replacement of `_conv_forward` in a module that computes as torch's own.
+    """The replacement of `_conv_forward` in a module that computes its convolution as torch's own modules do.
 
     It holds neither a tensor nor the module, so a copy of the module may share it.
     """
@@ -217,7 +216,7 @@ class _LadderForward(_Served):
 
 
 class _OwnForward(_Served):
-    """The replacement of `forward` in a module with code of its own."""
+    """The replacement of `forward` in a module that has its own `forward` or `_conv_forward`."""
 
     def __init__(self, conv: _Conv, name: str, ladder: ConvLadder) -> None:
         super().__init__(ladder, vars(conv).get("forward"))
@@ -241,7 +240,7 @@ class _OwnForward(_Served):
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _OwnForward:
-        copied = copy.copy(self)  # a copy of the module enters itself into `memo` before its content
+        copied = copy.copy(self)  # by now, `memo` contains the copy of the module that this belongs to
         copied._conv = weakref.ref(memo.get(id(self._conv()), self._conv()))
         copied.before = copy.deepcopy(self.before, memo)
         return copied
@@ -261,7 +260,7 @@ def _is_plain(conv: _Conv) -> bool:
 
 
 def _uninstall(conv: _Conv, ladder: ConvLadder | None = None) -> None:
-    """Restore a module as it was before a ladder, or any, was installed."""
+    """Restore a module as it was before `ladder` was installed, or before any ladder if that is None."""
     for slot in _SLOTS:
         served = vars(conv).get(slot)
         if isinstance(served, _Served) and ladder in (None, served.ladder):
@@ -273,10 +272,10 @@ def _uninstall(conv: _Conv, ladder: ConvLadder | None = None) -> None:
 
 @contextmanager
 def _convolutions_by(ladder: ConvLadder) -> Iterator[list[str]]:
-    """Let this thread's calls of torch's convolutions go to the ladder.
+    """Make the ladder compute this thread's calls to `conv2d` and `conv3d` of torch within the context.
 
     Yields:
-        The names of the calls that came.
+        A list that collects the names of the functions that were called.
     """
     asked: list[str] = []
     thread, is_computing = threading.get_ident(), False

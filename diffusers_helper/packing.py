@@ -1,4 +1,4 @@
-"""Section arithmetic of FramePack, for both modes, as pure integers.
+"""The section arithmetic of FramePack, for both modes, in integers.
 
 A video is made in *sections* of `window` latent frames. *Inverted* (anti-drifting) order makes the last
 section first and works back to the picture; *forward* order (F1) starts at the picture. n latent frames
@@ -19,20 +19,23 @@ FPS = 30
 WINDOW = 9
 MIN_SECONDS = 1.0
 MAX_SECONDS = 120.0
-# Latent frames of history that a section sees at full, half and quarter resolution
+# The latent frames of history that a section sees at full, half and quarter resolution
 HISTORY_1X, HISTORY_2X, HISTORY_4X = 1, 2, 16
 HISTORY = HISTORY_1X + HISTORY_2X + HISTORY_4X
 
 
 def frames_of(num_latent_frames: int) -> int:
-    """Return how many frames the latent frames decode to: one for the first, four for each further one."""
+    """Return the number of frames that latent frames decode to: one for the first, four for each other."""
     if num_latent_frames < 1:
         raise ValueError(f"num_latent_frames is {num_latent_frames}; expected at least 1.")
     return 4 * num_latent_frames - 3
 
 
 def count_sections(seconds: float, window: int = WINDOW) -> int:
-    """Return the sections for a wished length: max(1, round(30 s / 4W)), halves to even as in FramePack."""
+    """Return the number of sections for a length in seconds.
+
+    It is max(1, round(30 seconds / (4 window))). Halves are rounded to even, as in FramePack.
+    """
     if not math.isfinite(seconds) or seconds < MIN_SECONDS:
         raise ValueError(f"seconds is {seconds}; expected a number of at least {MIN_SECONDS:g}.")
     if window < 1:
@@ -41,7 +44,7 @@ def count_sections(seconds: float, window: int = WINDOW) -> int:
 
 
 def paddings(num_sections: int) -> tuple[int, ...]:
-    """Return the distance from the picture, in windows, of each inverted section, in order of making.
+    """Return the distance of each inverted section from the picture, in windows and in order of making.
 
     Up to four sections the distances count down to 0. Longer videos use 3, 2, 2, …, 1, 0, which FramePack's
     authors found to look better than the full ramp.
@@ -55,7 +58,7 @@ def paddings(num_sections: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FrameIndices:
-    """Temporal positions (RoPE) of each part of the packed sequence, in latent frames."""
+    """The temporal positions (RoPE) of each part of the packed sequence, in latent frames."""
 
     start: tuple[int, ...]
     noisy: tuple[int, ...]
@@ -70,9 +73,12 @@ class FrameIndices:
 
 
 def frame_indices(mode: Mode, window: int = WINDOW, padding: int = 0) -> FrameIndices:
-    """Return the positions for one section.
+    """Return the temporal positions for one section.
 
-    `padding`, in windows, moves an inverted section away from the picture.
+    Args:
+        mode: The order of sections.
+        window: The latent frames in a section.
+        padding: The distance of an inverted section from the picture, in windows.
     """
     if mode == "inverted":
         layout = {"start": 1, "blank": padding * window, "noisy": window}
@@ -91,20 +97,20 @@ def frame_indices(mode: Mode, window: int = WINDOW, padding: int = 0) -> FrameIn
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section, in order of making.
+    """One section of a video. The attributes that end in `_frames` or `_latents` are numbers of frames.
 
     Attributes:
-        number: Its place in order of making, from 1.
+        number: The section's place in order of making, from 1.
         padding: The distance from the picture in windows (inverted), or 0 in forward mode.
         is_last: Whether no section is made after it.
-        indices: Temporal positions of the packed sequence.
+        indices: The temporal positions of the packed sequence.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
         decoded_frames: Frames that this decode gives.
-        overlap_frames: The number of them that are blended with earlier frames (0 for the first section).
-        final_frames: Frames that cannot change after this section and were not final before it.
+        overlap_frames: Decoded frames that are blended with earlier frames (0 for the first section).
+        final_frames: Frames that become final with this section.
         pending_frames: Frames next to the following section, with which they will still be blended.
-        total_frames: Length of the video so far, pending frames included.
-        video_position: Place of this section in the video, from 0.
+        total_frames: Frames of the video so far, including pending ones.
+        video_position: The place of this section in the video, from 0.
     """
 
     number: int
@@ -122,7 +128,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """All sections of one video, iterated in order of making."""
+    """The sequence of all sections of one video, in order of making."""
 
     mode: Mode
     window: int
@@ -139,12 +145,12 @@ class SectionPlan:
 
     @property
     def total_frames(self) -> int:
-        """Return the frames of the finished video: 4 W N + 1."""
+        """Return the number of frames of the finished video, which is 4 W N + 1."""
         return 4 * self.window * len(self) + 1
 
     @property
     def seconds(self) -> float:
-        """Return the actual length of the finished video."""
+        """Return the actual length of the finished video in seconds."""
         return self.total_frames / FPS
 
 

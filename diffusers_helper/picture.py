@@ -1,4 +1,4 @@
-"""The start picture: read within bounds, turned upright, made 8-bit RGB, and cut to the model's shape."""
+"""The start picture: reading it within limits, converting it to upright 8-bit RGB, and fitting its shape."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
 MIN_SIDE = 16
 MAX_ASPECT = 8
-# A smaller copy of a larger picture is kept. It is still larger than any video, and as PNG below MAX_BYTES.
+# A larger picture is scaled down to this. It is still larger than any video, and its PNG is below MAX_BYTES.
 KEPT_PIXELS = 16_000_000
-# A progressive JPEG has about ten. Each costs a pass over the whole picture, and hardly any bytes.
+# A progressive JPEG has about ten scans. Each costs a pass over the whole picture, but hardly any bytes.
 MAX_SCANS = 64
-# These decoders are in wide use. Pillow's others are rarely needed, and each adds to the risk of an attack.
+# These decoders are in wide use. Pillow's others are rarely needed, and each would be one more way to attack.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 
 _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
@@ -34,18 +34,18 @@ _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
 def load_picture(source: Path | bytes) -> Image.Image:
     """Read a picture file, or the content of one.
 
-    An animation or a file with several pages gives its first picture. Transparent parts become white, a
-    colour profile in the file is applied, and a picture of more than 16 megapixels is scaled down to that.
+    The first picture of an animation or of a file with several pages is used. Transparent parts become white,
+    a colour profile in the file is applied, and a picture of more than 16 megapixels is scaled down to that.
 
     Args:
-        source: PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF of at most 64 MiB and 64 megapixels.
+        source: A PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF of at most 64 MiB and 64 megapixels.
 
     Returns:
-        The picture as RGB, 8 bits a channel, upright.
+        The upright picture as RGB with 8 bits per channel.
 
     Raises:
-        PictureError: For anything that is no such picture, is damaged, has a side below 16 pixels or one side
-            more than 8 times the other. Size and shape are judged by the header, before anything is decoded.
+        PictureError: If the source is no such picture, is damaged, has a side below 16 pixels, or has one
+            side more than 8 times the other. Size and shape are checked in the header, before decoding.
     """
     with _opened(source) as (image, name):
         try:
@@ -58,7 +58,7 @@ def load_picture(source: Path | bytes) -> Image.Image:
 
 
 def size_of(source: Path | bytes) -> tuple[int, int]:
-    """Return width and height of a picture as its header has them.
+    """Return the width and height of a picture from its header.
 
     Raises:
         PictureError: If the header shows that `load_picture` would refuse it.
@@ -68,7 +68,7 @@ def size_of(source: Path | bytes) -> tuple[int, int]:
 
 
 def plain_png(image: Image.Image) -> bytes:
-    """Return a picture as the PNG file that a job keeps."""
+    """Return the content of a picture's PNG file, as jobs store it."""
     content = io.BytesIO()
     image.save(content, "PNG", compress_level=1)
     return content.getvalue()
@@ -76,13 +76,13 @@ def plain_png(image: Image.Image) -> bytes:
 
 @contextlib.contextmanager
 def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
-    """Yield a picture whose header was read and judged, and its name in sentences."""
+    """Yield a picture whose header was read and checked, and the name for it in messages."""
     name = "The picture" if isinstance(source, bytes) else f"The picture {source}"
     content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
     if not content:
         raise PictureError(f"{name} is empty; expected a picture file.", "Choose another file.")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # accepts what Pillow can read in spite of a fault
+        warnings.simplefilter("ignore")  # a faulty file that Pillow can read is accepted
         # Pillow warns above 90 megapixels and refuses above 180; both are too many here.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         image = _open(content, name)
@@ -92,10 +92,13 @@ def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, No
 
 
 def fit_picture(image: Image.Image, height: int, width: int, crop: float = 0.5) -> Image.Image:
-    """Scale a picture until it covers height x width pixels (Lanczos), and cut off the rest.
+    """Scale a picture until it covers `height` x `width` pixels (Lanczos), and cut off the rest.
 
     Args:
-        crop: The place of the part that is kept, from 0, the left or upper end, to 1, the right or lower end.
+        image: The picture.
+        height: The height in pixels.
+        width: The width in pixels.
+        crop: The position of the part to keep, from 0 (the left or upper end) to 1 (the right or lower end).
     """
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS, centering=(crop, crop))
 
@@ -108,7 +111,7 @@ def _read(path: Path, name: str) -> bytes:
             raise PictureError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
         with path.open("rb") as file:
             return _limited(status.st_size, name, file.read(MAX_BYTES + 1))
-    except (OSError, ValueError) as error:  # ValueError stands for a name that no file system accepts
+    except (OSError, ValueError) as error:  # a name that no file system accepts raises ValueError
         if isinstance(error, PictureError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
@@ -159,14 +162,14 @@ def _check_size(image: Image.Image, name: str) -> None:
 def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
     if image.format not in ("JPEG", "MPO"):
         return
-    scans = content.count(b"\xff\xda")  # the marker of one; nothing else in the coded data looks like it
+    scans = content.count(b"\xff\xda")  # the marker of a scan, which cannot occur in the coded data
     if scans > MAX_SCANS:
         raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
     image.load()
-    orientation = _orientation(image)  # after loading, as Pillow then turns a TIFF by itself
+    orientation = _orientation(image)  # read after loading, during which Pillow turns a TIFF by itself
     image = _without_profile(_to_8_bits(image))
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -195,7 +198,7 @@ _TURNS = {
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the orientation, 1 to 8 as EXIF counts; 1, upright, where the file has none that is valid."""
+    """Return the EXIF orientation, or 1 (upright) if the file has no readable one."""
     try:
         value = image.getexif().get(_EXIF_ORIENTATION, 1)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, struct.error):
@@ -204,7 +207,11 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values of 16 bits to 8, where Pillow alone would clip them."""
+    """Return the picture with 16-bit grey values scaled to 8 bits, since Pillow would clip them.
+
+    Raises:
+        PictureError: For floating-point values.
+    """
     if image.mode == "F":
         raise PictureError(
             "The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT
@@ -212,14 +219,14 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)
         scaled = np.empty(values.shape, np.uint8)
-        for row in range(len(values)):  # row by row: whole, the numbers between would take gigabytes
+        for row in range(len(values)):  # the 64-bit values of the whole picture would take gigabytes
             scaled[row] = (values[row].astype(np.int64).clip(0, 65535) + 128) // 257
         return Image.fromarray(scaled)
     return image
 
 
 def _without_profile(image: Image.Image) -> Image.Image:
-    """Return the colours in sRGB, where the file has a profile that defines them."""
+    """Return the picture converted to sRGB, if the file has a colour profile that can be used."""
     profile = image.info.get("icc_profile")
     if not profile or image.mode not in ("RGB", "CMYK"):
         return image

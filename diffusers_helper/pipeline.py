@@ -2,9 +2,9 @@
 
 Zhang and Agrawala 2025, "Packing Input Frame Context in Next-Frame Prediction Models for Video Generation"
 (arXiv 2504.12626). The prompt and the picture are encoded once. Then the video is made in sections, in an
-order that `packing` plans. For each section, noise is denoised given the picture and the clean history, which
-is packed more densely the farther away it is. The section's latents are decoded together with their
-neighbour's, and the frames that both have are blended.
+order that `packing` plans. For each section, noise is denoised, conditioned on the picture and the clean
+history, which is packed more densely the farther away it is. The section's latents are decoded together with
+those of the neighbouring section, and the frames in which both decodes overlap are blended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Result:
     """A finished video.
 
     Attributes:
-        latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), fp32 on the CPU.
+        video: The path of the video.
+        frames: The number of frames.
+        latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), in fp32 on the CPU.
     """
 
     video: Path
@@ -69,19 +71,22 @@ def generate(
     On the CPU, the same request with the same model gives the same bytes.
 
     Args:
-        models: The request's model, loaded or not.
-        on_event: Called in this thread with each event, from JobStarted to Finished or Cancelled.
+        request: The settings of the video.
+        models: The request's model, which need not be loaded yet.
+        on_event: A function that is called in this thread with each event, from JobStarted to Finished or
+            Cancelled.
         cancel: The token that ends the job between two blocks of a network.
         resume_from: The folder of an unfinished job, whose finished sections are reused.
         folder: The folder for the job's files; if None, `resume_from`, or a new one in `outputs/`.
-        local: The settings of this machine; None for none.
+        local: The settings of this machine; None for the defaults.
         lineage: The origin of the first sections; None for the one in the job's folder, if there is one.
 
     Raises:
-        InputError: For a picture, prompt, mode, cap or folder that cannot be used; then nothing was loaded.
-        GenerationCancelled: After the Cancelled event; the video so far is in the folder.
+        InputError: If the picture, prompt, mode, cap or folder cannot be used. Nothing was loaded then.
+        GenerationCancelled: If the job was cancelled, after the Cancelled event. The video so far is in the
+            folder.
         LongtakeError: If a part of the model cannot be loaded, the device's memory does not suffice, or
-            `resume_from` is of another request.
+            `resume_from` belongs to another request.
     """
     job = open_job(
         request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local(), lineage
@@ -100,11 +105,11 @@ def generate(
                 )
                 history.add(latents, section)
                 if section.number < job.video.sections:
-                    continue  # an earlier run has written this section and the one that meets it
+                    continue  # an earlier run has written this section and the next one
                 frames = decode(job, section, history)
                 final, pending = blender.add(frames, section)
                 write(job, section, frames, final, pending)
-                del frames, final, pending  # frees them before the next section is sampled
+                del frames, final, pending  # they would take memory while the next section is sampled
         figures = {**job.memory.usage(), "advice": job.memory.advice()}
         return Result(job.report.finished(figures), job.video.frames, history.latents)
     except GenerationCancelled:
@@ -112,11 +117,11 @@ def generate(
         raise
 
 
-# The stages. Each has its network on the device, and begins again with a smaller plan if memory runs out.
+# The stages. Each has its network on the device, and is repeated with a smaller plan if memory runs out.
 
 
 def encode(job: Job) -> dict[str, Tensor]:
-    """Return the encodings of the prompts and the picture, by name, on the host."""
+    """Encode the prompts and the picture, and return the encodings by name, on the host."""
     part, prompts = job.models.part, job.lineage.texts(job.request)
     tokenizer, tokenizer_2, extractor = part("tokenizer"), part("tokenizer_2"), part("feature_extractor")
 
@@ -138,7 +143,7 @@ def encode(job: Job) -> dict[str, Tensor]:
 
 
 def condition_of(job: Job, number: int, encodings: dict[str, Tensor]) -> Condition:
-    """Return the condition of a section, made of the result of `encode`."""
+    """Return the condition for a section, given the result of `encode`."""
     request, texts = job.lineage.request_for(number, job.request), job.lineage.texts(job.request)
     places = [texts.index(text) for text in request.texts]
     positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in places)
@@ -154,7 +159,7 @@ def denoise(
     """Sample a section's clean latents from noise, and return them (1, 16, W, h, w) on the host.
 
     Raises:
-        LongtakeError: If the transformer overflows in fp32 too.
+        LongtakeError: If the transformer overflows even in fp32.
     """
     request = job.lineage.request_for(section.number, job.request)
     condition = condition_of(job, section.number, encodings)
@@ -176,20 +181,20 @@ def denoise(
 
 
 def decode(job: Job, section: Section, history: History) -> Tensor:
-    """Return the frames (T, H, W, 3), about -1 to 1, of a section and of its neighbour made before it."""
+    """Decode a section with the one made before it, and return the frames (T, H, W, 3), about -1 to 1."""
     latents, begin = history.to_decode(section)
     part = Part(section.number, begin)
     return decode_latents(job.vae, latents, part, job.pieces("decode", section), job.cancel)
 
 
 def write(job: Job, section: Section, frames: Tensor, final: np.ndarray, pending: np.ndarray) -> None:
-    """Append a section's final frames to the video, show its pending ones after them, and report both."""
+    """Add a section's final and pending frames to the video, and report the section."""
     thumbnail = write_thumbnail(job.folder.thumbs, section, frames, job.request.mode)
-    # For the last section that an earlier run has written, only the frames that face the next are needed.
+    # The last section of an earlier run is in the video already; it was decoded only to blend the next one.
     if section.number > job.video.sections:
         job.report.stage("write", section)
         job.note_vae(section.number)
         job.video.add_section(final, pending)
     job.memory.save()
-    if job.video.latest is not None:  # the kept sections of a branch are shown together with its first own
+    if job.video.latest is not None:  # a branch has no video of its own until its first new section
         job.report.section(section, thumbnail)

@@ -1,7 +1,7 @@
-"""The settings that a person can make for one video, as one frozen, checked object with a JSON form.
+"""The settings for one video, as one frozen and validated object with a JSON form.
 
-A field's type, default, range and words are written once, here. The page's form, the command line, the
-endpoint and the table in docs/api.md are made from them.
+Each setting's type, default, range and texts are defined once, here. The page's form, the command line, the
+endpoint and the table in docs/api.md are made from these definitions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ VAE_PRECISIONS = {
 }  # fmt: skip
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
-# This is enough for people, and too little for a text field to fill a disk. Each model's own limit in tokens
-# is checked where its tokenizer is known.
+# This is enough for any prompt, and keeps a text from filling the disk. The model's own limit in tokens is
+# checked separately, by its tokenizer (`framepack.prompts`).
 MAX_PROMPT_CHARACTERS = 4000
 MAX_SEED = 2**63 - 1
 
@@ -32,19 +32,19 @@ Section = Literal["What to make", "Look", "Size and output", "Memory"]
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """The facts about one setting that every surface needs.
+    """The description of one setting, for the page, the command line and the endpoint.
 
     Attributes:
-        label: Its name for people, with the unit in brackets.
-        help: Its effect; other settings are named in back quotes.
+        label: The setting's label, with the unit in brackets.
+        help: A sentence on its effect, in which other settings are named in back quotes.
         section: The group of settings that it belongs to.
-        low, high, step: The bounds of a number, and the distance between the values that a slider offers.
+        low, high, step: The bounds of a number, and the step of its slider.
         multiple: The number of which a whole number has to be a multiple.
-        choices: The possible values, each with its words for people.
+        choices: The possible values, each with its label.
         unit: The unit of a number, or the kind of a text.
-        otherwise: The value in effect where nothing is set, in words.
+        otherwise: A phrase for the value in effect if the setting is left empty.
         on_page: Whether the page has a control for it.
-        name, kind, is_optional, default: Facts that follow from the field.
+        name, kind, is_optional, default: The field's name, type and default, which `settings_of` fills in.
     """
 
     label: str
@@ -65,7 +65,7 @@ class SettingInfo:
 
     @property
     def is_number(self) -> bool:
-        """Return whether its values are numbers."""
+        """Return whether the setting's values are numbers."""
         return self.kind is not str
 
     @property
@@ -75,7 +75,7 @@ class SettingInfo:
 
     @property
     def expected(self) -> str:
-        """Return the possible values, as they follow after "expected"."""
+        """Return a phrase for the possible values that can follow the word "expected"."""
         if self.choices:
             return " or ".join(self.choices)
         if not self.is_number:
@@ -86,18 +86,18 @@ class SettingInfo:
 
     @property
     def default_words(self) -> str:
-        """Return the default in its shortest form, or the value in effect where nothing is set."""
+        """Return the default as short text, or a phrase for the value in effect if the setting is empty."""
         return self.otherwise or (f"{self.default:.15g}" if self.is_number else self.default or "")
 
     def shown(self, value: Any) -> str:
-        """Return a value of the setting for people."""
+        """Format a value of this setting for display."""
         if self.is_number:
             return f"{value if self.kind is int else f'{value:g}'} {self.unit}".rstrip()
         return self.choices.get(value, value) or "none"
 
     @property
     def takes(self) -> str:
-        """Return a clause about the possible values; empty for text."""
+        """Return a clause that names the possible values; empty for text."""
         if self.choices:
             # A terminal may lack the middle dot.
             values = (f"{value} ({words.replace(' ·', ',')})" for value, words in self.choices.items())
@@ -105,10 +105,10 @@ class SettingInfo:
         return f"It takes {self.expected}" if self.is_number else ""
 
     def check(self, value: object) -> Any:
-        """Return the value in the form that the request keeps.
+        """Validate a value, and return it in the type that the request stores.
 
         Raises:
-            InputError: If it cannot be used.
+            InputError: If the value cannot be used.
         """
         if value is None and self.is_optional:
             return None
@@ -119,14 +119,15 @@ class SettingInfo:
         return self._number(value) if self.is_number else self._text(value)
 
     def refusal(self, value: object, remedy: str) -> InputError:
-        """Return the error that says which values can be used."""
+        """Return the error for a value that cannot be used, which names those that can."""
         return InputError(setting=self.name, value=value, expected=self.expected, remedy=remedy)
 
     def _number(self, value: object) -> float | int:
         refusal = self.refusal(value, f"Set `{self.name}` to a value in that range.")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise refusal
-        # NaN lies in no range. The comparison comes before the conversion: a huge integer fits no float.
+        # NaN lies in no range. The range is checked before the conversion, since a huge integer fits no
+        # float.
         if not self.low <= value <= self.high:
             raise refusal
         if self.kind is int and (value != int(value) or int(value) % self.multiple):
@@ -164,7 +165,7 @@ class SettingInfo:
 
 @cache
 def settings_of(request: type) -> dict[str, SettingInfo]:
-    """Return the settings of a class like `GenerationRequest`, in the order of its fields."""
+    """Return the settings that a class such as `GenerationRequest` defines, in the order of its fields."""
     hints, found = get_type_hints(request, include_extras=True), dict[str, SettingInfo]()
     for one in fields(request):
         kind, info = get_args(hints[one.name])
@@ -181,7 +182,7 @@ def settings_of(request: type) -> dict[str, SettingInfo]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
-    """One video to make. The same request gives the same bytes."""
+    """The settings of one video. On the CPU, the same request with the same model gives the same bytes."""
 
     # fmt: off
     image: Annotated[str, SettingInfo(
@@ -288,10 +289,10 @@ class GenerationRequest:
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Check every setting.
+        """Validate every setting.
 
         Raises:
-            InputError: For a value that cannot be used.
+            InputError: If a value cannot be used.
         """
         for name, setting in settings_of(type(self)).items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
@@ -300,7 +301,7 @@ class GenerationRequest:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts that are used, one for each run of the model in a step."""
+        """Return the prompts in use, one for each pass of the transformer in a step."""
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
     def to_json(self) -> str:
@@ -309,10 +310,10 @@ class GenerationRequest:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return a checked request from plain data.
+        """Return a validated request, given a dict of settings.
 
         Raises:
-            InputError: For an unknown setting, or a value that cannot be used.
+            InputError: If a setting is unknown, or a value cannot be used.
         """
         known = sorted(field.name for field in fields(cls))
         unknown = sorted(set(data) - set(known))
@@ -327,10 +328,10 @@ class GenerationRequest:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return a checked request from the text that `to_json` wrote.
+        """Return a validated request, given a text that `to_json` wrote.
 
         Raises:
-            InputError: For any other text.
+            InputError: If the text is not a JSON object of valid settings.
         """
         try:
             data = json.loads(text)
@@ -352,6 +353,6 @@ def no_picture() -> PictureError:
 
 
 def _bound(value: float) -> str:
-    """Return a bound in its shortest form, such as 0.001 or 2^63 - 1."""
+    """Return a bound as short text, such as 0.001 or 2^63 - 1."""
     power = int(value + 1).bit_length() - 1
     return f"2^{power} - 1" if power >= 53 else f"{value:g}"

@@ -1,4 +1,4 @@
-"""The runner of jobs, one after the other, with the model loaded between them."""
+"""The runner, which makes one job after another and keeps the model loaded between them."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ class Runner:
         """Make the video in `folder`. Every outcome is reported as one final event; nothing is raised.
 
         Args:
-            request: A request from `submit`, which has decided whether its model may be a folder.
-            folder: The folder for the job's files. What an earlier run has left there is not made again.
-            on_event: Called in this thread with each event.
+            request: A request whose sender was allowed to name a folder as its model.
+            folder: The folder for the job's files. The results of an earlier run there are reused.
+            on_event: A function that is called in this thread with each event.
+            cancel: The token that ends the job.
         """
         changed = self._convolutions.changed
 
@@ -103,11 +104,12 @@ class Runner:
 
 
 class _Said:
-    """A forwarder of events that remembers what the final one has to repeat.
+    """A forwarder of events that remembers the figures that a final event has to repeat.
 
     Args:
-        on_event: Receives the events.
-        on_end: Returns what is to be said of a video in which convolutions changed their way; "" if none did.
+        on_event: A function that receives the events.
+        on_end: A function that returns a note on the pixels if convolutions were computed in another way
+            during this job, or "" otherwise.
     """
 
     def __init__(self, on_event: Callable[[Event], None], on_end: Callable[[], str]) -> None:
@@ -117,7 +119,8 @@ class _Said:
         self.frames = 0
 
     def __call__(self, event: Event) -> None:
-        if not isinstance(event, StepDone | PieceDone | Failed):  # too many, and told with its cause
+        # Steps and pieces are too many for the log, and a failure is logged with its cause.
+        if not isinstance(event, StepDone | PieceDone | Failed):
             _log.info("%s", _words(event))
         if isinstance(event, SectionFinished):
             self.video, self.frames = event.video, event.frames

@@ -1,4 +1,4 @@
-"""Bytes, durations and counts as people read and write them. Inside, sizes are bytes and times seconds."""
+"""Sizes, durations and counts as text for people. Internally, sizes are in bytes and times in seconds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ GB = 1024**3
 
 
 def gb_bytes(count: float) -> int:
-    """Return the bytes of a number of GB (1024^3) as people give it."""
+    """Return a number of GB (1024^3 bytes) in whole bytes, rounded down."""
     return math.floor(count * GB)
 
 
 def gb_text(count: float, *, up: bool = False) -> str:
-    """Return bytes as GB with one decimal, and with up to four where there is little: 20, 16.5, 0.12, 0.0034.
+    """Return bytes as a number of GB with one decimal, or up to four if it is small: 20, 16.5, 0.12, 0.0034.
 
     Args:
-        up: Round up, so that the figure is never less than there is.
+        count: The number of bytes.
+        up: Whether to round up, for a figure that must not be too low.
     """
     digits = 1 + sum(count < GB / 10**n for n in range(3))
     scaled = count * 10**digits / GB  # exact: GB is a power of two
@@ -25,7 +26,7 @@ def gb_text(count: float, *, up: bool = False) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time such as "0.4 s", "12 s", "2 min 5 s" or "1 h 40 min"."""
+    """Return a duration as text, such as "0.4 s", "12 s", "2 min 5 s" or "1 h 40 min"."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -36,7 +37,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return an estimated time with no more digits than an estimate has: "about 40 s", "about 9 min"."""
+    """Return an estimated duration as text, rounded as an estimate should be: "about 40 s", "about 9 min"."""
     if seconds < 7.5:
         return "a few seconds"
     minutes, hours = seconds / 60, seconds / 3600
@@ -52,5 +53,5 @@ def about(seconds: float) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless there is one: "1 section", "2 sections"."""
+    """Return a number with its noun, which is plural unless the number is 1: "1 section", "2 sections"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.output.capture import MOST_BYTES, Missing, Recorder, difference, read_capture
 from rocm_nodes.host import comfy, free_bytes, management
 
@@ -34,10 +34,18 @@ def captured(name: str, kind: type) -> type:
     def call(self: Any, **inputs: Any) -> Any:
         place = management().get_torch_device()
         before, begin = free_bytes(place), time.perf_counter()
-        outputs = plain(self, **inputs)
-        seconds = time.perf_counter() - begin
-        memory = {"free_before": before, "free_after": free_bytes(place)}
-        Recorder(_folder(), MOST_BYTES).write(name, inputs, _result(outputs), seconds, memory)
+
+        def write(result: Any) -> None:
+            seconds = time.perf_counter() - begin
+            memory = {"free_before": before, "free_after": free_bytes(place)}
+            Recorder(_folder(), MOST_BYTES).write(name, inputs, result, seconds, memory)
+
+        try:
+            outputs = plain(self, **inputs)
+        except Exception as error:
+            write(_failure(error))
+            raise
+        write(_result(outputs))
         return outputs
 
     return type(kind.__name__, (kind,), {function: call, "__doc__": kind.__doc__})
@@ -63,9 +71,14 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> str
             inputs[name] = _opened(name, value, objects)
     kind = classes[capture.what]
     begin = time.perf_counter()
-    outputs = getattr(kind(), kind.FUNCTION)(**inputs)
+    try:
+        found = _result(getattr(kind(), kind.FUNCTION)(**inputs))
+    except Exception as error:
+        if not (isinstance(capture.outputs, dict) and "error" in capture.outputs):
+            raise
+        found = _failure(error)
     seconds = time.perf_counter() - begin
-    different = difference(_listed(_result(outputs)), capture.outputs)
+    different = difference(_listed(found), capture.outputs)
     result = (
         "The results are the same, bit for bit." if not different else f"The results differ: {different}."
     )
@@ -87,6 +100,11 @@ def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
 def _folder() -> Path:
     given = os.environ.get(FOLDER_VARIABLE)
     return Path(given) if given else Path(comfy("folder_paths").get_output_directory(), "rocm_captures")
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    """Return an error as a capture holds it in the place of results."""
+    return {"error": f"{type(error).__name__}: {first_line(error)}"}
 
 
 def _result(outputs: Any) -> Any:

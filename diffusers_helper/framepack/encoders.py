@@ -1,4 +1,4 @@
-"""The encoders of prompt and picture: Llama's hidden states, CLIP's pooled output, SigLIP's hidden states."""
+"""The encoding of prompt and picture: Llama's hidden states, CLIP's pooled output, SigLIP's hidden states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformers import (
 
 from diffusers_helper.framepack.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TEMPLATE
 
-# This is counted from the end: the last two layers, and the norm after them, are left out.
+# The index among the hidden states; the last two layers and the final norm are left out.
 _HIDDEN_STATE = -3
 
 
@@ -27,7 +27,7 @@ class TextCondition:
     """One prompt in the form that the transformer takes.
 
     Attributes:
-        states: (1, L, D), the hidden states of its L tokens, 1 to 256; there is no padding.
+        states: (1, L, D), the hidden states of its L tokens (1 to 256), without padding.
         pooled: (1, P), one vector for the whole prompt.
     """
 
@@ -36,10 +36,10 @@ class TextCondition:
 
 
 def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """Return hidden states (1, L, D) of a prompt in HunyuanVideo's template, without the template's head.
+    """Return the hidden states (1, L, D) of a prompt in HunyuanVideo's template, without the template's head.
 
-    Only the prompt's own tokens go through the encoder. FramePack pads them to a fixed length; as the
-    attention is causal and the padding comes last and is cut off by the transformer, the result is the same.
+    FramePack pads the tokens to a fixed length. The encoder's attention is causal, and the transformer cuts
+    off the padding at the end, so the result is the same without it.
     """
     tokens = tokenizer(
         TEMPLATE.format(prompt),
@@ -57,7 +57,7 @@ def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, promp
 
 
 def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """Return CLIP's pooled output (1, P) for the bare prompt; tokens beyond CLIP's 77 are left out."""
+    """Return CLIP's pooled output (1, P) for the prompt without a template, cut off after 77 tokens."""
     tokens = tokenizer(
         prompt,
         padding="max_length",
@@ -69,13 +69,13 @@ def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, pr
 
 
 def attention_mask(states: Tensor) -> Tensor:
-    """Return the mask (1, L) that the transformer requires, in which all tokens count."""
+    """Return the mask (1, L) that the transformer requires, which includes all tokens."""
     return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
 
 
 def encode_vision(
     encoder: SiglipVisionModel, processor: SiglipImageProcessorPil, picture: Image.Image
 ) -> Tensor:
-    """Return hidden states (1, tokens, D) of a picture, which is scaled to the encoder's square."""
+    """Return the hidden states (1, tokens, D) of a picture, which is first scaled to the encoder's square."""
     pixels = processor(images=np.asarray(picture), return_tensors="pt").pixel_values
     return encoder(pixels.to(encoder.device, encoder.dtype)).last_hidden_state

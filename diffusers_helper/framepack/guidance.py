@@ -1,4 +1,4 @@
-"""The transformer as a sampler sees it: noisy latents and a noise level in, clean latents out."""
+"""The transformer as a denoiser, which takes noisy latents and a noise level and returns clean latents."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _UNIT = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The prompt, the picture and the strengths that condition a section.
+    """The prompts, the picture and the guidance scales that condition a section.
 
     Attributes:
-        negative: The prompt to avoid; None where real guidance is off.
-        vision: (1, tokens, D), SigLIP's view of the picture.
-        cfg_rescale: The share of it that is rescaled.
+        positive: The prompt.
+        negative: The prompt to avoid; None without classifier-free guidance.
+        vision: (1, tokens, D), SigLIP's hidden states of the picture.
+        guidance: The distilled guidance scale, an input of the transformer.
+        cfg: The scale of classifier-free guidance.
+        cfg_rescale: The share of the rescaled result in `guide`.
     """
 
     positive: TextCondition
@@ -36,7 +39,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The clean latents (1, 16, T, h, w) that a section sees, with their places in time."""
+    """The clean latents (1, 16, T, h, w) that a section sees, with their temporal positions."""
 
     indices: FrameIndices
     start: Tensor
@@ -46,9 +49,9 @@ class Context:
 
 
 class GuidedDenoiser:
-    """The transformer as a denoiser, by its velocity v: x0 = x - sigma v (flow matching).
+    """The transformer as a denoiser, which returns x0 = x - sigma v for its velocity v (flow matching).
 
-    The weights' dtype is used for what the transformer computes; time, guidance and x0 stay in fp32.
+    The transformer computes in the type of its weights. The time, the guidance scale and x0 are in fp32.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class GuidedDenoiser:
         self._positive, self._negative = (text and self._text_arguments(text) for text in texts)
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in the same shape and dtype."""
+        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in x's shape and dtype."""
         assert self._positive is not None
         v = self._velocity(x, sigma, self._positive)
         if self._negative is not None:
@@ -107,8 +110,8 @@ class GuidedDenoiser:
 def guide(positive: Tensor, negative: Tensor, cfg: float, rescale: float) -> Tensor:
     """Return negative + cfg (positive - negative), which is classifier-free guidance.
 
-    `rescale` mixes in the same result with the spread of `positive`, which keeps large scales from
-    overexposing (Lin et al. 2023, arXiv 2305.08891, section 3.4).
+    `rescale` is the share of the same result scaled to the standard deviation of `positive`. This keeps large
+    scales from overexposing the video (Lin et al. 2023, arXiv 2305.08891, section 3.4).
     """
     guided = negative + cfg * (positive - negative)
     if rescale > 0:

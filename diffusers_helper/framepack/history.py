@@ -1,4 +1,4 @@
-"""The clean latents made so far, and the parts of them that a section and its decode need."""
+"""The clean latents made so far, and the parts of them that a section and its decoding need."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from diffusers_helper.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X
 
 
 class History:
-    """The clean latents in order of time, fp32 on the CPU.
+    """The clean latents in temporal order, in fp32 on the CPU.
 
     Attributes:
         start: The picture's latent, (1, 16, 1, h, w).
-        latents: All latents made so far, (1, 16, T, h, w). Forward mode begins with the picture's; inverted
-            mode gets it with the last section.
+        latents: All latents made so far, (1, 16, T, h, w). The picture's latent is the first of them. In
+            inverted mode it is added with the last section.
     """
 
     def __init__(self, mode: Mode, start: Tensor) -> None:
@@ -31,7 +31,7 @@ class History:
             self.latents = torch.cat([*front, self.latents], dim=2)
 
     def context(self, section: Section) -> Context:
-        """Return the latents that a section sees: the picture's and the nearest ones, or zeros."""
+        """Return the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
         shape = list(self.start.shape)
         shape[2] = HISTORY
         nothing = self.start.new_zeros(shape)
@@ -46,7 +46,8 @@ class History:
     def to_decode(self, section: Section) -> tuple[Tensor, int]:
         """Return the latents to decode after a section was added, and the place of the first of them.
 
-        Places are counted from the point where the video began to grow: the picture, or the video's end.
+        Places are counted from where the video began to grow, which is the picture in forward mode and the
+        end of the video in inverted mode.
         """
         count, total = section.decode_latents, self.latents.shape[2]
         if self._mode == "inverted":

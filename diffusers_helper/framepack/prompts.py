@@ -1,4 +1,4 @@
-"""The text around a prompt, as in HunyuanVideo's training, and the limit of a prompt's length."""
+"""The template around a prompt, as in HunyuanVideo's training, and the limit of a prompt's length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
 
-# HunyuanVideo's template for videos; its head fills 95 tokens, which are cut off after encoding.
+# HunyuanVideo's template for videos. Its head takes 95 tokens, which are cut off after encoding.
 TEMPLATE = (
     "<|start_header_id|>system<|end_header_id|>\n\nDescribe the video by detailing the following aspects: "
     "1. The main content and theme of the video."
@@ -23,17 +23,17 @@ TEMPLATE = (
 )
 HEAD_TOKENS = 95
 MAX_TEXT_TOKENS = 256
-# The text that the template puts behind a prompt
+# An upper bound of the tokens that the template adds after the prompt
 _TAIL_TOKENS = 8
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a prompt that is too long for the model. The negative prompt counts only where it is used.
+    """Refuse a prompt that is too long for the model, and a negative prompt if it is used.
 
-    Nothing is checked while the model's tokenizer is not on this machine.
+    Nothing is checked if the model's tokenizer is not on this machine.
 
     Raises:
-        InputError: If a text has more than 256 tokens.
+        InputError: If a prompt has more than 256 tokens.
     """
     without = _count("", info)
     for name, text in zip(("prompt", "negative"), request.texts, strict=False):
@@ -49,10 +49,10 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
 
 
 def encoded_tokens(text: str, info: ModelInfo) -> int:
-    """Return how many tokens the transformer reads of a prompt: those of the template behind its head.
+    """Return the number of tokens that the transformer reads for a prompt in the template, without the head.
 
-    The model's tokenizer counts them. While it is not on this machine, the result is more than a tokenizer
-    makes of usual prompts: one token for two bytes.
+    The model's tokenizer counts them. If it is not on this machine, the result is one token per two bytes,
+    which is more than a tokenizer makes of usual prompts.
 
     Raises:
         InputError: If the tokenizer's file cannot be used.
@@ -64,7 +64,7 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 
 def _count(text: str, info: ModelInfo) -> int | None:
-    """Return the number of tokens of a text in the whole template, or None without a tokenizer."""
+    """Return the number of tokens of the whole template with a prompt, or None without a tokenizer."""
     file = _tokenizer_file(info.parts["tokenizer"])
     if file is None:
         return None
@@ -74,7 +74,7 @@ def _count(text: str, info: ModelInfo) -> int | None:
 
 @lru_cache(maxsize=1)  # reading a large vocabulary takes a second
 def _tokenizer(file: Path, changed: int, size: int) -> Any:
-    """Read a tokenizer. Its size and the time of its last change are part of the cache's key only."""
+    """Read a tokenizer. The size and the time of the file's last change only serve as keys of the cache."""
     from tokenizers import Tokenizer  # only a check of a prompt needs it
 
     try:

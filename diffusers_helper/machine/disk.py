@@ -1,4 +1,4 @@
-"""The speed at which weights are read from the disk, measured once within a time limit and remembered."""
+"""The speed at which weights are read from the disk, measured once within a time limit and stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ _SECONDS = 2.0
 
 
 def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
-    """Return the bytes per second of reads past the page cache, measured so long; None where that fails."""
+    """Measure the bytes per second of reads that bypass the page cache.
+
+    Args:
+        file: A large file.
+        seconds: The time limit of the measurement.
+
+    Returns:
+        The speed, or None if the system or the file does not allow such reads.
+    """
     flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
     if flags == os.O_RDONLY:
         return None
@@ -41,7 +49,7 @@ def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
 
 @dataclass(frozen=True)
 class DiskSpeeds:
-    """The speeds of the disks by the folders that weights lie in, for any thread."""
+    """The speeds of the disks, by the folder of the weights. Any thread may use it."""
 
     facts: Facts = field(default_factory=Facts)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -50,12 +58,12 @@ class DiskSpeeds:
     )
 
     def known(self, file: Path) -> float | None:
-        """Return the bytes per second of the disk with this file, if it was measured before."""
+        """Return the bytes per second of the disk with this file, or None if it was not measured yet."""
         speed = self.facts.read(str(file.parent)).get("bytes_per_second")
         return float(speed) if isinstance(speed, int | float) and speed > 0 else None
 
     def measure(self, file: Path) -> float | None:
-        """Return the speed of the disk with this file, and measure it if it is not known."""
+        """Return the speed of the disk with this file, and measure it first if it is not known."""
         known = self.known(file)
         if known is not None:
             return known
@@ -65,7 +73,7 @@ class DiskSpeeds:
         return speed
 
     def ask(self, file: Path) -> float | None:
-        """Return the speed at once if it is known; otherwise let a thread measure it, once."""
+        """Return the speed if it is known. Otherwise return None, and start to measure it in a thread."""
         known = self.known(file)
         with self._lock:
             if known is None and file.parent not in self._threads:
@@ -75,7 +83,7 @@ class DiskSpeeds:
         return known
 
     def wait(self) -> None:
-        """Wait until everything that `ask` has begun is measured."""
+        """Wait until all measurements that `ask` has started are finished."""
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:

@@ -1,4 +1,4 @@
-"""Facts about this machine that were found out once and are kept: small JSON files, one entry a key."""
+"""Facts about this machine that are determined once and kept in small JSON files, one entry per key."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts in one file; None keeps nothing. A missing or damaged file counts as empty: no job fails."""
+    """The facts in one file. Without a file nothing is stored; a missing or damaged file counts as empty."""
 
     file: Path | None = None
 
     def read(self, key: str) -> dict[str, Any]:
-        """Return the entry of a key; empty if there is none."""
+        """Return the entry for a key, or an empty dict if there is none."""
         entry = self._all().get(key)
         return cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
 
     def write(self, key: str, entry: dict[str, Any]) -> None:
-        """Write an entry and keep the others."""
+        """Store the entry for a key. If the file cannot be written, log a warning."""
         if self.file is None:
             return
         entries = {**self._all(), key: entry}
@@ -39,7 +39,7 @@ class Facts:
         """Remove the file, and return the number of entries that it had.
 
         Raises:
-            OSError: If it cannot be removed.
+            OSError: If the file cannot be removed.
         """
         count = len(self._all())
         if self.file is not None:

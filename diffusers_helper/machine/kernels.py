@@ -1,4 +1,4 @@
-"""The attention kernel that SDPA runs on a card, which `doctor` finds out and plans use."""
+"""The attention kernel that SDPA runs on a card, which `doctor` determines and plans use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from diffusers_helper.machine.facts import Facts
 
 
 def seen_kernel(facts: Facts, card: str) -> str:
-    """Return the operation that SDPA became on a card with the installed torch; "" if nobody has looked."""
+    """Return the stored attention kernel of a card with the installed torch, or "" if there is none."""
     kernel = facts.read(_key(card, installed_torch())).get("kernel")
     return kernel if isinstance(kernel, str) else ""
 
 
 def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
-    """Keep the attention kernel that SDPA ran on a card, with the version of torch."""
+    """Store the attention kernel that SDPA ran on a card with a version of torch."""
     facts.write(_key(card, torch_version), {"kernel": kernel})
 
 

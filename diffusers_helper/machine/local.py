@@ -1,4 +1,4 @@
-"""The settings of a machine that a program hands to the library, which reads no environment."""
+"""The settings of a machine, which a program passes to the library, as that does not read the environment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Local:
     """The settings of a machine, as opposed to those of a job.
 
     Attributes:
-        environ: Environment variables; `profiles` defines which are read.
-        folder: The folder for measurements of this machine and plans that were too large; None keeps neither.
+        environ: The environment variables, of which `planning.profiles` reads some.
+        folder: The folder for this machine's measurements and the levels of smaller plans; None for neither.
         is_guest: Whether the process belongs to another program, whose limits stay as they are.
     """
 
@@ -25,27 +25,27 @@ class Local:
 
     @property
     def calibration(self) -> Path | None:
-        """Return the file with ratios of measured to estimated memory (`benchmarks/calibrate_memory.py`)."""
+        """Return the file with the ratios of measured to estimated memory (`planning.estimates`)."""
         return self.folder and self.folder / "calibration.json"
 
     @property
     def learned(self) -> Facts:
-        """Return the plans that took too much memory (`planning.recovery`)."""
+        """Return the store of the levels that jobs reached after shortages (`planning.smaller_plans`)."""
         return self._facts("smaller_plans.json")
 
     @property
     def tile_times(self) -> Facts:
-        """Return the times that the VAE took with each size of tiles (`planning.advice`)."""
+        """Return the store of the times to decode with tiles of each size (`planning.advice`)."""
         return self._facts("tile_times.json")
 
     @property
     def kernels(self) -> Facts:
-        """Return the attention kernel that SDPA ran here (`machine.kernels`)."""
+        """Return the store of attention kernels that SDPA was seen to run (`machine.kernels`)."""
         return self._facts("attention.json")
 
     @property
     def disks(self) -> Facts:
-        """Return the speeds of the disks with weights (`machine.disk`)."""
+        """Return the store of the speeds of disks (`machine.disk`)."""
         return self._facts("disks.json")
 
     def _facts(self, name: str) -> Facts:

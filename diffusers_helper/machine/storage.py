@@ -1,4 +1,4 @@
-"""Passing trouble with the folder that a job writes to, such as a full disk: what it is, and what helps."""
+"""Temporary trouble with the storage that a job writes to, such as a full disk, and its remedies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _GOES_ON = "the job then goes on by itself."
 
 
 def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
-    """Return whether an error comes from a disk that is full or away, and not from the work itself.
+    """Return whether an error comes from a disk that is full or disconnected, and not from the work itself.
 
     Args:
-        folder: The job's own folder. That one of its files is missing, and not another, is such trouble.
+        error: The error.
+        folder: The job's folder. A missing file counts as such trouble only if it is in this folder.
     """
     number = getattr(error, "errno", None)
     if number == errno.ENOENT and folder is not None:
@@ -24,7 +25,7 @@ def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool
 
 
 def storage_words(error: BaseException) -> tuple[str, str]:
-    """Return what is the matter and what helps, for a job that waits because of an error of the storage."""
+    """Return an explanation and a remedy for a job that waits because of an error of the storage."""
     if trouble_of(error) == "disk_full":
         return "The disk is full.", f"Free some space; {_GOES_ON}"
     if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

@@ -1,6 +1,6 @@
-"""The facts about cards and memory that the kernel gives in files, read without a driver library and torch.
+"""The facts about cards and memory in the kernel's files, which need neither torch nor a driver library.
 
-Every function takes the root of the file system, so that a test can lay out a machine of its own.
+Every function takes the root of the file system, so a test can provide the files of another machine.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ class Gpu:
     """One AMD card.
 
     Attributes:
-        arch: gfx name, such as "gfx1100".
-        name: The driver's name for it; "" where it gives none.
-        vram_total, vram_used: The card's own memory (of an APU: what the firmware set aside); bytes.
-        gtt_total, gtt_used: Main memory that the card may use; bytes.
-        is_apu: Whether it shares the processor's memory.
+        arch: The gfx name, such as "gfx1100".
+        name: The driver's name for the card, or "" if it gives none.
+        vram_total, vram_used: The card's own memory in bytes; for an APU, the memory that the firmware
+            reserves.
+        gtt_total, gtt_used: The main memory that the card may use, in bytes.
+        is_apu: Whether the card shares the processor's memory.
     """
 
     arch: str
@@ -37,7 +38,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Main memory, in bytes."""
+    """The sizes of the main memory and of swap, in bytes."""
 
     total: int
     available: int
@@ -46,13 +47,13 @@ class HostMemory:
 
 
 def gfx_name(target_version: int) -> str:
-    """Return the name of KFD's `gfx_target_version`: 110000 is gfx1100, and 90010 is gfx90a (hexadecimal)."""
+    """Return the gfx name for KFD's `gfx_target_version`, such as gfx1100 for 110000 and gfx90a for 90010."""
     major, minor, stepping = target_version // 10000, target_version // 100 % 100, target_version % 100
     return f"gfx{major}{minor:x}{stepping:x}"
 
 
 def amd_gpus(root: Path = ROOT) -> list[Gpu]:
-    """Return the AMD cards that ROCm's driver serves, in its order; none where there is no such driver."""
+    """Return the AMD cards that ROCm's kernel driver lists, in its order; without the driver, none."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
     found: list[Gpu] = []
     for node in sorted(nodes.glob("[0-9]*"), key=lambda path: int(path.name)):
@@ -81,7 +82,7 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
 
 
 def _card_of(root: Path, properties: dict[str, int]) -> Path | None:
-    """Return the card's folder below /sys/class/drm, by the render node's number that KFD knows."""
+    """Return the card's folder under /sys/class/drm, given the number of its render node in KFD's files."""
     minor = properties.get("drm_render_minor")
     folder = root / f"sys/class/drm/renderD{minor}/device"
     return folder if minor and folder.is_dir() else None
@@ -90,12 +91,12 @@ def _card_of(root: Path, properties: dict[str, int]) -> Path | None:
 def _bank_sizes(node: Path) -> Iterator[int]:
     for bank in node.glob("mem_banks/*/properties"):
         properties = _properties(bank)
-        if properties.get("heap_type") in (1, 2):  # the card's own, visible to the processor or not
+        if properties.get("heap_type") in (1, 2):  # the card's own memory, visible to the processor or not
             yield properties.get("size_in_bytes", 0)
 
 
 def _properties(file: Path) -> dict[str, int]:
-    """Return the numbers in a file with lines of a name and a number."""
+    """Return the numbers in a file whose lines consist of a name and a number."""
     return {match[1]: int(match[2]) for match in re.finditer(r"^(\w+) (\d+)$", _text(file), re.MULTILINE)}
 
 
@@ -112,12 +113,12 @@ def _text(file: Path) -> str:
 
 
 def rocm_version(root: Path = ROOT) -> str:
-    """Return the version in /opt/rocm, or "" without one. Torch's wheels bring libraries of their own."""
+    """Return the version of ROCm in /opt/rocm, or "" without one. Torch does not need that installation."""
     return _text(root / "opt/rocm/.info/version")
 
 
 def host_memory(root: Path = ROOT) -> HostMemory:
-    """Return the memory in /proc/meminfo; zeros where there is none. In a container its limit counts."""
+    """Return the figures of /proc/meminfo, reduced to the limit of the container; zeros without that file."""
     sizes = {
         match[1]: int(match[2]) * _KIB
         for match in re.finditer(r"^(\w+): +(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)

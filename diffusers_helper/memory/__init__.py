@@ -1,7 +1,7 @@
-"""The content of the device, which `budget` decides by integers and the store carries out.
+"""The execution of the memory plans of `planning.budget` on the device.
 
-The names that FramePack and the memory document use can be imported from here. They are looked up when they
-are first used, so that the planner's callers need no torch.
+The names that FramePack and the memory document (docs/amd-memory.md) use can be imported from here. They are
+looked up on first use, so importing this package does not import torch.
 """
 
 from importlib import import_module

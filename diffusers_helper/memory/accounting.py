@@ -1,15 +1,15 @@
-"""An account of the bytes of live tensors, for machines that have no GPU to ask.
+"""An account of the bytes of live tensors, for machines without a GPU.
 
-With it a plan, a cap and a peak mean the same everywhere. It counts storages, each once however many views it
-has, from the operation that makes it to the death of its last tensor. Memory that a kernel takes and returns
-within one operation is not counted.
+With it, plans, caps and peaks mean the same as on a GPU. It counts each storage once, however many views it
+has, from the operation that creates it until its last tensor is deleted. Memory that a kernel allocates and
+frees within one operation is not counted.
 
-Torch has no public figure of its tensors' share of main memory: the statistics of `torch.cuda` have no
-counterpart for the CPU, and the profiler records for later use only. Therefore a dispatch mode watches each
-operation, as torch documents under "Extending PyTorch", although its module has a private name. A
-`TorchFunctionMode`, whose name is public, sees a function of Python as one call even if it makes several
-tensors, and is also called for each `x.shape`. Watching costs about 6 microseconds for an operation, or 1 to
-4 hundredths of a job of the demo model (`benchmarks/accounting.py`).
+Torch does not say how much main memory its tensors take: the statistics of `torch.cuda` have no counterpart
+for the CPU, and the profiler only records for later use. Therefore a dispatch mode watches each operation, as
+torch documents under "Extending PyTorch", although its module has a private name. A `TorchFunctionMode`,
+whose name is public, sees a Python function as one call even if it creates several tensors, and is also
+called for each `x.shape`. Watching costs about 6 microseconds per operation, or 1 to 4 % of a job of the demo
+model (`benchmarks/accounting.py`).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MIB, _GIB = 1024**2, 1024**3
 _ATEN = torch.ops.aten
 _STRIDED = torch.strided
-# Attention without a fused kernel keeps scores of tokens x tokens between its steps. The first operation then
-# consists of the second, which has no public name.
+# Attention without a fused kernel keeps a matrix of scores between its steps. The first of these operations
+# then calls the second, which has no public name.
 _ATTENTION = _ATEN.scaled_dot_product_attention.default
 _UNFUSED_ATTENTION = _ATEN._scaled_dot_product_attention_math.default
 _TO_DEVICE, _TO_LAYOUT = _ATEN.to.device, _ATEN.to.dtype_layout
 
 
 class AccountedOutOfMemory(torch.OutOfMemoryError):
-    """A tensor that would exceed the cap of the accounting device."""
+    """The error for a tensor that would exceed the cap of the accounting device."""
 
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
-    """A counted storage, with the `id` of its Python object, which torch keeps as long as the storage."""
+    """A weak reference to a counted storage, with the `id` of its Python object, which lives equally long."""
 
     __slots__ = ("key", "num_bytes")
     key: int
@@ -47,7 +47,7 @@ class _StorageRef(weakref.ref[torch.UntypedStorage]):
 
 
 class _Thread(threading.local):
-    """The accounts that a thread has entered, each as often as it was entered."""
+    """The list of the accounts that a thread has entered, each as many times as it was entered."""
 
     def __init__(self) -> None:
         self.entered: list[Account] = []
@@ -57,12 +57,12 @@ _thread = _Thread()
 
 
 class Account(TorchDispatchMode):
-    """The live tensors of a device that is part of main memory.
+    """The account of the live tensors on a device that is part of main memory.
 
-    On the device are the tensors that were adopted, those that an operation makes from a tensor on the device
-    or from nothing, and those that `to` copies. Operations on other tensors belong to the host. The account
-    sees operations only while it is entered, and only on the thread that entered it, since a dispatch mode
-    belongs to its thread; copies by other threads have to be adopted. Any thread may ask for figures.
+    A tensor counts as on the device if it was adopted, if an operation created it from a tensor on the device
+    or from no tensor, or if `to` copied it. All other tensors belong to the host. The account sees operations
+    only while it is entered, and only on the thread that entered it, since a dispatch mode belongs to its
+    thread. Copies by other threads have to be adopted. Any thread may read the figures.
     """
 
     def __init__(self, cap_bytes: int | None = None) -> None:
@@ -70,33 +70,33 @@ class Account(TorchDispatchMode):
         self.cap_bytes = cap_bytes
         self._live = self._peak = 0
         self._refs: dict[int, _StorageRef] = {}
-        # A finaliser may run at any place in any thread, so all it does is to append, which is atomic.
+        # A finaliser may run at any point in any thread, so it only appends to this queue, which is atomic.
         self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.Lock()
 
     @property
     def allocated_bytes(self) -> int:
-        """Return the bytes of the tensors that live now."""
+        """Return the bytes of the tensors that are alive now."""
         with self._lock:
             self._bury()
             return self._live
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most bytes that lived at one time since the last `reset_peak`."""
+        """Return the highest number of bytes that were alive at one time since the last `reset_peak`."""
         return self._peak
 
     def reset_peak(self) -> None:
-        """Start the peak again from the bytes that live now."""
+        """Set the peak to the bytes that are alive now."""
         with self._lock:
             self._bury()
             self._peak = self._live
 
     def adopt(self, what: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Count tensors that came to the device unseen, unless they count already.
+        """Count tensors that the account did not see arrive on the device, unless they are already counted.
 
         Raises:
-            AccountedOutOfMemory: If not all fit under the cap; none of them counts then.
+            AccountedOutOfMemory: If they do not all fit under the cap. None of them is counted then.
         """
         storages = {id(storage): storage for storage in map(_storage, _tensors(what)) if storage}
         with self._lock:
@@ -115,7 +115,7 @@ class Account(TorchDispatchMode):
                 self._live -= ref.num_bytes if ref else 0
 
     def holds(self, tensor: Tensor) -> bool:
-        """Return whether a tensor counts."""
+        """Return whether a tensor is counted."""
         storage = _storage(tensor)
         with self._lock:
             self._bury()
@@ -150,9 +150,9 @@ class Account(TorchDispatchMode):
         return result
 
     def _step_by_step(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run an operation as the operations that it consists of, and watch them.
+        """Run a composite operation as its component operations, which the account then sees.
 
-        Inference mode keeps it whole, and `decompose` is torch's only way to take it apart.
+        In inference mode torch calls it as a whole, and `decompose` is the only way to take it apart.
         """
         super().__enter__()
         try:
@@ -167,7 +167,7 @@ class Account(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None,
         is_moved: bool,
     ) -> None:
-        """Count the results of an operation on `args` and `kwargs` if they are on the device."""
+        """Count the storage that an operation on `args` and `kwargs` returned, if it is on the device."""
         key = id(storage)
         with self._lock:
             if self._dead:
@@ -180,7 +180,7 @@ class Account(TorchDispatchMode):
             if kwargs or source is None or id(source) not in self._refs:
                 given = _tensors_in((*args, *kwargs.values()) if kwargs else args)
                 sources = {id(source) for source in map(_storage, given) if source}
-                # `isdisjoint` would go through everything that counts.
+                # `isdisjoint` would iterate over all counted storages.
                 is_made_there = is_moved or not sources or any(source in self._refs for source in sources)
                 if key in sources or not is_made_there:
                     return
@@ -206,17 +206,17 @@ class Account(TorchDispatchMode):
         while self._dead:
             ref = self._dead.popleft()
             assert isinstance(ref, _StorageRef)
-            # Released storages do not count any more, and their address may be another's.
+            # A released storage is no longer counted, and its `id` may by now belong to another one.
             if self._refs.get(ref.key) is ref:
                 del self._refs[ref.key]
                 self._live -= ref.num_bytes
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Return `tensor.cpu()`, and report it to the accounts that this thread has entered.
+    """Return `tensor.cpu()`, released from the accounts that this thread has entered.
 
-    Torch cannot tell the two parts of main memory apart, so that `.cpu()` alone would leave the tensor with
-    the account. A tensor that shares its storage is copied, as it would be from a GPU.
+    For torch, an accounting device is the same as the host, so after `.cpu()` alone the tensor would still be
+    counted. A tensor that is only a part of its storage is copied, as it would be from a GPU.
     """
     found = tensor.cpu()
     for account in _thread.entered:
@@ -228,7 +228,7 @@ def to_host(tensor: Tensor) -> Tensor:
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Return a tensor's storage, or None if it does not lie in main memory as one piece."""
+    """Return a tensor's storage, or None if the tensor is not a strided tensor in main memory."""
     if not tensor.is_cpu or tensor.layout is not _STRIDED:
         return None
     return tensor.untyped_storage()
@@ -251,7 +251,7 @@ def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
 
 
 def _message(num_bytes: int, cap: int, live: int) -> str:
-    """Return the error in the words of torch's allocators, so that one reader understands both."""
+    """Return the error's text in the wording of torch's allocators, which `read_shortage` can parse."""
     return (
         f"CPU out of memory. Tried to allocate {_size(num_bytes)}. The accounting device has a total "
         f"capacity of {_size(cap)} of which {_size(max(0, cap - live))} is free. Of the allocated memory "

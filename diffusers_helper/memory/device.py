@@ -1,4 +1,4 @@
-"""The device that a job computes on: a GPU, or main memory with an account of the tensors on it."""
+"""The device that a job computes on, which is a GPU, or main memory with an account of the tensors on it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from diffusers_helper.memory.accounting import Account
 
 
 class Device(ABC):
-    """Memory with figures, a cap and a flush. All figures are bytes.
+    """A device with figures about its memory, and a cap. All figures are bytes.
 
-    Enter it around all that computes on it (`with device:`, which may be nested). Without a GPU, only this is
-    counted, and only on the thread that entered.
+    All computation on the device has to take place within `with device:`, which may be nested. Without a GPU,
+    only tensors that are created there, on the same thread, are counted.
 
     Attributes:
-        cap_bytes: The most that torch may hold on it; None for no cap.
-        has_gpu: Whether it is a GPU, where copying costs time and a flush returns memory to the driver.
+        torch_device: The device in torch.
+        cap_bytes: The most memory that torch may hold on the device; None for no cap.
+        has_gpu: Whether the device is a GPU.
     """
 
     torch_device: torch.device
@@ -31,31 +32,31 @@ class Device(ABC):
     @property
     @abstractmethod
     def total_bytes(self) -> int:
-        """Return the bytes that the device has."""
+        """Return the size of the device's memory."""
 
     @abstractmethod
     def allocated_bytes(self) -> int:
-        """Return the bytes of live tensors."""
+        """Return the size of the live tensors."""
 
     @abstractmethod
     def reserved_bytes(self) -> int:
-        """Return the bytes that torch holds: live tensors, and the unused memory of its allocator."""
+        """Return the memory that torch holds, including the unused memory of its allocator."""
 
     @abstractmethod
     def peak_bytes(self) -> int:
-        """Return the highest `reserved_bytes` since `reset_peak`; for an account, of live tensors."""
+        """Return the highest value of `reserved_bytes` since `reset_peak`."""
 
     @abstractmethod
     def reset_peak(self) -> None:
-        """Start the peak again from the current figure."""
+        """Set the peak to the current value."""
 
     @abstractmethod
     def free_bytes(self) -> int:
-        """Return the bytes that this process can still allocate under the cap."""
+        """Return the memory that this process can still allocate under the cap."""
 
     @abstractmethod
     def limit(self, cap_bytes: int | None) -> None:
-        """Set or lift the cap. An allocation beyond it raises `torch.OutOfMemoryError`."""
+        """Set the cap, or remove it if None. An allocation beyond it raises `torch.OutOfMemoryError`."""
 
     @abstractmethod
     def empty_cache(self) -> None:
@@ -63,11 +64,11 @@ class Device(ABC):
 
     @abstractmethod
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Tell the device that these tensors are on it, which it may not know by itself."""
+        """Count tensors as on the device, for a device that cannot recognise them by itself."""
 
     @abstractmethod
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Tell the device that these tensors are on the host, which it may not know by itself."""
+        """Count tensors as on the host, for a device that cannot recognise them by itself."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -76,14 +77,14 @@ class Device(ABC):
     def __exit__(self, *error: object) -> None: ...
 
     def put(self, tensor: Tensor) -> Tensor:
-        """Return a copy on the device, contiguous and in storage of its own."""
+        """Return a contiguous copy of a tensor on the device, in its own storage."""
         with self:
             copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.torch_device)
             return copy.copy_(tensor)
 
 
 class CudaDevice(Device):
-    """A GPU of AMD or NVIDIA; torch calls both cuda."""
+    """A GPU of AMD or NVIDIA; torch calls both "cuda"."""
 
     has_gpu = True
 
@@ -109,7 +110,7 @@ class CudaDevice(Device):
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def free_bytes(self) -> int:
-        """Return the driver's free memory plus the allocator's unused memory, as far as the cap allows."""
+        """Return the sum of the driver's free and the allocator's unused memory, as far as the cap allows."""
         allocated = self.allocated_bytes()
         free = torch.cuda.mem_get_info(self.torch_device)[0] + self.reserved_bytes() - allocated
         return free if self.cap_bytes is None else max(0, min(free, self.cap_bytes - allocated))
@@ -123,10 +124,10 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Do nothing, since the tensors know where they are."""
+        """Do nothing, since torch knows which tensors are on the GPU."""
 
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Do nothing, since the tensors know where they are."""
+        """Do nothing, since torch knows which tensors are on the GPU."""
 
     def __enter__(self) -> Self:
         return self
@@ -156,7 +157,7 @@ class AccountingDevice(Device):
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes of the machine's memory."""
+        """Return the size of the machine's main memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocated_bytes(self) -> int:
@@ -172,7 +173,7 @@ class AccountingDevice(Device):
         self.account.reset_peak()
 
     def free_bytes(self) -> int:
-        """Return the free bytes under the cap or, without one, of the machine's memory."""
+        """Return the memory that is free under the cap, or of the whole machine's memory without a cap."""
         cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
         return max(0, cap - self.allocated_bytes())
 
@@ -200,7 +201,7 @@ def open_device(torch_device: torch.device | None = None, *, is_guest: bool = Fa
     """Return the device to compute on.
 
     Args:
-        torch_device: None for the first GPU, or the accounting device without one.
+        torch_device: The device in torch; None for the first GPU, or the accounting device without a GPU.
         is_guest: Whether the process belongs to another program, whose limits stay.
     """
     wanted = torch_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,8 +1,8 @@
-"""The flush that gives memory back between the stages of a job, and reports how much each way gave back.
+"""The flush that returns unused memory to the driver between the stages of a job.
 
-PyTorch's caching allocator takes memory with `hipMalloc`, so `empty_cache` does most of the work; trimming
-the device's default pool returns what MIOpen, rocBLAS or the asynchronous allocator have left there.
-This was not tried on a Radeon.
+PyTorch's caching allocator takes memory with `hipMalloc`, so `empty_cache` does most of the work. Trimming
+the device's default pool returns memory that MIOpen, rocBLAS or the asynchronous allocator have left there.
+This was not tested on a Radeon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
 
-# The places of the memory document, in their order in a job.
+# The points of a job at which the memory document (docs/amd-memory.md) flushes, in their order.
 WORKER_START = "worker-start"
 POST_UNLOAD_TEXT_ENC = "post-unload/text-enc"
 POST_TEXT_ENCODING = "post-text-encoding"
@@ -37,21 +37,22 @@ FLUSH_STAGES = (
     POST_UNLOAD_TRANSFORMER, POST_TRANSFORMER_UNLOAD, POST_VAE_DECODE, EXCEPTION_CLEANUP,
 )  # fmt: skip
 
-# hipErrorNoDevice and cudaErrorNoDevice: the library is there and the card is not.
+# hipErrorNoDevice and cudaErrorNoDevice, which a library returns if there is no card.
 _NO_DEVICE = 100
-# hipMemPoolAttrReservedMemCurrent and its CUDA twin.
+# hipMemPoolAttrReservedMemCurrent and its counterpart in CUDA.
 _RESERVED_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FlushReport:
-    """The bytes that one flush gave back.
+    """The numbers of bytes that one flush has freed.
 
     Attributes:
-        gc_bytes: Bytes of tensors that were garbage.
-        cache_bytes: Bytes that torch's allocator returned to the driver.
-        pool_bytes: Bytes that the default pool returned; 0 if it cannot be asked.
-        trimmed: Whether there is such a pool and it has accepted the call.
+        stage: The point of the job.
+        gc_bytes: The bytes of tensors that the garbage collection deleted.
+        cache_bytes: The bytes that torch's allocator returned to the driver.
+        pool_bytes: The bytes that the default pool returned; 0 if that is unknown.
+        trimmed: Whether the pool was trimmed without an error.
     """
 
     stage: str
@@ -66,17 +67,17 @@ def flush_rocm_allocator(
 ) -> FlushReport:
     """Collect garbage, empty torch's cache and trim the GPU's default memory pool.
 
-    Without a GPU the last two do nothing. Errors of the driver are logged.
+    Without a GPU, only garbage is collected. Errors of the driver are logged.
 
     Args:
         stage: One of `FLUSH_STAGES`, for the log.
-        min_resident_gb: GB that the pool may keep.
-        device: The device to measure and to empty; None for torch's current GPU.
+        min_resident_gb: The GB of 1024^3 bytes that the pool may keep.
+        device: The device to flush; None for torch's current GPU.
     """
     uses_gpu = torch.cuda.is_initialized() if device is None else device.has_gpu
     allocated, reserved = _in_use(device, uses_gpu)
-    # A full collection looks at everything that was imported, which takes half a second. That is little
-    # beside the minutes of a stage on a GPU; without one, a stage may be shorter.
+    # A full collection visits all objects of the imported libraries, which takes half a second. That is
+    # little compared with the minutes of a stage on a GPU. Without a GPU, a stage may be shorter than that.
     gc.collect(2 if uses_gpu or stage == EXCEPTION_CLEANUP else 1)
     gc_bytes = allocated - _in_use(device, uses_gpu)[0]
     if uses_gpu:
@@ -84,7 +85,7 @@ def flush_rocm_allocator(
     cache_bytes = reserved - _in_use(device, uses_gpu)[1] if uses_gpu else 0
     pool_bytes, trimmed = 0, False
     library = _PoolLibrary.of_this_process()
-    # Asking an unused GPU for its pool would be the first use of the GPU.
+    # A call for the pool would initialise a GPU that is not in use.
     if library is not None and (uses_gpu or not torch.cuda.is_available()):
         index = torch.cuda.current_device() if uses_gpu else 0
         if device is not None and device.torch_device.index is not None:
@@ -101,18 +102,18 @@ def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:
 
 
 class _PoolLibrary:
-    """The calls for memory pools of the HIP run time, or of CUDA's, which has them under its own names."""
+    """The functions for memory pools in the HIP runtime, or in the CUDA runtime under CUDA's names."""
 
     _KINDS = (("libamdhip64", "hip", "ROCm"), ("libcudart", "cuda", "CUDA"))
 
     def __init__(self, path: str, prefix: str, title: str) -> None:
-        """Look the calls up.
+        """Look up the functions.
 
         Raises:
             OSError: If the library is not loaded.
             AttributeError: If it is too old for pools.
         """
-        # RTLD_NOLOAD: a second run time beside the one that torch uses would know nothing of its memory.
+        # RTLD_NOLOAD, because a second runtime would not know the memory of the one that torch uses.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         self._title, self._prefix = title, prefix
         self._get_pool = getattr(library, f"{prefix}DeviceGetDefaultMemPool")
@@ -125,7 +126,7 @@ class _PoolLibrary:
 
     @classmethod
     def of_this_process(cls) -> _PoolLibrary | None:
-        """Return the run time that is loaded, whatever version its file name has, or None without one."""
+        """Return the runtime that this process has loaded, of any version, or None if it has loaded none."""
         maps = Path("/proc/self/maps")
         lines = maps.read_text(encoding="utf-8", errors="replace") if maps.is_file() else ""
         for name, prefix, title in cls._KINDS:
@@ -137,7 +138,7 @@ class _PoolLibrary:
         return None
 
     def trim(self, stage: str, index: int, keep_bytes: int) -> tuple[int, bool]:
-        """Trim a device's default pool, and return the bytes given back and whether that worked."""
+        """Trim a device's default pool, and return the number of bytes freed and whether it succeeded."""
         pool = ctypes.c_void_p()
         status = self._get_pool(ctypes.byref(pool), index)
         if status == _NO_DEVICE:
@@ -155,7 +156,7 @@ class _PoolLibrary:
         return max(0, before - self._reserved(pool)), True
 
     def _reserved(self, pool: ctypes.c_void_p) -> int:
-        """Return the bytes that the pool holds, 0 if it does not say."""
+        """Return the bytes that the pool holds, or 0 if the runtime cannot tell."""
         value = ctypes.c_uint64()
         if self._get is None or self._get(pool, _RESERVED_BYTES, ctypes.byref(value)):
             return 0

@@ -1,7 +1,7 @@
-"""The networks on the device, and the moves between there and main memory.
+"""The networks on the device, and the functions that move them between the device and main memory.
 
-The moves have the names that they have in FramePack. They trim nothing and decide nothing: the planner
-decides what stays, and memory goes back to the driver between the stages only.
+The functions have the same names as in FramePack. They follow the planner's decisions on what stays on the
+device. They do not return memory to the driver, which happens only between stages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Placed:
-    """A network that is on the device, whole or in part."""
+    """A network that is on the device, as a whole or with some of its blocks streamed."""
 
     module: nn.Module
     weights: list[Weight]
@@ -32,7 +32,7 @@ class _Placed:
 
 
 class Residency:
-    """The networks that are on one device; `trace` is told what the streaming does."""
+    """The networks that are on one device. `trace` is called with the events of the streaming."""
 
     def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
         self.device, self.trace = device, trace
@@ -41,17 +41,17 @@ class Residency:
 
     @property
     def bytes_streamed(self) -> int:
-        """Return the bytes that were copied by streaming since the beginning."""
+        """Return the bytes that were copied to the device by streaming so far."""
         streamers = (placed.streamer for placed in self._placed.values())
         return self._bytes_streamed + sum(streamer.bytes_copied for streamer in streamers if streamer)
 
     def is_on_device(self, module: nn.Module, streamed: Sequence[int] = ()) -> bool:
-        """Return whether a network is there with exactly these blocks streamed."""
+        """Return whether a network is on the device with exactly these blocks streamed."""
         placed = self._placed.get(id(module))
         return placed is not None and placed.streamed == frozenset(streamed)
 
     def load_model_as_complete(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Move a whole network onto the device; the type of its weights there is None for the stored type."""
+        """Move a whole network to the device, with weights of type `dtype`, or of the stored type if None."""
         self.move_model_to_device_with_memory_preservation(module, dtype=dtype)
 
     def move_model_to_device_with_memory_preservation(
@@ -64,16 +64,17 @@ class Residency:
         num_slots: int = 2,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Move a network onto the device, without the blocks that have to be streamed to preserve memory.
+        """Move a network to the device, except for the blocks that are streamed to preserve memory.
 
-        If it fails, what was begun is undone.
+        If this fails, the network is taken off the device again.
 
         Args:
-            preserved_bytes: For the log.
-            blocks: The network's blocks in the order they run.
-            streamed: Indices of those to stream, ascending.
-            num_slots: The number of blocks that the device has room for beside the resident ones.
-            dtype: The type of the weights there; None for the stored type.
+            module: The network.
+            preserved_bytes: The preserved memory, for the log.
+            blocks: The network's blocks in the order in which they run.
+            streamed: The indices of the blocks to stream, ascending.
+            num_slots: The number of streamed blocks that are on the device at a time.
+            dtype: The type of the weights on the device; None for the stored type.
         """
         self.unload_complete_models(module)
         placed = _Placed(module, weights_of(module, dtype))
@@ -97,7 +98,7 @@ class Residency:
         blocks: Sequence[nn.Module],
         streamed: Sequence[int],
     ) -> None:
-        """Stream these blocks of a network that is on the device whole; the rest stays."""
+        """Stream these blocks of a network that is on the device as a whole. The other blocks stay there."""
         placed = self._placed[id(module)]
         members = _members(placed.weights, blocks, streamed)
         for weight in (weight for block in members.values() for weight in block):
@@ -133,7 +134,7 @@ class Residency:
             _log.info("Loaded %s to %s as complete.", name, self.device)
 
     def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
-        """Take these networks off the device, or all if none is named, and return what was there."""
+        """Take these networks off the device, or all of them if none is given, and return those removed."""
         wanted = {id(module) for module in modules} or set(self._placed)
         gone: list[nn.Module] = []
         for key in [key for key in self._placed if key in wanted]:
@@ -151,7 +152,7 @@ class Residency:
 def _members(
     weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
 ) -> dict[int, list[Weight]]:
-    """Return which weights belong to which of these blocks."""
+    """Return the weights of each of the blocks with these indices."""
     known = {id(weight.tensor): weight for weight in weights}
     return {
         index: [known[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]

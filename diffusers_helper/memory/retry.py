@@ -1,4 +1,4 @@
-"""Repetition of work after errors that have a cure."""
+"""A function that repeats work after errors that have a cure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], N
     """Do the work, and repeat it after each error that has a cure.
 
     Args:
-        work: The work, from its beginning.
-        cure_for: A function that returns the cure for an error, or None to let the error pass. It must not
-            keep the error, whose frames hold tensors. The cure runs when they are gone; an exception of the
-            cure ends the work.
+        work: A function that does all of the work.
+        cure_for: A function that returns the cure for an error, or None to raise the error. It must not keep
+            a reference to the error, whose frames hold tensors. The cure runs after they are freed. If the
+            cure raises an exception, the work is not repeated.
     """
     while True:
         try:
@@ -26,5 +26,5 @@ def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], N
             if cure is None:
                 raise
             traceback.clear_frames(error.__traceback__)
-        # At this point the exception is gone, and the tensors of its frames with it.
+        # At this point the exception and the tensors in its frames are freed.
         cure()

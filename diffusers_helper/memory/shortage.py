@@ -1,8 +1,8 @@
-"""A shortage of the device's memory, classified by the numbers in its text and turned into advice.
+"""A shortage of the device's memory, classified by the figures in the error's text, and the advice for it.
 
-PyTorch's texts for CUDA and HIP differ by one word; they state the bytes that were tried, free, in use and
-idle in the allocator. HSA's texts have no numbers. The first advice depends on these numbers: missing memory,
-fragmented memory, memory that the driver withholds, and memory of unknown size are different troubles.
+PyTorch's texts for CUDA and HIP differ by one word. They state the bytes that were requested, free,
+allocated, and idle in the allocator. HSA's texts contain no figures. The advice depends on whether memory is
+missing, is fragmented, is withheld by the driver, or whether this is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diffusers_helper.units import gb_text
 
 Kind = Literal["shortage", "fragmentation", "driver", "unknown"]
 
-# If others use a part of the card as large as this, the advice mentions it.
+# The share of the card's memory in use by others from which on the advice mentions them.
 _MUCH = 0.1
 
 
@@ -34,10 +34,12 @@ class Shortage:
     """The figures in an error's text, in bytes; None for those that it does not state.
 
     Attributes:
-        text: Its first line.
+        text: The first line of the error's text.
         tried: The size of the allocation that failed.
-        capacity, free: The card's memory, and the part that the driver sees as free.
-        allocated, idle: The memory that this process holds in tensors, and unused in the allocator.
+        capacity: The card's memory.
+        free: The part of it that is free according to the driver.
+        allocated: The memory that this process holds in tensors.
+        idle: The memory that this process holds in the allocator without using it.
     """
 
     text: str
@@ -49,11 +51,11 @@ class Shortage:
 
     @property
     def kind(self) -> Kind:
-        """Return why the allocation failed.
+        """Return the cause of the failed allocation.
 
-        A request for more than the free and idle memory together is a real shortage. If the idle memory alone
-        would suffice, it is fragmented. If the free memory would suffice, the driver withholds it. A text
-        without numbers that does not speak of missing memory, as HSA's, leaves it unknown.
+        A request for more than the free and idle memory together is a real shortage. If the free memory alone
+        would suffice, the driver withholds it. Otherwise the memory is fragmented. If the text has no figures
+        and does not say that memory ran out, as HSA's, the cause is unknown.
         """
         if self.tried is None or self.free is None:
             return "shortage" if names_memory(self.text) else "unknown"
@@ -79,7 +81,7 @@ Step = Literal[
     "limits", "resolution", "preserved", "allocator", "unload", "close", "restart", "smaller", "elsewhere",
     "versions",
 ]  # fmt: skip
-"""What a person can do; each surface has words of its own for it."""
+"""The remedies that a user can try. Each interface has its own sentence for each of them."""
 
 LONGTAKE: dict[Step, str] = {
     "limits": "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, "
@@ -97,9 +99,10 @@ LONGTAKE: dict[Step, str] = {
     "elsewhere": "Check that no other program, and no second Longtake, holds the same model on the card.",
     "versions": "Check that PyTorch and ROCm are up to date.",
 }
-"""The remedies of the command line and the page, which put their own names for those in back quotes."""
+"""The sentences of the command line and the page, which replace the names in back quotes by their own."""
 
-# Two lists that people with these cards know, of five and of seven steps. Each guide ends with one of them.
+# The guides for Radeon cards have two lists, of five and of seven steps. Each guide here ends with one of
+# them.
 _FIVE: tuple[Step, ...] = ("close", "restart", "smaller", "elsewhere", "versions")
 _SEVEN: tuple[Step, ...] = ("restart", "close", "smaller", "unload", "elsewhere", "resolution", "versions")
 _GUIDES: dict[Kind, tuple[Step, ...]] = {
@@ -113,12 +116,12 @@ _GUIDES: dict[Kind, tuple[Step, ...]] = {
 def advice(
     shortage: Shortage, *, is_apu: bool = False, remedies: Mapping[Step, str] = LONGTAKE
 ) -> tuple[str, ...]:
-    """Return the advice, the most likely remedy first.
+    """Return the sentences of advice, with the most likely remedy first.
 
     Args:
         shortage: The figures of the error.
-        is_apu: Whether the device shares the main memory, so that the driver's limits are a likely cause.
-        remedies: The words of the surface that shows the advice.
+        is_apu: Whether the device shares the main memory, which makes the driver's limits a likely cause.
+        remedies: The sentences of the interface that shows the advice.
     """
     steps = _GUIDES[shortage.kind]
     if is_apu and shortage.kind in ("driver", "unknown"):
@@ -133,7 +136,7 @@ def advice(
 
 
 class OutOfDeviceMemory(LongtakeError):
-    """A shortage of the device's memory for which no smaller plan is left; `steps` make the `remedy`."""
+    """A shortage of the device's memory for which no smaller plan is left, with advice as its remedy."""
 
     code = "out_of_memory"
 
@@ -145,7 +148,7 @@ class OutOfDeviceMemory(LongtakeError):
         is_apu: bool = False,
         remedies: Mapping[Step, str] = LONGTAKE,
     ) -> None:
-        """Explain the shortage.
+        """Compose the message and the advice.
 
         Args:
             shortage: The figures of the last error.

@@ -1,6 +1,6 @@
-"""Lines on the console that say how full the device is, in the words people know from FramePack on AMD.
+"""Log lines on the use of the device's memory, worded as in the memory document (docs/amd-memory.md).
 
-Nothing here sets a limit; plans and `Device.limit` do. Without a named device, torch's current GPU is meant.
+The functions do not set a limit; plans and `Device.limit` do. A device of None means torch's current GPU.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ from diffusers_helper.units import GB, gb_text
 _log = logging.getLogger(__name__)
 
 _NEAR = 0.9
-# The memory document asks for 4 to 6 GB before the VAE decodes; under a small cap, for a half of it.
+# The memory document asks for 4 to 6 GB before the VAE decodes. Under a small cap, half of the cap suffices.
 _FREE_FOR_VAE = 4 * GB
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
-    """Return the GB (1024^3 bytes) of live tensors on a device; 0 without one."""
+    """Return the size of the live tensors on a device in GB (1024^3 bytes), or 0 without a device."""
     found = _find(device)
     return found.allocated_bytes() / GB if found else 0.0
 
 
 def get_cuda_free_memory_gb(device: Device | torch.device | None = None) -> float:
-    """Return the GB (1024^3 bytes) that can still be allocated on a device; 0 without one.
-
-    Args:
-        device: None for torch's current GPU.
-    """
+    """Return the GB (1024^3 bytes) that can still be allocated on a device, or 0 without a device."""
     found = _find(device)
     return found.free_bytes() / GB if found else 0.0
 
 
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
-    """Return whether less than 90 % of the limit is allocated, and warn if not.
+    """Return whether less than 90 % of the limit is allocated, and log a warning if not.
 
     Args:
-        limit_gb: None for the device's cap, or `MAX_VRAM_USAGE_GB` if it has none.
+        device: The device.
+        limit_gb: The limit; None for the device's cap, or for `MAX_VRAM_USAGE_GB` if the device has no cap.
     """
     found = _find(device)
     if found is None:
@@ -54,9 +51,9 @@ def check_vram_limit(device: Device | torch.device | None = None, limit_gb: floa
 
 
 def clear_cache_near_limit(device: Device | torch.device | None, model_name: str) -> bool:
-    """Empty the allocator's cache where `check_vram_limit` warns, and return whether it did.
+    """Empty the allocator's cache if `check_vram_limit` warns, and return whether it was emptied.
 
-    It is called between two stages; during a load the allocator is left alone.
+    This is called before a model is loaded. While models are loaded, the allocator's cache is not emptied.
     """
     found = _find(device)
     if found is None or check_vram_limit(found):
@@ -67,11 +64,11 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
 
 
 def lack_for_vae(device: Device, need_bytes: int) -> str:
-    """Return a sentence if too little of a GPU is free for the VAE to decode, with what helps; "" otherwise.
+    """Return a warning with a remedy if too little GPU memory is free for the VAE to decode, or "".
 
     Args:
-        device: The device, when all other networks have left it.
-        need_bytes: The memory that the VAE takes by plan, its weights included.
+        device: The device, after all other networks have left it.
+        need_bytes: The memory that the plan gives to the VAE, including its weights.
     """
     cap = device.total_bytes if device.cap_bytes is None else device.cap_bytes
     free, least = device.free_bytes(), max(need_bytes, min(_FREE_FOR_VAE, cap // 2))
@@ -85,7 +82,7 @@ def lack_for_vae(device: Device, need_bytes: int) -> str:
 
 
 def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
-    """Log one line, after a prefix such as "[Before VAE Load] ", on what is free; none without a device."""
+    """Log one line on free, allocated and reserved memory, with an optional prefix, if there is a device."""
     found = _find(device)
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""The store, the only owner of what is on the device; it carries out the plans that `budget` makes."""
+"""The store, which executes the plans of `planning.budget`. No other part of a job moves weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, 
 from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)
-# The places where the memory document flushes: before a stage's model loads, when all others have left, and
-# after a stage's models have left.
+# The points at which the memory document (docs/amd-memory.md) flushes: before a stage's model is loaded,
+# after all others have left, and after a stage's models have left.
 _FLUSH_BEFORE = {"text": flush.POST_UNLOAD_TEXT_ENC, "sample": flush.POST_UNLOAD_TRANSFORMER}
 _FLUSH_AFTER = {
     "text_2": flush.POST_TEXT_ENCODING,
@@ -35,18 +35,18 @@ _STATUS = {"sample": "Transformer", "decode": "VAE"}
 
 
 class Source(Protocol):
-    """The place where the store gets networks and the facts about them."""
+    """The source of the networks and of their properties."""
 
     def part(self, name: str) -> Any:
         """Return a network, in main memory."""
         ...
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
-        """Return the blocks that can be streamed, in the order they run."""
+        """Return the blocks of a network that can be streamed, in the order in which they run."""
         ...
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Return the type of a network's weights on the device; None for the stored type."""
+        """Return the type of a network's weights on the device, or None for the stored type."""
         ...
 
 
@@ -60,13 +60,17 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """The record of one use of a model. Bytes are those of tensors on the device.
+    """The record of one use of a model. Sizes are those of tensors on the device.
 
     Attributes:
-        section: The section of the video; None before the first.
-        begin, end: Seconds since the store was made.
-        predicted_bytes, measured_bytes: The peak, by plan and in fact.
-        resident_bytes: Weights that stayed, those of other models included.
+        stage: The name of the stage.
+        model: The name of the model.
+        section: The number of the section; None before the first.
+        begin, end: Seconds since the store was created.
+        predicted_bytes, measured_bytes: The peak in the plan, and the measured one.
+        resident_bytes: The size of the weights that stayed on the device, including those of other models.
+        streamed_bytes: The bytes that were copied to the device by streaming.
+        is_complete: Whether the use ended without an exception.
     """
 
     stage: str
@@ -82,9 +86,15 @@ class StageRecord:
 
 
 class Store:
-    """The networks of a job, each put on a device as far as the plan allows and taken off again.
+    """The store of a job's networks, which moves each to the device as the plan says, and off it again.
 
-    Not for use by several threads.
+    It must be used by one thread only.
+
+    Attributes:
+        device: The device.
+        log: The moves so far.
+        records: The records of all uses so far.
+        plan: The plan in force.
     """
 
     def __init__(
@@ -93,7 +103,10 @@ class Store:
         """Begin with an empty device.
 
         Args:
-            warn: Called with each sentence that a person should know.
+            device: The device.
+            source: The source of the networks.
+            plan: The plan to follow.
+            warn: A function that is called with each warning for the user.
         """
         self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
         self._source, self._weights = source, dict[str, Weights]()
@@ -109,28 +122,28 @@ class Store:
 
     @property
     def bytes_streamed(self) -> int:
-        """Return the bytes that were copied in by streaming since the beginning."""
+        """Return the bytes that were copied to the device by streaming so far."""
         return self._residency.bytes_streamed
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most bytes that tensors took on the device."""
+        """Return the peak of the memory that tensors took on the device."""
         return max((record.measured_bytes for record in self.records), default=0)
 
     def follow(self, plan: JobPlan) -> None:
-        """Take everything off the device and follow this plan from here on."""
+        """Take all networks off the device, and follow this plan from now on."""
         self.clear()
-        self._weights.clear()  # they may be of another type from here on
+        self._weights.clear()  # the new plan may use other types
         self.plan = plan
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
     def clear(self) -> None:
-        """Take everything off the device."""
+        """Take all networks off the device."""
         for name in list(self._networks):
             self._unload(name)
 
     def flush(self, stage: str) -> None:
-        """Give unused memory back to the driver."""
+        """Return unused memory to the driver."""
         self.log.append(Move("flush", stage))
         report = flush.flush_rocm_allocator(stage, device=self.device)
         freed = map(gb_text, (report.gc_bytes, report.cache_bytes, report.pool_bytes))
@@ -140,17 +153,19 @@ class Store:
     def on_device(
         self, name: str, *, working_bytes: int, stage: str = "", section: int | None = None
     ) -> Iterator[Any]:
-        """Provide a network that can be used while entered, whole or with blocks that are streamed.
+        """Yield a network on the device, as a whole or with blocks that are streamed.
 
-        On leaving, also by an exception, nothing of it is left on the device, unless the plan says that
-        everything stays there.
+        On exit the network leaves the device, unless the plan keeps all models there. After an exception it
+        always leaves.
 
         Args:
-            working_bytes: The most that its inputs, activations and outputs will take.
-            stage: The use of the network; its name if there is only one.
+            name: The name of the network.
+            working_bytes: The peak of the memory that its inputs, activations and outputs will take.
+            stage: The name of the stage, if it is not that of the network.
+            section: The number of the section; None before the first.
 
         Raises:
-            DoesNotFit: If it cannot be done within the cap; then nothing was moved.
+            DoesNotFit: If the network does not fit under the cap. Nothing was moved then.
         """
         network = self._source.part(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
@@ -170,14 +185,14 @@ class Store:
                 yield network
 
     def _weights_of(self, name: str, network: nn.Module) -> Weights:
-        """Return the sizes of the loaded network; figures from before may be of another revision."""
+        """Return the sizes of a loaded network, which may differ from those that the plan assumed."""
         if name not in self._weights:
             dtype = self._source.compute_dtype(name)
             self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
         return self._weights[name]
 
     def _make_room(self, plan: StagePlan, kind: str) -> None:
-        """Prepare for a stage, at the only place where the allocator is asked to give memory back."""
+        """Prepare the device for a stage: evict other models, flush if needed, and log the free memory."""
         for name in plan.evict:
             self._unload(name)
         if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:
@@ -189,7 +204,7 @@ class Store:
             self._warn_of_lack(plan)
 
     def _warn_of_lack(self, plan: StagePlan) -> None:
-        """Warn once if the VAE finds less memory than it should."""
+        """Warn, once per job, if less memory is free for the VAE than it needs."""
         lack = lack_for_vae(self.device, plan.peak_bytes - plan.reserve_bytes)
         if lack and not self._has_warned:
             self._has_warned = True
@@ -220,7 +235,7 @@ class Store:
 
     def _leave(self, plan: StagePlan, *, failed: bool) -> None:
         if failed:
-            # Its state is unknown. The flush follows when the exception's tensors are gone too.
+            # The network's state is unknown. The flush follows after the exception's tensors are freed, too.
             self._unload(plan.model)
         elif not self.plan.keep_all_resident:
             self._unload(plan.model)

@@ -1,15 +1,15 @@
-"""The streaming of blocks that do not fit on the device: they are copied in ahead of their turn.
+"""The streaming of blocks that do not fit on the device, which are copied to it ahead of their turn.
 
-A thread copies the next streamed blocks while the ones before them compute: from the memory-mapped file
-through a pinned buffer, and from there on a second stream into a slot on the device; on a CPU straight into
-the slot. As many slots as the plan says exist on each side and none is ever added, so both the device's and
-the pinned memory are bounded, and weights are never in anonymous main memory.
+A thread copies the next streamed blocks while the earlier ones compute. Each block goes from the
+memory-mapped file into a pinned buffer, and from there, on a second CUDA stream, into a slot on the device;
+on a CPU it goes directly into the slot. The plan sets the number of slots, and none is added, so the memory
+of the device and the pinned memory are bounded. Weights are never held in other main memory.
 
-diffusers' group offloading (0.42) has the same aim, but does not serve. It can keep no block resident: every
-group leaves after its forward. Its prefetch runs in the thread that computes, which stands still while
-weights are copied into pinned memory (`low_cpu_mem_usage=True`; otherwise all weights of the model stay
-pinned), and it waits for the whole copy stream before each copy. To stream from disk it first writes the
-model's weights into a second set of files. Streams need an accelerator, so that nothing could be tested on a
+diffusers' group offloading (0.42) has the same aim but could not be used. It cannot keep any block resident,
+since every group leaves the device after its forward pass. Its prefetch runs in the computing thread, which
+stands still while weights are copied into pinned memory (`low_cpu_mem_usage=True`; otherwise all weights of
+the model stay pinned), and it waits for the whole copy stream before each copy. To stream from disk, it first
+writes the model's weights to a second set of files. It needs an accelerator, so it could not be tested on a
 CPU.
 """
 
@@ -27,19 +27,19 @@ from torch import Tensor, nn
 from diffusers_helper.memory.weights import Layout, Weight
 
 Event = Literal["copy", "copied", "wait", "run", "ran"]
-# A function that is told what happens next, with the block's index, in the thread that does it.
+# A function that is called with each event and the block's index, in the thread in which the event happens.
 Trace = Callable[[Event, int], None]
 
 
 @dataclass(slots=True)
 class _Slot:
-    """Room for one block.
+    """The memory for one block.
 
     Attributes:
-        storage: On the device.
-        pinned: The same size in main memory; None on a CPU.
-        copied: On a GPU, the event after the copy into `storage`.
-        released: On a GPU, the event after the block's computation.
+        storage: The memory on the device.
+        pinned: A pinned buffer of the same size in main memory; None on a CPU.
+        copied: On a GPU, the CUDA event after the copy into `storage`.
+        released: On a GPU, the CUDA event after the block's computation.
     """
 
     storage: Tensor
@@ -49,10 +49,13 @@ class _Slot:
 
 
 class Streamer:
-    """The feeder of a network's streamed blocks: each comes to the device before the forward pass needs it.
+    """A streamer that brings each streamed block of a network to the device before the forward pass needs it.
 
-    It works by hooks on the blocks, which are called in ascending order; blocks may be left out, as a step
-    cache does, or begun again. The results are those of resident weights, to the bit.
+    It uses hooks on the blocks. The blocks have to run in ascending order; some may be skipped, as a step
+    cache does, and a pass may start again. The results are bit-identical to those with resident weights.
+
+    Attributes:
+        bytes_copied: The bytes that were copied to the device so far.
     """
 
     def __init__(
@@ -64,11 +67,14 @@ class Streamer:
         num_slots: int = 2,
         trace: Trace | None = None,
     ) -> None:
-        """Take the slots' memory and begin to copy.
+        """Allocate the slots and start the thread that copies.
 
         Args:
-            module: The network; the first blocks are fetched when its forward begins.
-            blocks: Index, block and weights of those to stream, in the order they run.
+            module: The network. Each of its forward passes makes sure that the first blocks are fetched.
+            blocks: The index, module and weights of each block to stream, in the order in which they run.
+            device: The device.
+            num_slots: The number of slots in the ring.
+            trace: A function that is called with each event, for tests.
         """
         self._device, self._trace = device, trace
         self._indices = [index for index, _, _ in blocks]
@@ -78,7 +84,7 @@ class Streamer:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._free = deque(self._new_slot(size) for _ in range(num_slots))
         self._ready: deque[tuple[int, _Slot]] = deque()
-        self._wanted = deque(range(len(self._layouts)))
+        self._requested = deque(range(len(self._layouts)))
         self._copying: int | None = None
         self._pass = 0
         self._in_use: tuple[int, _Slot] | None = None
@@ -95,7 +101,7 @@ class Streamer:
         self._thread.start()
 
     def _new_slot(self, size: int) -> _Slot:
-        with torch.inference_mode(False):  # else no other thread could write to it
+        with torch.inference_mode(False):  # other threads could not write to an inference tensor
             storage = torch.empty(size, dtype=torch.uint8, device=self._device)
             if self._stream is None:
                 return _Slot(storage)
@@ -103,9 +109,9 @@ class Streamer:
         return _Slot(storage, pinned, torch.cuda.Event(), torch.cuda.Event())
 
     def close(self) -> None:
-        """End the copying, give the slots' memory back and leave all blocks in main memory.
+        """Stop the thread, free the slots, and move all blocks back to main memory.
 
-        This works after an exception within a forward pass too. When it returns, the thread has ended.
+        This also works after an exception within a forward pass. When it returns, the thread has ended.
         """
         with self._changed:
             self._is_closed = True
@@ -126,7 +132,7 @@ class Streamer:
             self._trace(what, self._indices[place])
 
     def _enter(self, place: int) -> None:
-        """Wait, before a block computes, until its weights are there."""
+        """Wait until a block's weights are on the device; called before the block computes."""
         self._tell("wait", place)
         slot = self._take(place)
         self._in_use = place, slot
@@ -136,7 +142,7 @@ class Streamer:
         self._tell("run", place)
 
     def _leave(self, place: int) -> None:
-        """Release a block's slot after the block has computed, or failed to."""
+        """Release a block's slot; called after the block has computed or failed."""
         if self._in_use is None or self._in_use[0] != place:
             return
         self._tell("ran", place)
@@ -158,34 +164,34 @@ class Streamer:
                     self._changed.notify_all()
                 if self._ready and self._ready[0][0] == place:
                     return self._ready.popleft()[1]
-                if place not in self._wanted and self._copying != place:
-                    self._want(place)
+                if place not in self._requested and self._copying != place:
+                    self._request_from(place)
                 self._changed.wait()
 
     def _begin_pass(self) -> None:
-        """Fetch the first blocks, unless they are there already."""
+        """Request the first blocks, unless they are already on the device or on their way."""
         with self._changed:
-            is_coming = self._copying == 0 or (self._wanted and self._wanted[0] == 0)
+            is_coming = self._copying == 0 or (self._requested and self._requested[0] == 0)
             if not (is_coming or (self._ready and self._ready[0][0] == 0)):
-                self._want(0)
+                self._request_from(0)
 
-    def _want(self, place: int) -> None:
-        """Ask for the blocks from `place` on, in this order, and no others."""
+    def _request_from(self, place: int) -> None:
+        """Request the blocks from `place` on, in this order, in place of all earlier requests."""
         self._pass += 1
         self._copying = None
         self._free.extend(slot for _, slot in self._ready)
         self._ready.clear()
-        self._wanted = deque(range(place, len(self._layouts)))
+        self._requested = deque(range(place, len(self._layouts)))
         self._changed.notify_all()
 
     def _copy_all(self) -> None:
-        """Do the thread's work."""
+        """Copy requested blocks into free slots until the streamer is closed, as the thread's function."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or (self._wanted and self._free))
+                self._changed.wait_for(lambda: self._is_closed or (self._requested and self._free))
                 if self._is_closed:
                     return
-                place, slot, number = self._wanted.popleft(), self._free.popleft(), self._pass
+                place, slot, number = self._requested.popleft(), self._free.popleft(), self._pass
                 self._copying = place
             error = self._try_copy(place, slot)
             with self._changed:
@@ -210,7 +216,7 @@ class Streamer:
         if self._stream is None or slot.pinned is None:
             layout.fill(slot.storage)
         else:
-            slot.copied.synchronize()  # the former content of the pinned buffer has left it
+            slot.copied.synchronize()  # the earlier content of the pinned buffer must have been copied
             layout.fill(slot.pinned)
             with torch.cuda.stream(self._stream):
                 self._stream.wait_event(slot.released)

@@ -1,8 +1,8 @@
-"""A module's weights in two places: waiting in main memory, and in use on the device.
+"""The weights of a module, which are stored in main memory and copied to the device for use.
 
-A module stays the same object with the same parameters; only their `.data` changes. In main memory that is
-the memory-mapped file, which is never written to. What enters the device is copied into aligned storage, on a
-CPU too: some CPU kernels give other bits for weights that begin at odd addresses, as those in a file do.
+A module stays the same object with the same parameters; only their `.data` changes. In main memory, it is the
+memory-mapped file, which is never written to. On the device, it is a copy in aligned storage. This holds on a
+CPU, too, where some kernels give slightly different results for unaligned weights such as those in a file.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# The alignment that the allocators of CPU and GPU give at least, and that no kernel exceeds.
+# The alignment that the allocators of CPU and GPU guarantee. No kernel needs more.
 _ALIGNMENT = {"cpu": 64}
 _ALIGNMENT_GPU = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One parameter or buffer of a module, its values in main memory, and its type on the device."""
+    """One parameter or buffer of a module, with its values in main memory and its type on the device."""
 
     tensor: Tensor
     host: Tensor
@@ -28,12 +28,12 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes on the device."""
+        """Return the size on the device in bytes."""
         return self.host.numel() * self.dtype.itemsize
 
     def to_device(self, device: torch.device) -> None:
-        """Copy the values into storage of their own on the device."""
-        with torch.inference_mode(False):  # as the parameter is: it outlives the job
+        """Copy the values into new storage on the device."""
+        with torch.inference_mode(False):  # the parameter is no inference tensor, as it outlives the job
             placed = torch.empty(self.host.shape, dtype=self.dtype, device=device)
             self.tensor.data = placed.copy_(self.host)
 
@@ -42,11 +42,12 @@ class Weight:
 
 
 def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weight]:
-    """Return all parameters and buffers, each once, in main memory as they are now.
+    """Return all parameters and buffers of a module, each once. They have to be in main memory.
 
     Args:
-        dtype: The type of most parameters on the device; None for the stored type. Those that are stored in
-            another type than most keep it on purpose.
+        module: The module.
+        dtype: The type on the device of those parameters that are stored in the most common type; None for
+            the stored type. Parameters and buffers of other types keep their type.
     """
     parameters = list(module.parameters())
     stored = _most_common(parameters)
@@ -61,7 +62,7 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
 def sizes_of(
     module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the bytes of all parameters on the device, and of those in each block."""
+    """Return the size of all parameters on the device in bytes, and the size of those in each block."""
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
     def size(part: nn.Module) -> int:
@@ -89,7 +90,7 @@ def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The weights of one block in one piece of storage, each with its place in bytes."""
+    """The layout of one block's weights in one piece of storage, with each weight's offset in bytes."""
 
     places: tuple[tuple[Weight, int], ...]
     num_bytes: int
@@ -99,7 +100,7 @@ class Layout:
         alignment = _ALIGNMENT.get(device.type, _ALIGNMENT_GPU)
         places: list[tuple[Weight, int]] = []
         end = 0
-        # Tensors of odd sizes come last, which loses less to alignment.
+        # Tensors whose sizes are not aligned come last, which wastes less memory.
         for weight in sorted(weights, key=lambda weight: weight.num_bytes % alignment != 0):
             begin = -(-end // alignment) * alignment
             places.append((weight, begin))
@@ -107,12 +108,12 @@ class Layout:
         return cls(tuple(places), end)
 
     def fill(self, storage: Tensor) -> None:
-        """Copy the values in main memory into `storage`, bytes in main memory."""
+        """Copy the stored values into `storage`, a tensor of bytes."""
         for weight, begin in self.places:
             _view(weight, begin, storage).copy_(weight.host)
 
     def use(self, storage: Tensor) -> None:
-        """Let the module's tensors refer to `storage` from now on."""
+        """Make the module's tensors refer to `storage`."""
         for weight, begin in self.places:
             weight.tensor.data = _view(weight, begin, storage)
 

@@ -1,7 +1,7 @@
 """FramePack's functions for whole models, for scripts that move models without the plan of a job.
 
-A job uses `store.Store` instead, which knows how much each stage needs. Here as there, what does not fit is
-streamed block by block: nothing stays behind half moved, and a model works wherever its blocks are.
+A job uses `store.Store` instead, which knows how much memory each stage needs. These functions, too, stream
+the blocks that do not fit, so a model works with any part of its blocks on the device.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ cpu = torch.device("cpu")
 
 
 def __getattr__(name: str) -> torch.device:
-    """Return `gpu`: the first GPU, or `cpu` where there is none. It is looked up when it is first used."""
+    """Return `gpu`, which is the first GPU, or `cpu` without one. It is looked up at each use."""
     if name != "gpu":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return open_device().torch_device
 
 
 class _Place:
-    """One device, and the models that these functions have put there."""
+    """A device with the models that these functions have moved to it."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.residency = device, Residency(device.torch_device)
@@ -45,12 +45,12 @@ def _place(target_device: torch.device | str) -> _Place:
 
 
 def load_model_as_complete(model: nn.Module, target_device: torch.device | str, unload: bool = True) -> None:
-    """Move a whole model onto a device.
+    """Move a whole model to a device.
 
     Args:
         model: The model.
         target_device: The device, such as "cuda".
-        unload: Whether the models that these functions have loaded leave first.
+        unload: Whether to unload the models that these functions have loaded first.
     """
     if unload:
         unload_complete_models()
@@ -58,9 +58,9 @@ def load_model_as_complete(model: nn.Module, target_device: torch.device | str, 
 
 
 def unload_complete_models(*models: nn.Module) -> None:
-    """Move these models to main memory whole, and those that these functions have loaded.
+    """Move these models, and all models that these functions have loaded, to main memory as a whole.
 
-    The allocator keeps the memory until `flush_rocm_allocator` gives it back.
+    The allocator keeps the memory until `flush_rocm_allocator` returns it to the driver.
     """
     for place in _places().values():
         place.residency.unload_complete_models()
@@ -71,18 +71,18 @@ def unload_complete_models(*models: nn.Module) -> None:
 def move_model_to_device_with_memory_preservation(
     model: nn.Module, target_device: torch.device | str, preserved_memory_gb: float = 0.0
 ) -> None:
-    """Move a model onto a device and leave some of its free memory alone.
+    """Move a model to a device, but leave some of the device's free memory unused.
 
-    Blocks for which there is no room stay in main memory and are copied in ahead of their turn.
+    Blocks that do not fit stay in main memory and are copied to the device ahead of their turn.
 
     Args:
-        model: The model. The blocks are the modules of its lists, such as `transformer_blocks`, which have to
+        model: The model. Its blocks are the modules in its lists, such as `transformer_blocks`, which have to
             run in their order.
         target_device: The device, such as "cuda".
-        preserved_memory_gb: The free memory in GB of 1024^3 bytes that is left.
+        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes.
 
     Raises:
-        DoesNotFit: If the rest of the model does not fit either; then nothing was moved.
+        DoesNotFit: If the model does not fit even if all blocks are streamed. Nothing was moved then.
     """
     place, blocks = _place(target_device), _blocks(model)
     place.residency.unload_complete_models(model)
@@ -95,18 +95,19 @@ def move_model_to_device_with_memory_preservation(
 def offload_model_from_device_for_memory_preservation(
     model: nn.Module, target_device: torch.device | str, preserved_memory_gb: float = 0.0
 ) -> None:
-    """Stream as many blocks of a model that is on a device as it takes to have some memory free there.
+    """Free some memory of a device by streaming blocks of a model that is on it.
 
-    Before the VAE decodes, use `unload_complete_models` instead: whatever stays of the transformer keeps the
-    memory in pieces.
+    Before the VAE decodes, use `unload_complete_models` instead, since any part of the transformer that stays
+    keeps the memory fragmented.
 
     Args:
-        model: A model that one of these functions has moved there; its blocks are as described above.
-        target_device: The device that it is on.
-        preserved_memory_gb: The memory in GB of 1024^3 bytes that is to be free.
+        model: A model that one of these functions has moved to the device. Its blocks are those described in
+            `move_model_to_device_with_memory_preservation`.
+        target_device: The device that the model is on.
+        preserved_memory_gb: The memory to free, in GB of 1024^3 bytes.
 
     Raises:
-        DoesNotFit: If the rest of the model does not fit either; then it stays as it was.
+        DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.
     """
     place, blocks = _place(target_device), _blocks(model)
     if not place.residency.is_on_device(model):

@@ -68,15 +68,15 @@ class _Remote:
 def find_part(
     source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None] = lambda count: None
 ) -> Path:
-    """Return the folder with one part's files, and download those of a hub repository that are missing.
+    """Return the folder with one part's files, after downloading those of a hub repository that are missing.
 
     Args:
-        source: The place of the part.
+        source: The source of the part.
         cancel: The token that ends a download.
-        on_bytes: Called with the number of the part's bytes that are here, now and then, from any thread.
+        on_bytes: A function that is called, from any thread, with the number of the part's bytes that are here.
 
     Raises:
-        GenerationCancelled: If the cancel comes during a download.
+        GenerationCancelled: If the job was cancelled during a download.
         LongtakeError: If the folder does not exist, or the files cannot be downloaded.
     """
     folder = part_folder(source)
@@ -86,7 +86,7 @@ def find_part(
                 f"There is no folder {folder}; expected a part of the model.", "Check the model's folder."
             )
         return folder
-    if is_complete(folder):  # A revision never changes, so that a complete copy needs no request to the hub.
+    if is_complete(folder):  # A revision never changes, so a complete copy needs no request to the hub.
         return folder
     _log.info("downloading %s %s", source.location, source.subfolder)
     try:

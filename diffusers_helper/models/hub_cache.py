@@ -1,4 +1,4 @@
-"""Folders on this machine that hold the files of a model's parts, found without a request to the hub."""
+"""The folders on this machine with the files of a model's parts, found without a request to the hub."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def partial_files(folder: Path) -> list[Path]:
 
 
 def local_folder(source: PartSource, file: str) -> Path | None:
-    """Return the folder of a part that has this file: its own, or that of the hub's local cache."""
+    """Return the folder of a part if it contains this file, or None."""
     folder = part_folder(source)
     return folder if (folder / file).is_file() else None
 
 
 def network_folder(source: PartSource) -> Path | None:
-    """Return the folder with a network's files, or None for a hub model that is not completely here."""
+    """Return the folder with a network's files, or None if a hub model is not completely downloaded."""
     folder = part_folder(source)
     return folder if is_complete(folder) or (source.revision is None and folder.is_dir()) else None
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a part's folder has its configuration and all files of weights or vocabulary."""
+    """Return whether a part's folder has its configuration and all files of its weights or vocabulary."""
     if not folder.is_dir() or partial_files(folder):
         return False
     if (folder / "config.json").is_file():

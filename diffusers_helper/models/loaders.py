@@ -1,7 +1,7 @@
-"""The parts of a model, found on disk or on the hub, checked, and loaded by their own classes.
+"""The loaders of a model's parts, which find their files on disk or on the hub, check and load them.
 
-The libraries map the weights of the files into memory. As long as nobody writes to the weights and they keep
-their stored type, they take no memory that the kernel could not reclaim at any time.
+The libraries map the weights from the files into memory. As long as the weights are not written to and keep
+their stored type, the kernel can reclaim their memory at any time.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ _CLASSES: dict[str, Any] = {
     "text_encoder_2": CLIPTextModel,
     "image_encoder": SiglipVisionModel,
 }
-# Exceptions of the libraries for files that are missing, damaged or of another kind.
+# The libraries' exceptions for files that are missing, damaged or of another kind
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 
 
 class Models:
-    """The parts of one model. Each part is loaded when it is first asked for, and stays loaded.
+    """The parts of one model. Each part is loaded on first use, and stays loaded.
 
     Attributes:
+        info: The model.
         device: The device that computes. The parts stay in main memory, in their stored type.
     """
 
@@ -70,7 +71,7 @@ class Models:
 
     @property
     def fingerprint(self) -> str:
-        """Return a text that identifies these weights, complete only once all parts are loaded."""
+        """Return a checksum that identifies the weights of the parts that are loaded so far."""
         return sha256_of([json.dumps(self._fingerprints, sort_keys=True).encode()])
 
     @property
@@ -84,10 +85,10 @@ class Models:
 
         Args:
             cancel: The token that ends the loading.
-            on_download: Called now and then with the bytes that were downloaded and those expected in all.
+            on_download: A function that is called regularly with the bytes downloaded so far and the total.
 
         Raises:
-            GenerationCancelled: If the cancel comes between two parts or during a download.
+            GenerationCancelled: If the job was cancelled between two parts or during a download.
             LongtakeError: If a part is not available, lacks a file, or does not fit the others.
         """
         download = Download(absence_of(self.info), on_download)
@@ -97,12 +98,12 @@ class Models:
         _check_fit(self.info, {name: self._parts[name] for name in _CLASSES})
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
-        """Return a network's blocks in the order they run, as `estimates` counts them."""
+        """Return the blocks of a network that can be streamed, in the order in which they run."""
         network = self.part(name)
         return [block for blocks in BLOCKS.get(name, ()) for block in getattr(network, blocks)]
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Return the type of a network's weights on the device, or None for the stored type."""
+        """Return the type of a network's weights on the device, or None for their stored type."""
         stored: torch.dtype = self.part(name).dtype
         wanted = dtype_for(name, stored, self.device)
         return None if wanted == stored else wanted
@@ -113,15 +114,15 @@ class Models:
         cancel: CancelToken | None = None,
         on_bytes: Callable[[int], None] = lambda count: None,
     ) -> Any:
-        """Return one of `registry.PARTS` as it lies in main memory.
+        """Return one of `registry.PARTS`, in main memory. Load it first if necessary.
 
         Args:
             name: The name of the part.
             cancel: The token that ends a download.
-            on_bytes: Called with the number of bytes that were downloaded so far.
+            on_bytes: A function that is called with the number of bytes downloaded so far.
 
         Raises:
-            GenerationCancelled: If the cancel comes before the part is loaded.
+            GenerationCancelled: If the job was cancelled before the part was loaded.
             LongtakeError: If the part is not available or lacks a file.
         """
         if name not in self._parts:
@@ -130,7 +131,7 @@ class Models:
             folder = find_part(self.info.parts[name], cancel, on_bytes)
             _log.info("loading %s from %s", name, folder)
             try:
-                # A tensor that is made in inference mode can never be moved by its `.data`.
+                # The `.data` of a tensor that is created in inference mode cannot be replaced later.
                 with torch.inference_mode(False):
                     self._parts[name] = _load(name, folder)
                 self._fingerprints[name] = fingerprint(folder)
@@ -152,12 +153,13 @@ def load_models(
     cancel: CancelToken | None = None,
     convolutions: MIOpenFallbackHandler | None = None,
 ) -> Models:
-    """Return the parts of a model. None is loaded yet; `Models.load` or the first use does that.
+    """Return the parts of a model, none of which is loaded yet. `Models.load` or the first use loads them.
 
     Args:
-        device: The device that computes; None for the first GPU, or the CPU where there is none.
-        cancel: Raises before anything is done if it is already set.
-        convolutions: The fallback for failing Conv3d modules; None for one that forgets what it learns.
+        info: The model.
+        device: The device that computes; None for the first GPU, or for the CPU without one.
+        cancel: The token of the job. If it is already set, GenerationCancelled is raised.
+        convolutions: The fallback for convolutions that fail; None for one that stores nothing on the disk.
     """
     if cancel is not None:
         cancel.check()
@@ -166,10 +168,10 @@ def load_models(
 
 
 def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the type in which a part computes: the stored one, except for fp16 on a CPU.
+    """Return the type in which a part computes, which is the stored one except for fp16 on a CPU.
 
-    CPUs are slow at fp16 if they support it at all. On a CPU, the large text encoder becomes bf16, which
-    takes no more memory, and the small parts become fp32.
+    CPUs compute fp16 slowly, if at all. On a CPU, the large text encoder therefore computes in bf16, which
+    takes no more memory, and the smaller parts in fp32.
     """
     if device.type != "cpu" or stored != torch.float16:
         return stored
@@ -188,7 +190,7 @@ def _load(name: str, folder: Path) -> Any:
     if name == "feature_extractor":
         return SiglipImageProcessorPil.from_pretrained(folder)
     if name.startswith("tokenizer"):
-        # Use the file's own tokenizer: transformers' LlamaTokenizer replaces its pre-tokenizer.
+        # This class keeps the file's pre-tokenizer, which transformers' LlamaTokenizer would replace.
         if (folder / "tokenizer.json").is_file():
             return PreTrainedTokenizerFast.from_pretrained(folder)
         if not (folder / "vocab.json").is_file():
@@ -210,7 +212,7 @@ def _load(name: str, folder: Path) -> Any:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Switch off progress bars, which would interrupt the log; events report the progress."""
+    """Disable the libraries' progress bars within the context, since they would interrupt the log."""
     both = (diffusers_logging, transformers_logging)
     libraries = [library for library in both if library.is_progress_bar_enabled()]
     for library in libraries:
@@ -230,7 +232,11 @@ def _check_class(folder: Path, kind: Any) -> None:
 
 
 def _check_fit(info: ModelInfo, parts: dict[str, Any]) -> None:
-    """Check the sizes at which the parts meet."""
+    """Check that the inputs and outputs of the parts have matching sizes.
+
+    Raises:
+        LongtakeError: If they do not match.
+    """
     transformer = parts["transformer"].config
     expected = {
         "transformer takes latents of %s channels": (transformer.in_channels, 16),

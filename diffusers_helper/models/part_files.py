@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from diffusers_helper.files import sha256_of
 
-# The samples of each file that tell weights apart.
+# The number and size of the samples of each file that make up a fingerprint.
 _SAMPLES, _SAMPLE_BYTES = 16, 65536
 
 
@@ -35,9 +35,10 @@ def stored_dtype(folder: Path) -> torch.dtype:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a text that identifies weights by their files' names and sizes and by samples of their content.
+    """Return a checksum of weights, from the names and sizes of their files and samples of the content.
 
-    Reading all of a large model would take minutes, and no accidental change leaves all samples as they are.
+    Reading all of a large model would take minutes, and an accidental change is very likely to show in a
+    sample or in a size.
     """
     return sha256_of(part for path in sorted(folder.glob("*.safetensors")) for part in _samples(path))
 

@@ -1,4 +1,4 @@
-"""The memory plans of one job, and its model's parts in the types that these plans require."""
+"""The memory plans of one job, and the source of its networks in the types that these plans require."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
-from diffusers_helper.planning.recovery import Ladder, LearnedLevels
+from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """Return the kernel's facts about the machine, corrected by the device that torch computes on."""
+    """Return the facts about the machine, as the kernel and torch report them for a device."""
     seen = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
@@ -31,18 +31,19 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     if torch.version.hip is None:
         return Machine("cuda", "", properties.name, device.total_bytes)
     arch = properties.gcnArchName.split(":")[0]
-    # For an APU, torch may show only the memory that the firmware set aside.
+    # For an APU, torch may report only the memory that the firmware reserves.
     total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
     return Machine("rocm", arch, properties.name, total, seen.is_apu)
 
 
 class MemoryPlans:
-    """The memory plans of one job, each smaller than the one before; nothing is loaded or moved.
+    """The memory plans of one job, each smaller than the one before. Nothing is loaded or moved here.
 
     Attributes:
         device: The device that will compute.
         request: The settings of the video.
-        in_fp32: The network besides the VAE that computes in fp32, whatever its stored type; empty for none.
+        demands: The job's needs for each size of tiles, the largest first.
+        in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class MemoryPlans:
         *,
         overflowed: bool = False,
     ) -> None:
-        """Make the first plan, with what earlier jobs have learned.
+        """Make the first plan, at the level that was stored after shortages in earlier jobs.
 
         Args:
             request: The settings of the video.
@@ -97,24 +98,24 @@ class MemoryPlans:
 
     @property
     def retries(self) -> int:
-        """Return how often a smaller plan was made."""
+        """Return the number of times that a smaller plan was made."""
         return self._ladder.retries
 
     @property
     def vae_dtype(self) -> torch.dtype | None:
-        """Return the type that the VAE computes in; None for the type of its weights."""
+        """Return the type that the VAE computes in, or None for the type of its weights."""
         return DTYPES.get(self._profile.vae_dtype.value)
 
     @property
     def tile_times(self) -> TileTimes:
-        """Return what decoding takes with each size of tiles, in the VAE's type that is in force."""
+        """Return the stored times to decode with tiles of each size, for the VAE's current type."""
         return self._times_of(self._profile.vae_dtype.value)
 
     def use_fp32(self) -> None:
         """Plan for a VAE that computes in fp32 from now on.
 
         Raises:
-            DoesNotFit: If it does not fit in fp32.
+            DoesNotFit: If the VAE does not fit in fp32.
         """
         before = self._profile
         fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
@@ -122,10 +123,13 @@ class MemoryPlans:
         self._renew()
 
     def widen(self, network: str) -> None:
-        """Plan for a network, besides the VAE, that computes in fp32; "" lets all compute as before.
+        """Plan for one network, other than the VAE, that computes in fp32.
+
+        Args:
+            network: The name of the network; "" for none, as before.
 
         Raises:
-            DoesNotFit: If it does not fit in fp32.
+            DoesNotFit: If the network does not fit in fp32.
         """
         self.in_fp32 = network
         self._renew()
@@ -135,18 +139,18 @@ class MemoryPlans:
         self._ladder.renew(self.demands)
 
     def step_down(self, stage: str) -> str | None:
-        """Make a smaller plan after a stage ran out of memory, and remember it for later jobs.
+        """Make a smaller plan after a stage ran out of memory, and store its level for later jobs.
 
         Returns:
-            The change in words for a person, or None if no smaller plan is left.
+            A description of the change, or None if no smaller plan is left.
         """
         return self._remember(self._ladder.step_down(stage))
 
     def step_to_end(self, stage: str) -> str | None:
-        """Make the smallest plan after a stage has ended processes, and remember it for later jobs.
+        """Make the smallest plan after a stage has ended processes, and store its level for later jobs.
 
         Returns:
-            The change in words for a person, or None if there is no smaller plan.
+            A description of the change, or None if there is no smaller plan.
         """
         return self._remember(self._ladder.step_to_end(stage))
 
@@ -166,7 +170,7 @@ def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
 
 
 class Source:
-    """A model's parts, in the types that the plans require on the device."""
+    """The source of a model's networks for the store (`memory.store.Source`)."""
 
     def __init__(self, models: Models, plans: MemoryPlans) -> None:
         self._models, self._plans = models, plans

@@ -1,4 +1,4 @@
-"""The registered models: where their parts are, and what they expect. Names and numbers only, no weights."""
+"""The table of the registered models, with the sources of their parts and the settings that they expect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartSource:
-    """The place of a part for `from_pretrained`: a local folder, or a hub repository at a fixed revision."""
+    """The source of a part for `from_pretrained`: a local folder, or a hub repository at a fixed revision."""
 
     location: str
     subfolder: str = ""
@@ -34,10 +34,15 @@ class ModelInfo:
     """The facts about a model that are known before any of it is loaded.
 
     Attributes:
-        side, multiple: The picture shapes (`buckets.buckets`) that it was made for.
+        name: The name in settings.
+        title: The name to display.
+        parts: The sources of its parts.
         modes: The orders of sections that it supports; the first is its default.
-        steps, guidance: The values that suit it best; the page starts with them.
-        vocabulary: The words that it knows, by group; empty for a model that reads free text.
+        side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
+        steps, guidance: The values that suit it best, with which the page starts.
+        vocabulary: The words that it knows, by group; empty for a model that takes free text.
+        examples: Prompts to offer.
+        folder: The folder of a local model; None for a published one.
     """
 
     name: str
@@ -53,7 +58,7 @@ class ModelInfo:
     folder: Path | None = None
 
     def check_mode(self, mode: Mode) -> None:
-        """Raise InputError if the model was not made for this order of sections."""
+        """Raise InputError if the model was not trained for this order of sections."""
         if mode not in self.modes:
             raise InputError(
                 setting="mode", value=mode,
@@ -63,12 +68,12 @@ class ModelInfo:
 
     @property
     def known_words(self) -> list[str]:
-        """Return all words that this model knows, lower case and sorted; empty if it takes free text."""
+        """Return all words that the model knows, in lower case and sorted; empty if it takes free text."""
         entries = (entry for words in self.vocabulary.values() for entry in words)
         return sorted({word.lower() for entry in entries for word in entry.split()})
 
     def unknown_words(self, prompt: str) -> list[str]:
-        """Return the prompt's words that the model does not know, in order, once each; none for free text."""
+        """Return the prompt's words that the model does not know, each once and in their order."""
         known = self.known_words
         if not known:
             return []
@@ -79,7 +84,7 @@ class ModelInfo:
 # Revisions are pinned, so that a change on the hub can neither change a result nor add other files.
 _COMMUNITY = ("hunyuanvideo-community/HunyuanVideo", "e8c2aaa66fe3742a32c11a6766aecbf07c56e773")
 _REDUX = ("lllyasviel/flux_redux_bfl", "45b801affc54ff2af4e5daf1b282e0921901db87")
-# name: title, the transformer's repository, its revision, the order of sections in its training
+# By name: the title, the transformer's repository, its revision, and the order of sections in its training
 _PUBLISHED: dict[str, tuple[str, str, str, Mode]] = {
     "framepack-i2v": (
         "FramePack I2V", "lllyasviel/FramePackI2V_HY",
@@ -151,15 +156,15 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the registered names, the default first."""
+    """Return the names of the registered models, the default first."""
     return (DEFAULT_MODEL, *_PUBLISHED)
 
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
-    """Return the facts of a registered model, or of a local folder where `allow_folder` says so.
+    """Return the facts about a registered model or, if `allow_folder` is set, a local folder.
 
     Raises:
-        InputError: If there is no such model, or a folder lacks one of the parts.
+        InputError: If there is no such model, or the folder lacks one of the parts.
     """
     if name == DEFAULT_MODEL:
         return _from_folder(name, _DEMO_FOLDER)
@@ -173,7 +178,7 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
     try:
         folder = Path(name).expanduser()
         is_folder = folder.is_dir()
-    except (OSError, RuntimeError):  # an impossible file name, or a home directory that does not exist
+    except (OSError, RuntimeError):  # an invalid file name, or a home folder that does not exist
         folder, is_folder = Path(name), False
     if not is_folder:
         raise InputError(

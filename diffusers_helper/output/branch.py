@@ -1,6 +1,7 @@
-"""Branches: a new job that begins with the finished sections of another one and goes on in its own way.
+"""Branches, which are new jobs that begin with the finished sections of another one and then differ from it.
 
-A branch equals, byte by byte, a job that makes all of its sections anew with the same settings for each.
+A branch gives the same bytes as a job that makes all of these sections itself with the same settings for
+each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from diffusers_helper.output.vae_record import read_uses, write_uses
 from diffusers_helper.packing import FPS, MAX_SECONDS, WINDOW, count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
-# The limits of memory, which determine no pixel by themselves
+# The settings of memory that do not determine any pixels by themselves
 _FREE = ("preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup")
 _SECTION_SECONDS = 4 * WINDOW / FPS
 
@@ -46,14 +47,14 @@ def why_fixed(name: str) -> str | None:
 
 
 def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
-    """Check that a branch can change settings.
+    """Check that a branch may make these changes.
 
     Args:
         request: The settings of the kept sections.
-        changes: The settings of the branch.
+        changes: The settings to change.
 
     Raises:
-        InputError: If it cannot.
+        InputError: If a setting would change that must stay the same.
     """
     for name, value in changes.items():
         reason = why_fixed(name)
@@ -66,7 +67,7 @@ def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A job to be made from the first sections of another one.
+    """A new job that begins with the first sections of another job.
 
     Attributes:
         request: The settings of the new job.
@@ -79,16 +80,17 @@ class Branch:
     parent: JobFolder
 
     def fill(self, folder: JobFolder) -> None:
-        """Put what the new job keeps into its folder, and its origin; files are shared with the parent.
+        """Fill the new job's folder with the kept files and the lineage.
 
-        Finished files never change, so that a hard link to one stays true, even if the parent is removed.
+        The files are hard links to those of the parent if possible. Finished files never change, so the links
+        stay valid, even if the parent is removed.
 
         Raises:
             OSError: If a file cannot be written.
         """
         kept = self.lineage.kept
         sections = [_section(number) for number in range(1, kept + 1)]
-        # The last kept section is decoded again, for its frames that blend with the next one.
+        # The last kept section is decoded again, since some of its frames are blended with the next section.
         whole = [f"{number:04}.mp4" for number in range(1, kept)]
         sums = _sums(self.parent, whole)
         _share(self.parent.sections, folder.sections, sections)
@@ -104,7 +106,7 @@ class Branch:
 
 
 def count_kept(folder: JobFolder) -> int:
-    """Return the number of a job's first sections that are finished without a gap."""
+    """Return the number of finished sections from the first one on, without a gap."""
     number = 0
     while (folder.sections / _section(number + 1)).is_file():
         number += 1
@@ -115,13 +117,13 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     """Return the branch that keeps the first sections of a job, in the order of making.
 
     Args:
-        folder: The job's folder; the job may be unfinished.
+        folder: The job's folder. The job may be unfinished.
         request: The job's settings.
         keep: The number of sections to keep.
         changes: The settings to change for the sections after them.
 
     Raises:
-        InputError: If it cannot be made.
+        InputError: If the sections cannot be kept, or a change is not possible.
     """
     found = count_kept(folder)
     most = min(found, count_sections(request.seconds) - (request.mode == "inverted"))
@@ -146,7 +148,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     spans = [replace(span, last=min(span.last, keep)) for span in before.spans if span.last < keep]
     following = before.request_for(keep, request)
     lineage = Lineage((*spans, Span.of(keep, following)), folder.job, keep)
-    lineage.sections(new)  # checks that the spans fit
+    lineage.sections(new)  # raises an error if the spans do not fit
     return Branch(_as_it_was_decoded(new, folder), lineage, folder)
 
 
@@ -155,17 +157,17 @@ def extension(
 ) -> Branch:
     """Return the branch that makes a finished video longer.
 
-    A forward video goes on after its end. An inverted one keeps all but its first seconds and gets a new,
-    longer beginning, since its last section has already met the picture.
+    A forward video continues after its end. An inverted one gets a new, longer beginning in place of the
+    section that starts with the picture.
 
     Args:
         folder: The job's folder.
         request: The job's settings.
-        seconds: The time to add; it is rounded to whole sections, at least one.
-        changes: Other settings of the new sections.
+        seconds: The time to add. It is rounded to whole sections, at least one.
+        changes: Further settings to change for the new sections.
 
     Raises:
-        InputError: If it cannot be made.
+        InputError: If the video is not finished, would become too long, or a change is not possible.
     """
     sections = count_sections(request.seconds)
     if count_kept(folder) < sections:
@@ -187,7 +189,7 @@ def extension(
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
-    """Return a sentence for a person about what a branch keeps."""
+    """Return a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * _SECTION_SECONDS:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} of the video are kept, and what follows is made anew."
@@ -207,7 +209,7 @@ def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) 
 
 
 def _as_it_was_decoded(request: GenerationRequest, folder: JobFolder) -> GenerationRequest:
-    """Return the request with the VAE's way in the parent, which memory may have decided there."""
+    """Return the request with the settings that the VAE used in the parent, which its plan may have set."""
     uses = read_uses(folder.vae)
     chosen = (
         {f"vae_{name}": getattr(uses[-1], name) for name in ("tile", "precision", "chunk")} if uses else {}
@@ -220,7 +222,7 @@ def _section(number: int) -> str:
 
 
 def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
-    """Return the checksums of those segments that follow each other from the first one."""
+    """Return the checksums of the segments up to the first that has none."""
     try:
         found = json.loads(folder.sums.read_bytes())
     except (OSError, ValueError):
@@ -234,7 +236,7 @@ def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
 
 
 def _share(source: Path, target: Path, names: list[str]) -> None:
-    """Link the files that exist from one folder into another, or copy them where that is not possible."""
+    """Link the existing files of these names from one folder to another, or copy them without hard links."""
     for name in names:
         if not (source / name).is_file():
             continue

@@ -1,8 +1,8 @@
-"""The places in MP4 and PNG files that carry a recipe, written and read without decoding pictures or video.
+"""Functions that write recipes into MP4 and PNG files and read them, without decoding pictures or video.
 
-An MP4 has the recipe's JSON as its comment, which any player and ffprobe can show, and the start picture in
-a box of its own at the end, where it delays no player. A PNG has both in chunks. What other programs do not
-know they skip, and copies of the file keep it.
+An MP4 file has the recipe's JSON as its comment, which players and ffprobe can show, and the start picture in
+a box at the end, where it does not delay players. A PNG file has both in chunks. Other programs skip boxes
+and chunks that they do not know, and copies of the file keep them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from uuid import UUID
 from diffusers_helper.errors import InputError
 
 MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
-# A video has a few dozen boxes. Many programs write PNG chunks of 8 KiB, so that there may be thousands.
+# A video has a few dozen boxes. Many programs write PNG chunks of 8 KiB, so there may be thousands of them.
 _MAX_BOXES, _MAX_CHUNKS = 1000, 100_000
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _KEYWORD = b"Longtake recipe"
-_PICTURE_CHUNK = b"ltPc"  # by its letters: not needed to show the picture, private, and safe to copy
+_PICTURE_CHUNK = b"ltPc"  # the case of the letters means that it is ancillary, private and safe to copy
 _PICTURE_BOX = UUID("6c6f6e67-7461-6b65-8070-696374757265").bytes
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
 _SKIP = {b"meta": 4, b"data": 8}  # bytes before the content: version, flags, type and language
@@ -32,7 +32,7 @@ _SKIP = {b"meta": 4, b"data": 8}  # bytes before the content: version, flags, ty
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The contents of a file that belong to a recipe; None for those that it lacks."""
+    """The text and the picture of a recipe, as read from a file; None for what the file lacks."""
 
     text: bytes | None = None
     picture: bytes | None = None
@@ -46,7 +46,7 @@ def append_picture(video: Path, picture: bytes) -> None:
 
 
 def with_recipe(png: bytes, text: str, picture: bytes | None) -> bytes:
-    """Return a PNG file with a recipe and a start picture; its own picture stays as it is.
+    """Return the content of a PNG file with a recipe and a start picture added; its own picture is unchanged.
 
     Raises:
         ValueError: If `png` is not a PNG file.
@@ -54,19 +54,19 @@ def with_recipe(png: bytes, text: str, picture: bytes | None) -> bytes:
     end = png.rfind(struct.pack(">I4s", 0, b"IEND"))
     if not png.startswith(_PNG) or end < 0:
         raise ValueError("the file is not a PNG")
-    # Not compressed, in no language, with no translated keyword
+    # The zeros mean: end of the keyword, no compression, no language, no translated keyword
     written = _KEYWORD + b"\0\0\0\0\0" + text.encode()
     start = _chunk(_PICTURE_CHUNK, picture) if picture else b""
     return png[:end] + _chunk(b"iTXt", written) + start + png[end:]
 
 
 def read_carried(file: BinaryIO) -> Carried | None:
-    """Return what an MP4 or PNG file carries, or None for a file of another kind.
+    """Return the text and picture of the recipe in an MP4 or PNG file, or None for a file of another kind.
 
-    Only the headers of boxes and chunks are read, and the two contents, within bounds.
+    Only the headers of boxes and chunks and these two contents are read, within size limits.
 
     Raises:
-        InputError: If the file is damaged, or a content is too large.
+        InputError: If the file is damaged, or one of the contents is too large.
         OSError: If the file cannot be read.
     """
     size = file.seek(0, os.SEEK_END)
@@ -92,7 +92,7 @@ def _read_mp4(file: BinaryIO, size: int) -> Carried:
 
 
 def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the type, begin and end of the contents of the boxes that lie in a part of the file."""
+    """Yield the type of each box in a part of the file, and the begin and end of its content."""
     for _ in range(_MAX_BOXES):
         if begin >= end:
             return
@@ -101,7 +101,7 @@ def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, i
         if length == 1:
             (length,) = struct.unpack(">Q", _content(file, begin + 8, begin + 16, 8))
             header = 16
-        length = length or end - begin  # 0 stands for the rest
+        length = length or end - begin  # 0 means that the box reaches to the end
         if length < header or begin + length > end:
             raise _damaged("a box reaches over the end")
         yield kind, begin + header, begin + length
@@ -134,14 +134,14 @@ def _read_png(file: BinaryIO, size: int) -> Carried:
 
 
 def _text_of(chunk: bytes) -> bytes | None:
-    """Return the recipe in the content of an iTXt chunk; None if it is another text."""
+    """Return the recipe in the content of an iTXt chunk, or None if the chunk has another keyword."""
     keyword, _, rest = chunk.partition(b"\0")
     if keyword != _KEYWORD or len(rest) < 2:
         return None
     text = rest[2:].split(b"\0", 2)[-1]
     if not rest[0]:
         return text
-    opened = zlib.decompressobj()  # a program that makes PNG files smaller has compressed it
+    opened = zlib.decompressobj()  # an optimiser of PNG files may have compressed the text
     try:
         return opened.decompress(text, MAX_TEXT)
     except zlib.error as error:

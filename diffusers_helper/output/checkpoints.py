@@ -1,7 +1,7 @@
-"""A job's results on disk, with origin and checksum: its encodings, and the latents of finished sections.
+"""The checkpoints of a job, which are its encodings and the latents of its finished sections, as files.
 
-A section's noise depends only on the request's seed and the section's number (`seeds`), so that these files
-are all the state that the next section needs.
+Each file has a checksum and the origin of its content. A section's noise depends only on the request's seed
+and the section's number (`sampling.seeds`), so these files contain all the state that the next section needs.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 
 _log = logging.getLogger(__name__)
 _KEY = "latents"
-# Version 0.1 did not note these; its files are of any value.
+# Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = ("vae_precision", "vae_tile", "vae_chunk")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
 
 
 class Origins:
-    """All that determines the latents of a job's sections, and its encodings, by name."""
+    """The origins of a job's encodings and sections: the facts that determine them, by name."""
 
     def __init__(
         self, request: GenerationRequest, lineage: Lineage, picture: Image.Image, **others: str
     ) -> None:
-        """Keep what all sections share.
+        """Collect the facts that are the same for all sections.
 
         Args:
             request: The settings of the video.
             lineage: The origin of its first sections.
             picture: The start picture, upright and opaque.
-            others: Further facts that follow from request and model together, such as the frame size.
+            others: Further facts that follow from request and model, such as the frame size.
         """
         self._request, self._lineage = request, lineage
         pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
-        # A branch has its parent's tile and precision as they were in effect there, also where its parent
-        # had left them to the plan.
+        # A branch's request has the VAE's settings that were in effect in its parent. The parent's files have
+        # those of its request, which may have left them to the plan, so they are not compared.
         vae = {} if lineage.kept else {name: str(getattr(request, name)) for name in _VAE}
         self._shared = {"picture": pixels, **vae, **others}
-        if request.crop != SETTINGS["crop"].default:  # results of versions without this setting stay valid
+        if request.crop != SETTINGS["crop"].default:  # files of versions without this setting stay valid
             self._shared["crop"] = str(request.crop)
 
     def of_section(self, number: int) -> dict[str, str]:
@@ -61,7 +61,7 @@ class Origins:
         request = self._lineage.request_for(number, self._request)
         names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
-        if request.mode == "inverted":  # in forward order the number of sections after one has no effect
+        if request.mode == "inverted":  # in forward order the number of later sections has no effect
             origin["sections"] = str(count_sections(request.seconds))
         if before := joined(self._lineage.before(number), request):
             origin["earlier"] = json.dumps([span.to_dict() for span in before], sort_keys=True)
@@ -70,27 +70,29 @@ class Origins:
     def of_encodings(self) -> dict[str, str]:
         """Return the origin of the encodings of the prompts and the picture."""
         texts = json.dumps(self._lineage.texts(self._request))
-        seed = str(self._lineage.root(self._request).seed)  # draws the picture's latent
+        seed = str(self._lineage.root(self._request).seed)  # determines the picture's latent
         return {"texts": texts, "seed": seed, "model": self._request.model} | self._shared
 
 
 class Checkpoints:
-    """The results of one job: `sections/0001.safetensors` and so on, and `encodings.safetensors`.
+    """The checkpoints of one job: `sections/0001.safetensors` and so on, and `encodings.safetensors`.
 
     Attributes:
-        doubts: Sentences for a person about files that were left out or made by other versions.
+        doubts: Sentences for the user about files that are damaged or were made by other versions.
     """
 
     def __init__(
         self, folder: JobFolder, origins: Origins, earlier: JobFolder | None, shape: tuple[int, ...]
     ) -> None:
-        """Read the results that an earlier run has left for this job.
+        """Read the checkpoints of an earlier run.
 
-        A damaged file ends the series: its section and all later ones are made again.
+        The section of a damaged file and all later ones are made again.
 
         Args:
-            origins: The origins of the job's results.
+            folder: The job's folder.
+            origins: The origins of the job's encodings and sections.
             earlier: The folder of the earlier run, of this or another job; None if there is none.
+            shape: The shape of a section's latents.
 
         Raises:
             LongtakeError: If the sections have another origin than this job.
@@ -105,7 +107,7 @@ class Checkpoints:
             self._read_encodings(earlier)
 
     def section(self, number: int, *, otherwise: Callable[[], Tensor]) -> Tensor:
-        """Return a section's latents from an earlier run, or make them now and keep them."""
+        """Return a section's latents from an earlier run, or make them with `otherwise` and store them."""
         left = self._sections.get(number)
         latents = otherwise() if left is None else left
         if left is None or not self._is_in_place:
@@ -115,9 +117,9 @@ class Checkpoints:
         return latents
 
     def encodings(self, *, otherwise: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the encodings of prompt and picture from an earlier run, or make them now and keep them."""
+        """Return the encodings from an earlier run, or make them with `otherwise` and store them."""
         found = self._encodings or otherwise()
-        # Kernels may round differently for numbers with another layout in memory, as in a file or a slice.
+        # Kernels may round differently if a tensor has another layout in memory, as in a file or a slice.
         found = {name: tensor.clone(memory_format=contiguous_format) for name, tensor in found.items()}
         if not (self._encodings and self._is_in_place):
             self._write(self._folder.encodings, found, self._origins.of_encodings())
@@ -125,13 +127,13 @@ class Checkpoints:
 
     @staticmethod
     def _write(file: Path, tensors: Mapping[str, Tensor], origin: Mapping[str, str], **others: str) -> None:
-        """Write tensors; on return they are complete on the disk."""
+        """Write tensors to a file. On return the file is complete on the disk."""
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
         facts = {"origin": json.dumps(origin), "versions": json.dumps(versions()), **others}
         write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
 
     def _read_encodings(self, earlier: JobFolder) -> None:
-        """Read encodings if they are undamaged and have the same origin and versions; make others again."""
+        """Read the encodings if they are undamaged and have the same origin and versions."""
         if not earlier.encodings.is_file():
             return
         try:
@@ -151,7 +153,7 @@ class Checkpoints:
             try:
                 tensors, metadata = _read(file)
                 window = tensors[_KEY]
-                # Version 0.1 did not note the number.
+                # Version 0.1 did not record the number.
                 if metadata.get("section", str(number)) != str(number):
                     raise ValueError(f"it is section {metadata['section']}")
             except (OSError, SafetensorError, ValueError, KeyError) as error:
@@ -173,7 +175,7 @@ class Checkpoints:
 
 
 def _whole(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, str]:
-    """Return an origin with the VAE's settings where they were not noted, and without those not expected."""
+    """Return an origin with expected settings of the VAE that it lacks, and without those not expected."""
     noted = {name: value for name, value in found.items() if name not in _VAE or name in expected}
     return {name: expected[name] for name in _VAE if name in expected} | noted
 
@@ -182,7 +184,7 @@ def _check_origin(file: Path, found: Mapping[str, str], expected: Mapping[str, s
     found = _whole(found, expected)
     names = {*found, *expected}
     if expected["mode"] == "forward":
-        names.discard("sections")  # version 0.1 noted it, though it has no effect
+        names.discard("sections")  # version 0.1 recorded it, though it has no effect
     for name in sorted(names):
         if found.get(name) != expected.get(name):
             raise LongtakeError(
@@ -197,10 +199,11 @@ def _file(folder: Path, number: int) -> Path:
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata.
+    """Read the tensors and the metadata of a file.
 
     Raises:
-        OSError, SafetensorError, ValueError, KeyError: If the content differs from what was saved.
+        OSError: If the file cannot be read.
+        SafetensorError, ValueError, KeyError: If the file is damaged.
     """
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}
@@ -217,6 +220,6 @@ def _checksum(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes latents, by name."""
+    """Return the versions of Longtake and of the libraries that compute latents, by name."""
     packages = ("torch", "diffusers", "transformers")
     return {"longtake": __version__, **{name: importlib.metadata.version(name) for name in packages}}

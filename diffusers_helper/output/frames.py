@@ -1,4 +1,4 @@
-"""Decoded frames: their blending, and a small picture of each section for the page's timeline."""
+"""The blending of decoded frames, and the thumbnails of sections for the page's timeline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ MAX_SIDE = 192  # in pixels
 
 
 def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) -> Path:
-    """Write the picture from the middle of the frames that a section adds to the video, and return its file.
+    """Write a thumbnail from the middle of the frames that a section adds to the video, and return its path.
 
     Args:
-        frames: (T, H, W, 3), all frames of the section's decode, -1 to 1.
+        folder: The folder for thumbnails.
+        section: The section.
+        frames: All frames that were decoded for the section, (T, H, W, 3) in -1 to 1.
+        mode: The order of sections.
     """
     own = section.decoded_frames - section.overlap_frames
     middle = own // 2 + (section.overlap_frames if mode == "forward" else 0)
@@ -35,16 +38,16 @@ def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) 
 
 
 def to_uint8(frames: Tensor) -> np.ndarray:
-    """Return the pixels of frames in -1 to 1, clipped to that range and rounded to 0 to 255."""
+    """Convert frames in -1 to 1 to pixels of 0 to 255, clipped and rounded."""
     return (frames / 2 + 0.5).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
 
 
 class FrameBlender:
-    """The joint of decoded sections, which separates final frames from those that will still change.
+    """The blender of decoded sections, which separates final frames from those that will still change.
 
     Neighbouring sections both decode the frames where they meet. Over these frames the picture changes
-    linearly from the earlier section's to the later one's, as in FramePack. Only frames that face the next
-    section are kept.
+    linearly from that of the earlier section to that of the later one, as in FramePack. Between two calls,
+    only the frames next to the following section are kept.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -52,12 +55,13 @@ class FrameBlender:
         self._pending: Tensor | None = None
 
     def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
-        """Blend a section's decoded frames, (T, H, W, 3) in -1 to 1, with those of the section before.
+        """Blend a section's decoded frames, (T, H, W, 3) in -1 to 1, with those of the previous section.
 
-        Without the frames of the section before nothing is blended; `pending` is correct nevertheless.
+        If the previous section was not added, nothing is blended. The pending frames are correct all the
+        same.
 
         Returns:
-            (final, pending) as `GrowingVideo.add_section` takes them.
+            The final and the pending frames, as `GrowingVideo.add_section` takes them.
 
         Raises:
             ValueError: If the number of frames is not the planned one.

@@ -14,7 +14,7 @@ def new_job_id() -> str:
 
 
 class _Inside:
-    """A path inside a job's folder, by its name there."""
+    """A descriptor for a path inside a job's folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,35 +25,35 @@ class _Inside:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The paths inside one job's folder. Creating the object touches nothing."""
+    """The paths inside one job's folder. Creating this object does not create any files."""
 
     path: Path
 
-    input = _Inside("input.png")  # the start picture as it was understood: RGB, upright, opaque
+    input = _Inside("input.png")  # the start picture, upright, opaque and in RGB
     request = _Inside("request.json")
     events = _Inside("events.jsonl")
-    states = _Inside("states.jsonl")  # the job's states, one line for each change; the last one holds
-    memory = _Inside("memory.json")  # what each stage took on the device, planned and measured
-    log = _Inside("job.log")  # the text log of what the engine did for the job; see `output.job_log`
-    vae = _Inside("vae.json")  # how the VAE has worked; see `output.vae_record`
+    states = _Inside("states.jsonl")  # the job's states, one line per change; the last one is in force
+    memory = _Inside("memory.json")  # the memory of each stage on the device, planned and measured
+    log = _Inside("job.log")  # the engine's text log for the job; see `output.job_log`
+    vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `output.vae_record`
     lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `output.lineage`
-    encodings = _Inside("encodings.safetensors")  # of prompt and picture
-    overflow = _Inside("vae_fp32")  # notes that the VAE has overflowed: in this job it computes in fp32
-    shortage = _Inside("shortage.json")  # notes that lack of memory ended engines: `planning.death_note`
+    encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture
+    overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed in this job, and so computes in fp32
+    shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `planning.death_note`
     engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
-    report = _Inside("report.txt")  # the problem report, for a job that the command line saw fail
-    sections = _Inside("sections")  # latents, `0001.safetensors` and so on, in order of making
+    report = _Inside("report.txt")  # the problem report of a job that failed on the command line
+    sections = _Inside("sections")  # the latents, `0001.safetensors` and so on, in order of making
     segments = _Inside("segments")
-    sums = _Inside("segments/sums.json")  # of the segments and of the last versions of the video
+    sums = _Inside("segments/sums.json")  # the checksums of segments and of the last versions
     preview = _Inside("preview")
     thumbs = _Inside("thumbs")  # small pictures of sections, `0001.webp` and so on, in order of making
-    video = _Inside("video.mp4")  # the finished video, or the part that existed when the job ended early
+    video = _Inside("video.mp4")  # the finished video, or the part of it that a cancelled job has made
 
     @classmethod
     def new(cls, outputs: Path) -> JobFolder:
-        """Return a folder with a new id, which is not made yet."""
+        """Return a folder with a new id, without creating it."""
         folder = cls(outputs / new_job_id())
-        while folder.path.exists():  # two jobs of the same second drew the same number
+        while folder.path.exists():  # another job of the same second has drawn the same number
             folder = cls(outputs / new_job_id())
         return folder
 
@@ -63,15 +63,15 @@ class JobFolder:
 
     @property
     def checkpoints(self) -> int:
-        """Return the number of results that a resumed job need not compute again."""
+        """Return the number of results that need not be computed again when the job is resumed."""
         return self.encodings.exists() + len(list(self.sections.glob("[0-9]*.safetensors")))
 
     @property
     def has_begun(self) -> bool:
-        """Return whether an engine has left something here."""
+        """Return whether an engine has written anything to the folder."""
         return self.segments.exists() or self.checkpoints > 0
 
     def remove_leftovers(self) -> None:
-        """Remove files that a process was writing when it died; no other process may be writing."""
+        """Remove the unfinished files of a process that died. No process may be writing to the folder."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The log of one job as a text file in its folder, whatever is shown on the console.
+"""The log of one job, a text file in its folder that does not depend on the console's settings.
 
-It holds the lines that people with Radeons know from the memory document, with their times: the memory
-before a stage, what each flush gave back, and what the ladder of convolutions did.
+It has the lines of the memory document (docs/amd-memory.md), with their times: the free memory before a
+stage, the memory that each flush has freed, and the statistics of the convolutions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from diffusers_helper.files import write_atomic
 
-# The loggers of the packages that work for a job; other libraries are not heard.
+# The loggers whose records are written; those of other libraries are not.
 _PACKAGES = ("diffusers_helper", "cache")
 MOST_BYTES = 512 * 1024
 _CUT = b"(earlier lines were removed)\n"
@@ -21,16 +21,16 @@ _CUT = b"(earlier lines were removed)\n"
 
 @contextmanager
 def job_log(file: Path) -> Iterator[None]:
-    """Append to the file what this program logs from the level INFO on, while entered.
+    """Append the program's log records of level INFO and above to a file, within the context.
 
-    A file that cannot be written is left out, as a log must not end a job.
+    If the file cannot be written, this is ignored, since a log must not end a job.
     """
     handler = _BoundedFile(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     loggers = {name: logging.getLogger(name) for name in _PACKAGES}
     levels = {name: logger.level for name, logger in loggers.items()}
     for logger in loggers.values():
-        # The handlers of the console have a level of their own.
+        # The console's handlers have their own level, so this does not change what they show.
         logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
         logger.addHandler(handler)
     try:
@@ -50,7 +50,7 @@ class _BoundedFile(logging.FileHandler):
         self.setLevel(logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a line."""
+        """Append the record to the log file, and shorten the file if it is too large."""
         try:
             super().emit(record)
             if self.stream is not None and self.stream.tell() > MOST_BYTES:
@@ -65,4 +65,4 @@ class _BoundedFile(logging.FileHandler):
         write_atomic(file, _CUT + lines)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Do nothing: the folder is missing or the disk is full, which the job itself reports."""
+        """Do nothing, since the job itself reports a missing folder or a full disk."""

@@ -1,7 +1,7 @@
-"""The settings of a video whose first sections were made with others than the rest: a branch.
+"""The lineage of a branch, which is a video whose first sections were made with other settings than the rest.
 
-A section's latents depend on its own settings and on the sections before it. So a video that was branched is
-determined by its request together with the spans that came before, and can be made again from them alone.
+A section's latents depend on its own settings and on the sections made before it. So the request of a branch
+and the spans of its earlier sections determine the video, which can be made again from them alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.packing import SectionPlan, count_sections, plan_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
-# Sections of one video may differ in these settings.
+# The settings that may differ between the sections of one video
 SPAN_SETTINGS = (
     "prompt", "negative", "seconds", "seed", "steps", "guidance", "cfg", "cfg_rescale", "sampler",
 )  # fmt: skip
@@ -25,7 +25,7 @@ SPAN_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The sections after those of the span before, up to one number, which share their settings.
+    """A run of consecutive sections with the same settings, which begins after the end of the previous span.
 
     Attributes:
         last: The number of its last section, in the order of making.
@@ -37,20 +37,20 @@ class Span:
 
     @classmethod
     def of(cls, last: int, request: GenerationRequest) -> Self:
-        """Return the span with the settings of a request."""
+        """Return the span up to section `last` with the settings of a request."""
         names = [name for name in SPAN_SETTINGS if name != "seconds" or request.mode == "inverted"]
         return cls(last, {name: getattr(request, name) for name in names})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the span as plain data."""
+        """Return the span as a dict for JSON."""
         return {"sections": self.last, "settings": dict(self.settings)}
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Return the span that `to_dict` wrote.
+        """Return the span of a dict that `to_dict` wrote.
 
         Raises:
-            InputError: For anything else.
+            InputError: If the data is not a valid span.
         """
         fields: dict[str, Any] = cast(Any, data) if isinstance(data, dict) else {}
         last, settings = fields.get("sections"), fields.get("settings")
@@ -75,9 +75,9 @@ class Lineage:
     """The origin of a job's first sections; empty for a job that is not a branch.
 
     Attributes:
-        spans: The spans before the job's own request, in order.
-        parent: The id of the job that this one was branched from; "" where it was made from a recipe.
-        kept: The number of sections that were taken over from the parent.
+        spans: The spans before the sections with the job's own settings, in order.
+        parent: The id of the job that this one was branched from; "" if it was made from a recipe.
+        kept: The number of sections whose files were copied from the parent.
     """
 
     spans: tuple[Span, ...] = ()
@@ -92,15 +92,15 @@ class Lineage:
         return request
 
     def requests(self, request: GenerationRequest) -> tuple[GenerationRequest, ...]:
-        """Return the requests of all spans, the job's own last."""
+        """Return the requests with the settings of each span, followed by the job's own."""
         return (*(replace(request, **span.settings) for span in self.spans), request)
 
     def root(self, request: GenerationRequest) -> GenerationRequest:
-        """Return the request of the first section, whose seed draws the picture's latent."""
+        """Return the request for the first section, whose seed also determines the picture's latent."""
         return self.request_for(1, request)
 
     def texts(self, request: GenerationRequest) -> tuple[str, ...]:
-        """Return the prompts that the sections need, each once."""
+        """Return the prompts of all sections, each once."""
         texts = (text for one in self.requests(request) for text in one.texts)
         return tuple(dict.fromkeys(texts))
 
@@ -109,7 +109,7 @@ class Lineage:
         return tuple(span for span in self.spans if span.last < number)
 
     def sections(self, request: GenerationRequest) -> SectionPlan:
-        """Return the sections of the video: those of each span as its own length had planned them.
+        """Return the plan of the video's sections, in which earlier spans keep the plan for their own length.
 
         Raises:
             InputError: If the spans do not fit the request.
@@ -151,17 +151,17 @@ class Lineage:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     def write(self, file: Path) -> None:
-        """Write `lineage.json`, unless there is nothing to say."""
+        """Write `lineage.json`, unless the lineage is empty."""
         if self != Lineage():
             write_atomic(file, self.to_json().encode() + b"\n")
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Return the lineage of a job; an empty one where the file does not exist.
+        """Return the lineage in a file, or an empty one if the file does not exist.
 
         Raises:
-            InputError: If the file is not what `write` wrote.
-            OSError: If it cannot be read.
+            InputError: If the file is damaged.
+            OSError: If the file cannot be read.
         """
         if not file.exists():
             return cls()
@@ -176,7 +176,7 @@ class Lineage:
 
 
 def joined(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...]:
-    """Return the spans without those whose settings go on in the next one, or in the request."""
+    """Return the spans without those that have the same settings as the next span, or as the request."""
     kept: list[Span] = []
     following = Span.of(0, request).settings
     for span in reversed(spans):

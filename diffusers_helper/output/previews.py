@@ -1,4 +1,4 @@
-"""The preview of a section while it is being sampled, made without the VAE."""
+"""The previews of a section while it is being sampled, which are made without the VAE."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _FRAME_MILLISECONDS = round(4 / FPS * 1000)  # a latent frame stands for four fr
 
 
 class LatentColours:
-    """A linear map from latents to RGB, fitted to the one picture whose latent is known: the start.
+    """A linear map from latents to RGB, fitted to the start picture, whose latent is known.
 
-    It is a ridge regression of the picture's colours, averaged over each latent's 8x8 pixels, on its latent.
-    Thus it fits any VAE and needs no constants.
+    It is a ridge regression of the picture's colours, averaged over the 8x8 pixels of each latent, on the
+    latents. Therefore it suits any VAE and needs no constants.
     """
 
     def __init__(self, picture: Image.Image, start_latent: Tensor) -> None:
         """Fit the map.
 
         Args:
-            picture: RGB, 8 times the latent's size.
-            start_latent: (1, 16, 1, h, w).
+            picture: The start picture in RGB, 8 times as large as the latent.
+            start_latent: The picture's latent (1, 16, 1, h, w).
         """
         height, width = start_latent.shape[-2:]
         small = picture.resize((width, height), Image.Resampling.BOX)
@@ -45,7 +45,7 @@ class LatentColours:
         self._weights = torch.linalg.solve(x.T @ x + penalty, x.T @ y)
 
     def frames(self, latents: Tensor) -> list[Image.Image]:
-        """Return one small picture for each latent frame of (1, 16, T, h, w)."""
+        """Return one small picture for each frame of latents (1, 16, T, h, w)."""
         pixels = latents[0].double().cpu().permute(1, 2, 3, 0) - self._latent_mean
         colours = (pixels @ self._weights + self._colour_mean).clamp(0, 1) * 255
         size = latents.shape[-1] * _SCALE, latents.shape[-2] * _SCALE
@@ -56,14 +56,18 @@ class LatentColours:
 
 
 class Preview:
-    """A writer of animated WebP files, at most two a second, of which it keeps the last two."""
+    """A writer of animated WebP files, which writes at most two per second and keeps the last two."""
 
     def __init__(self, folder: Path, colours: LatentColours) -> None:
         self._folder, self._colours = folder, colours
         self._last = -SECONDS_BETWEEN
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
-        """Write the prediction (1, 16, T, h, w) as a picture; return None where the last one is too new."""
+        """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written.
+
+        Returns:
+            The path of the file, or None if none was written.
+        """
         now = time.monotonic()
         if now - self._last < SECONDS_BETWEEN:
             return None

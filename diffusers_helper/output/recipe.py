@@ -1,7 +1,7 @@
-"""The recipe of a video: all that determines its pixels, as JSON, and the start picture.
+"""The recipe of a video, which is all that determines its pixels, as JSON, and the start picture.
 
-The same recipe gives the same bytes on the same machine with the same software. What a job was allowed to
-use, its name, its paths and its times are not part of it.
+The same recipe gives the same bytes on the same machine with the same software. The limits of memory and the
+job's name, paths and times are not part of it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from diffusers_helper.output.lineage import Lineage, Span, joined
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 VERSION = 1
-# These settings determine no pixel. The picture travels as pixels that are cut to shape already, since a path
-# is true on one machine only.
+# Settings that a recipe leaves out. It has the picture itself, already cropped, since a path is only valid on
+# one machine. The limits of memory do not determine any pixels.
 _NO_PIXELS = ("image", "crop", "preserved_gb", "vram_cap_gb")
-# The settings of the VAE that leave the choice to the plan; a recipe has what was chosen instead.
+# The prefix of the VAE's settings, which may leave the choice to the plan. A recipe has the plan's choice.
 _VAE = "vae_"
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
 
 
 @dataclass(frozen=True, slots=True)
 class VaeUse:
-    """The way in which the VAE has worked from one section on.
+    """The settings with which the VAE has worked from one section on.
 
     Attributes:
         section: The number of the section; 0 for the start picture.
-        tile: The side of the tiles in pixels, or the least side at which there is one tile.
+        tile: The side of the tiles in pixels, or the smallest side that covers the picture with one tile.
         precision: "fp32", "fp16" or "bf16".
-        chunk: The latent frames by which its windows advance.
+        chunk: The number of latent frames by which the VAE's windows advance.
     """
 
     section: int
@@ -46,15 +46,15 @@ class VaeUse:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe, as a file has it.
+    """The recipe of a video.
 
     Attributes:
         settings: The settings by name, without the picture.
-        spans: The spans of sections before them that have other settings.
-        vae: The ways in which the VAE has worked, in order of sections.
-        made_with: Versions of the software and the identity of the model, for information.
-        picture: The start picture as a PNG file, cut to the size of the video; None where the file has none.
-        notices: Sentences for a person about what could not be restored.
+        spans: The earlier spans of sections, which have other settings.
+        vae: The settings with which the VAE has worked, in order of sections.
+        made_with: The versions of the software and the identity of the model, for information.
+        picture: The start picture as a PNG file, cropped to the size of the video; None if there is none.
+        notices: Sentences for the user about parts of a file that could not be used.
     """
 
     settings: Mapping[str, Any]
@@ -81,10 +81,10 @@ class Recipe:
         Args:
             request: The job's settings.
             spans: The earlier spans of its sections.
-            vae: The ways in which the VAE has worked.
-            model: The registered name of the model; None for a folder, whose path is nobody's business.
+            vae: The settings with which the VAE has worked.
+            model: The registered name of the model; None for a folder, whose path is private.
             side: The resolution in effect.
-            made_with: Versions and the identity of the model.
+            made_with: The versions of the software and the identity of the model.
             picture: The start picture in the size of the video, as PNG.
         """
         settings = {
@@ -99,11 +99,11 @@ class Recipe:
 
     @property
     def lineage(self) -> Lineage:
-        """Return the origin of a job that makes the video again."""
+        """Return the lineage of a job that makes the video again."""
         return Lineage(self.spans)
 
     def to_json(self) -> str:
-        """Return the recipe without its picture."""
+        """Return the recipe as JSON, without its picture."""
         data = {
             "recipe": VERSION,
             "settings": dict(self.settings),
@@ -114,7 +114,7 @@ class Recipe:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     def into_png(self, png: bytes) -> bytes:
-        """Return an exported PNG file with this recipe; its own picture stays as it is.
+        """Return the content of a PNG file with this recipe added; its own picture is unchanged.
 
         Raises:
             ValueError: If `png` is not a PNG file.
@@ -125,11 +125,12 @@ class Recipe:
         """Return the request that makes the video again.
 
         Args:
-            image: The place of the start picture.
-            changes: Settings to use instead of the recipe's; in a branched video those of its last span.
+            image: The path of the start picture.
+            changes: The settings to change. In a branched video they apply to the last span.
 
         Raises:
-            InputError: If a change cannot be used, or the model is not known by name.
+            InputError: If a change cannot be used, or the recipe is for a model in a folder and no model is
+                given.
         """
         if "model" not in {**self.settings, **changes}:
             raise InputError(
@@ -141,13 +142,13 @@ class Recipe:
 
 
 def read_recipe(source: Path | bytes) -> Recipe:
-    """Read a recipe from an MP4 or PNG file of Longtake, or from its JSON, or a job's `request.json`.
+    """Read a recipe from an MP4 or PNG file of Longtake, from a recipe's JSON, or from a `request.json`.
 
-    Nothing is decoded, and sizes are bounded. Unknown and unusable settings are left out and told in
-    `Recipe.notices`.
+    Pictures and video are not decoded, and sizes are limited. Unknown and unusable settings are left out,
+    with a sentence in `Recipe.notices`.
 
     Args:
-        source: The file, or its content.
+        source: The path of the file, or its content.
 
     Raises:
         InputError: If the file cannot be read, is damaged or carries no recipe.
@@ -210,7 +211,7 @@ def _parsed(text: bytes, name: str) -> Recipe:
 
 
 def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that can be used, and a notice for each other one."""
+    """Return the settings that can be used, and a notice for each of the others."""
     settings, notices = dict[str, Any](), list[str]()
     for name, value in data.items():
         if name in known:

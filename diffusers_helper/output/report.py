@@ -1,4 +1,4 @@
-"""The events of a running job, in the order that a reader may rely on."""
+"""The sender of a running job's events."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Report:
         self._tell(StageStarted, stage=stage, section=_number(section))
 
     def downloading(self, done_bytes: int, total_bytes: int) -> None:
-        """Tell how much of the model is here."""
+        """Report the progress of the model's download."""
         self._tell(Downloading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None) -> None:
@@ -62,12 +62,12 @@ class Report:
         self._tell(StepDone, section=section.number, step=step, steps=steps, preview=picture)
 
     def piece(self, stage: Stage, section: Section | None, piece: int, pieces: int) -> None:
-        """Tell that the VAE has finished a piece, unless its work is a single piece."""
+        """Report that the VAE has finished a piece, unless there is only one piece."""
         if pieces > 1:
             self._tell(PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
 
     def section(self, section: Section, thumbnail: Path) -> None:
-        """Tell that a section can be watched in the latest version of the video."""
+        """Report that a section can be watched in the latest version of the video."""
         frames, before = self._video.frames, self._frames_before
         self._frames_before = frames
         self._tell(
@@ -81,13 +81,13 @@ class Report:
         )
 
     def finished(self, usage: Mapping[str, Any]) -> Path:
-        """Give the video its lasting name, and tell that the job is finished, with the figures of memory."""
+        """Give the video its final name, and report the end of the job with the figures on memory."""
         video = self._video.finish()
         self._end(Finished, video, seconds=self._seconds, **usage)
         return video
 
     def cancelled(self) -> None:
-        """Give what there is of the video its lasting name, and tell that the job was cancelled."""
+        """Give the video so far its final name, and report that the job was cancelled."""
         self._end(Cancelled, self._video.finish() if self._video.latest else None)
 
     def _end(self, kind: Callable[..., Event], video: Path | None, **facts: Any) -> None:
@@ -101,6 +101,6 @@ def _number(section: Section | None) -> int | None:
 
 
 def _peak_host_bytes() -> int:
-    """Return the most main memory that this process has held since it was started."""
+    """Return the peak of this process's main memory since it was started."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,4 +1,4 @@
-"""The record `vae.json` of the ways in which the VAE has worked on a job's picture and sections."""
+"""The record `vae.json` of the settings with which the VAE has worked on a job's picture and sections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diffusers_helper.output.recipe import VaeUse
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
-    """Return the uses in a job's record, each from its section on; none if there is no readable record."""
+    """Return the uses in a job's record, in order of sections; none if there is no readable record."""
     try:
         return tuple(VaeUse(**item) for item in json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -20,11 +20,11 @@ def read_uses(file: Path) -> tuple[VaeUse, ...]:
 
 
 def note_use(file: Path, use: VaeUse) -> None:
-    """Record the use for a section, which replaces what was recorded for it and those after it.
+    """Record a use of the VAE, in place of all that was recorded for its section and later ones.
 
     Args:
         file: The record.
-        use: The way in which the VAE has worked.
+        use: The settings with which the VAE has worked.
     """
     noted = read_uses(file)
     before = tuple(old for old in noted if old.section < use.section)
@@ -35,6 +35,6 @@ def note_use(file: Path, use: VaeUse) -> None:
 
 
 def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
-    """Write a job's record."""
+    """Write a job's record of uses."""
     data: list[dict[str, Any]] = [asdict(use) for use in uses]
     write_atomic(file, json.dumps(data).encode() + b"\n")

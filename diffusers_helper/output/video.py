@@ -1,12 +1,13 @@
-"""The video that grows: after each section one playable MP4, at the cost of that section alone.
+"""The video of a job, which becomes a longer playable MP4 after each section, by encoding only that section.
 
 Frames that can no longer change are encoded once, as a segment that starts with a key frame and refers to
-nothing outside itself (closed GOP), and kept in `segments/`. The playable file is a join of the segments by
-stream copy. Frames that the next section will still change are shown as a provisional segment, which the
-next join leaves out. In inverted order new segments go in front, in forward order behind.
+nothing outside itself (closed GOP), and is kept in `segments/`. The playable file joins the segments by
+stream copy. Frames that the next section will still change are shown as a provisional segment, which the next
+join leaves out. In inverted order new segments go in front of the others, and in forward order behind them.
 
-The same frames give the same bytes, on any machine: no clock, no version stamp, a fixed number of encoder
-threads. H.264, yuv420p, bt709 with limited range, index in front of the data (faststart).
+The same frames give the same bytes on any machine, since the files contain no times and no versions, and the
+number of encoder threads is fixed. The format is H.264, yuv420p, bt709 with limited range, with the index in
+front of the data (faststart).
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ from diffusers_helper.output.recipe import Recipe
 from diffusers_helper.packing import FPS, MODES, Mode
 
 MIN_CRF, MAX_CRF = 1, 51
-# 4:2:0 and whole macroblocks: no cropping in the stream, which some hardware decoders get wrong.
+# The side of a macroblock. Other sizes need cropping in the stream, which some hardware decoders get wrong.
 SIZE_MULTIPLE = 16
 
 _TICK = Fraction(1, FPS)
 _PRESET = "medium"
-# Frame threads change the stream, so their number is part of the format and not of the machine.
+# The number of frame threads changes the stream, so it is fixed and does not depend on the machine.
 _THREADS = 4
-# `stitchable` keeps headers independent of content and CRF, `cpu-independent` the choices of x264 from
-# depending on the instruction set; a join needs the first, equal bytes on all machines the second.
-# `mbtree` gives fewer bits to frames that nothing refers to, as to the last frames of each segment: they lie
-# up to 3 dB below the mean, a seam at every join. Without it they lie about 1 dB below.
+# A join needs `stitchable`, which makes the headers independent of content and CRF. Equal bytes on all
+# machines need `cpu-independent`, which makes x264's choices independent of the instruction set. `mbtree`
+# gives fewer bits to frames that no others refer to, such as the last frames of each segment. With it, the
+# PSNR of these is up to 3 dB below the mean, which shows as a seam at every join; without it, about 1 dB.
 _X264 = "stitchable=1:cpu-independent=1:open-gop=0:mbtree=0"
-# The next section replaces a provisional segment, so these take a third of the work for half a dB less.
-# x264 lowers this chroma offset by itself at higher subme only; given here, the headers stay the same.
+# Provisional segments are soon replaced, so these options take a third of the work for half a dB less. x264
+# sets this chroma offset by itself only at higher subme; setting it here keeps the headers the same.
 _X264_PROVISIONAL = f"{_X264}:subme=1:me=dia:trellis=0:chroma-qp-offset=-2"
-# Frames by which x264 lets decoding run ahead of showing, with its default pyramid of B-frames.
+# The frames by which decoding runs ahead of presentation, with x264's default pyramid of B-frames.
 _REORDER_DELAY = 2
-_BT709 = 1  # the code of bt709 for primaries, transfer and matrix alike, ITU-T H.273
+_BT709 = 1  # the code of bt709 for primaries, transfer and matrix in ITU-T H.273
 # x264 writes its version and options into an SEI unit (NAL type 6).
 _STRIP_SEI = "filter_units=remove_types=6"
 _BITEXACT = {"fflags": "+bitexact"}
-# Opening a file decodes its first picture by default, which takes 15 ms a segment and helps no join.
+# By default, opening a file decodes its first picture, which takes 15 ms per segment and is not needed here.
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
 _CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 
@@ -65,9 +66,9 @@ _VERSION = re.compile(r"video-(\d+)\.mp4")
 
 
 def effective_crf(crf: int) -> int:
-    """Return the constant rate factor that is used for a requested one.
+    """Return the constant rate factor to use for a requested one, which is at least 1.
 
-    Below 1 x264 turns to the lossless profile High 4:4:4 Predictive, which no browser plays.
+    Below 1, x264 uses the lossless profile High 4:4:4 Predictive, which browsers do not play.
 
     Raises:
         ValueError: If `crf` is not a whole number from 0 to 51.
@@ -80,30 +81,36 @@ def effective_crf(crf: int) -> int:
 class GrowingVideo:
     """The writer of one job's video, section by section, which continues where an earlier writer ended.
 
-    Files in `folder`: `segments/0001.mp4` and on, one per section in order of making (empty for a section
-    without final frames), `video-0001.mp4` and on, the playable versions by the section they were made
-    after, of which the last two are kept, and `video.mp4` after `finish()`. Each appears whole or not at all.
-    `segments/sums.json` has their SHA-256 sums: a file that has changed since is made again. There may be one
-    writer per folder at a time.
+    It writes these files to the folder, each of them atomically:
+
+    - `segments/0001.mp4` and so on, one per section in order of making (empty if it has no final frames);
+    - `video-0001.mp4` and so on, the playable version after each section, of which the last two are kept;
+    - `segments/sums.json`, the SHA-256 checksums of these files. A file that has changed is made again;
+    - `video.mp4`, after `finish()`.
+
+    Only one writer may use a folder at a time.
 
     Attributes:
         latest: The newest playable version; None before the first section.
-        frames: Its length, provisional frames included.
-        sections: Number of sections whose frames are safe in the folder. After a restart the next call of
-            `add_section` is for section `sections + 1`; what a dead writer left of that one is replaced.
-        doubt: A sentence for a person about files that have changed since they were written; "" if none has.
-        recipe: Returns the recipe that each new version carries; None for versions without one.
+        frames: The number of its frames, including provisional ones.
+        sections: The number of sections whose files are complete. After a restart, the next call of
+            `add_section` is for section `sections + 1`, and replaces incomplete files of that section.
+        doubt: A sentence for the user about damaged files; "" if there are none.
+        recipe: A function that returns the recipe for each new version; None for versions without one.
     """
 
     def __init__(self, folder: Path, *, width: int, height: int, mode: Mode, crf: int) -> None:
-        """Open a folder, new or with the sections of an earlier writer.
+        """Open a folder, which may have the sections of an earlier writer.
 
         Args:
-            width, height: Frame size in pixels, multiples of 16.
-            crf: Constant rate factor of x264, 0 to 51, lower is better; `effective_crf` says what 0 becomes.
+            folder: The job's folder.
+            width: The width of the frames in pixels, a multiple of 16.
+            height: The height of the frames in pixels, a multiple of 16.
+            mode: The order of sections.
+            crf: The constant rate factor of x264, from 0 to 51. Lower is better; 0 counts as 1.
 
         Raises:
-            ValueError: For a size, mode or crf out of range.
+            ValueError: If the size, mode or crf cannot be used.
         """
         for name, value in (("width", width), ("height", height)):
             if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
@@ -124,7 +131,8 @@ class GrowingVideo:
         versions = map(self._version, sorted(self._versions(), reverse=True))
         self.latest = next(filter(self._is_whole, versions), None)
         self.frames = _count_frames(self.latest) if self.latest else 0
-        # The newest version cannot be joined again: its provisional segment is gone. A branch has none yet.
+        # If the newest version is damaged, its section is made again, since the provisional segment that the
+        # version needs is gone. A branch has no version of its own yet.
         is_branch = not any(_VERSION.fullmatch(name) for name in self._sums)
         last = made if is_branch or self.latest == self._version(made) else made - 1
         harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
@@ -142,15 +150,16 @@ class GrowingVideo:
         """Encode one section's frames and join a new playable version.
 
         Args:
-            final: Frames that no later section changes, uint8 RGB (T, H, W, 3) in order of time; None or
-                T = 0 where there are none.
-            pending: Frames that face the next section and will be part of its `final`, likewise.
+            final: Frames that no later section changes, as uint8 RGB (T, H, W, 3) in temporal order; None or
+                T = 0 if there are none.
+            pending: Frames next to the following section, which will be among its final frames, in the same
+                form.
 
         Returns:
-            The new version. The one before it stays, so that a player can read it to its end.
+            The new version. The previous one is kept, so that a player can read it to its end.
 
         Raises:
-            ValueError: For arrays of another type or shape, or if there is not a single frame.
+            ValueError: If an array has another type or shape, or if there are no frames.
         """
         final, pending = self._checked("final", final), self._checked("pending", pending)
         if not len(final) + len(pending):
@@ -175,7 +184,7 @@ class GrowingVideo:
         return version
 
     def finish(self) -> Path:
-        """Give the latest version its lasting name, `video.mp4`; provisional frames stay in it.
+        """Give the latest version, with its provisional frames, its final name `video.mp4`.
 
         Raises:
             ValueError: If there is no section yet.
@@ -201,11 +210,11 @@ class GrowingVideo:
         return {int(match[1]) for match in matches if match}
 
     def _is_whole(self, path: Path) -> bool:
-        """Return whether a file is, to the byte, what was written."""
+        """Return whether a file still has the checksum with which it was written."""
         return path.is_file() and self._sums.get(path.name) == file_sum(path)
 
     def _note(self, number: int) -> None:
-        """Record that section `number` is made."""
+        """Record that a section is finished, with the checksums of its files."""
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
         sums = {name: value for name, value in self._sums.items() if name in kept}
         sums |= {path.name: file_sum(path) for path in (self._segment(number), self._version(number))}
@@ -224,7 +233,7 @@ class GrowingVideo:
         return frames
 
     def _encode(self, path: Path, frames: np.ndarray, x264: str) -> None:
-        """Write `frames`, (T, H, W, 3), as a segment; no frame gives an empty file."""
+        """Encode frames (T, H, W, 3) as a segment, or write an empty file if there are none."""
         with replacing(path) as temporary:
             if not len(frames):
                 temporary.touch()
@@ -250,7 +259,7 @@ class GrowingVideo:
         return stream
 
     def _convert(self, frames: np.ndarray) -> Iterator[av.VideoFrame]:
-        """Convert RGB to yuv420p with the stream's matrix and range, one frame at a time."""
+        """Convert frames from RGB to yuv420p with the stream's matrix and range, one at a time."""
         reformatter = VideoReformatter()
         for index, pixels in enumerate(frames):
             frame = reformatter.reformat(
@@ -265,11 +274,11 @@ class GrowingVideo:
             yield frame
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
-        """Copy the packets of `segments`, in order of time, into one file, and return its number of frames.
+        """Join segments, given in temporal order, by stream copy into one file, and return its frame count.
 
-        Time stamps count frames: a packet is decoded `_REORDER_DELAY` frames before its place in the file,
-        and shown at its own time in the segment after the frames of all segments before. So decoding times
-        rise by one frame a packet, and showing times have no gap at a join.
+        Time stamps count frames. The presentation time of a packet is its time in the segment plus the number
+        of frames in all earlier segments, so there is no gap at a join. Its decoding time is its place in the
+        file minus `_REORDER_DELAY`, so decoding times rise by one frame per packet.
         """
         options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * FPS)}
         recipe = self.recipe() if self.recipe else None
@@ -306,7 +315,7 @@ class GrowingVideo:
 
 
 def _read_sums(file: Path) -> dict[str, str]:
-    """Return the sums by the names of files; none if there is no file that can be read."""
+    """Return the checksums by file name; none if the file is missing or cannot be read."""
     try:
         sums: Any = json.loads(file.read_bytes())
     except (OSError, ValueError):

@@ -1,6 +1,7 @@
-"""The advice on the VAE's tiles after a job, made of what jobs of the same size have measured here.
+"""Advice on the VAE's tiles after a job, from the decoding times of jobs of the same size on this machine.
 
-There is none without two measurements: how fast other tiles would be is not known before they were used.
+Advice needs at least two measurements, since the speed of other tiles is not known before a job has used
+them.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ from diffusers_helper.machine.facts import Facts
 from diffusers_helper.planning.estimates import TILES
 from diffusers_helper.units import duration, gb_text
 
-# A smaller gain may be chance.
+# A smaller gain may be due to chance.
 _LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class TileTimes:
-    """The times that decoding a section took with each size of tiles.
+    """The times that it took to decode a section with tiles of each size.
 
     Attributes:
-        facts: The place where they are kept.
-        key: The machine, the model, the size, and all that the time depends on besides the tiles.
+        facts: The file that stores the times.
+        key: The machine, the model, the video's size, and all else that the time depends on except the tiles.
     """
 
     facts: Facts
     key: str
 
     def note(self, tile_px: int, seconds: float, peak_bytes: int) -> None:
-        """Keep what a job has measured.
+        """Store the measurement of a job.
 
         Args:
-            tile_px: The side of its tiles.
-            seconds: The time for a section.
-            peak_bytes: The most that the process held while it decoded.
+            tile_px: The side of the job's tiles in pixels.
+            seconds: The time to decode a section.
+            peak_bytes: The peak of the memory that the process held while it decoded.
         """
         entry = {"seconds": round(seconds, 3), "bytes": peak_bytes}
         self.facts.write(self._key(tile_px), entry)
 
     def advice(self, tile_px: int, cap_bytes: int) -> str:
-        """Return a sentence if other tiles were faster and fit under the cap; "" otherwise."""
+        """Return a sentence of advice if tiles of another size were faster and fit under the cap, or ""."""
         known = {tile: entry for tile in (*TILES, tile_px) if (entry := self._read(tile))}
         fitting = {tile: entry for tile, entry in known.items() if entry["bytes"] <= cap_bytes}
         if tile_px not in known or not fitting:

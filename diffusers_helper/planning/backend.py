@@ -1,4 +1,4 @@
-"""The properties of a machine's kernels that the estimates depend on."""
+"""The properties of a machine's GPU kernels that the memory estimates depend on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Attention = Literal["fused", "math"]
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The kernels of a machine.
+    """The memory behaviour of a machine's kernels.
 
     Attributes:
-        attention: "math" keeps the scores of all tokens with all tokens, in fp32.
-        conv_decode: The VAE's memory for decoding, as a multiple of what kernels without workspace take.
-            Others measured 2 on ROCm (InvokeAI's VAE constants); it was not measured here.
-        conv_encode: The same for encoding; others measured 4.
+        attention: The kind of SDPA kernel. "math" holds the full matrix of attention scores in fp32.
+        conv_decode: The memory that decoding takes, as a multiple of what kernels without workspace take.
+            InvokeAI measured 2 on ROCm (its VAE constants); Longtake has not measured it.
+        conv_encode: The same factor for encoding, for which InvokeAI measured 4.
     """
 
     attention: Attention = "fused"

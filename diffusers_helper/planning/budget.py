@@ -1,8 +1,8 @@
-"""The decision what of a model stays on the device and what is streamed, made before anything is loaded.
+"""Plans, made before anything is loaded, for which weights stay on the device and which are streamed.
 
-The rule: resident weights <= cap - max(preserved, working set + reserve), and no plan's peak exceeds the cap.
-A transformer's blocks that do not fit are copied in ahead of their turn, through a ring of `RING_BLOCKS`
-slots that lies in the preserved memory and is part of the peak. All figures are whole bytes.
+The rule is: resident weights <= cap - max(preserved, working set + reserve), and no plan's peak exceeds the
+cap. Blocks that do not fit are copied to the device ahead of their turn, through a ring of `RING_BLOCKS`
+slots. The ring lies in the preserved memory and is part of the peak. All figures are whole bytes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB, gb_text
 
 MAX_VRAM_USAGE_GB: float = 20.0
-"""The cap in GB of 1024^3 bytes for Radeons of up to 24 GB, as far as the card leaves 3.5 GB free; the memory
-document sets it so. It is the limit in the lines about memory where a device has no cap."""
+"""The largest default cap for Radeons of up to 24 GB, in GB of 1024^3 bytes. The value comes from the memory
+document (docs/amd-memory.md). The log lines about memory show it as the limit of a device without a cap."""
 
 RING_BLOCKS = 2
-# The least that a default of preserved memory leaves for weights, as 18 of 20 GB do.
+# The memory for weights that the default of preserved memory leaves at least: 18 of 20 GB leave this much.
 LEFT_FOR_WEIGHTS = 2 * GB
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's weights as they lie on the device.
+    """The sizes of a model's weights in the type that they have on the device.
 
     Attributes:
-        block_bytes: The bytes of each block that can be streamed, in the order they run. The others are
-            always resident while the model is in use.
+        name: The name of the network.
+        total_bytes: The size of all weights.
+        block_bytes: The size of each block that can be streamed, in the order in which the blocks run. All
+            other weights stay on the device while the model is in use.
     """
 
     name: str
@@ -47,9 +49,12 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One use of one model ("text", "text_2", "vae_encode", "vision", "sample" or "decode").
+    """One use of one model.
 
-    Its `working_bytes` are the most that inputs, activations and outputs take at a time.
+    Attributes:
+        name: "text", "text_2", "vae_encode", "vision", "sample" or "decode".
+        model: The weights of the model.
+        working_bytes: The peak of the memory that inputs, activations and outputs take.
     """
 
     name: str
@@ -59,7 +64,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The needs of a job with one size of the VAE's tiles (in pixels; None where nothing is tiled)."""
+    """The needs of a job whose VAE works in tiles of one size (in pixels; None if nothing is tiled)."""
 
     vae_tile_px: int | None
     stages: tuple[Stage, ...]
@@ -70,10 +75,11 @@ class Budget:
     """The memory that a job may use.
 
     Attributes:
-        cap_bytes: The most that this process may hold there, in all.
-        preserved_bytes: The least that weights leave free.
-        reserve_bytes: The memory that no tensor shows: the context, and MIOpen's and BLAS' workspaces.
-        is_default: Whether preserved_bytes is a default, which is lowered under a small cap.
+        total_bytes: The size of the device's memory.
+        cap_bytes: The most memory that the process may hold on the device.
+        preserved_bytes: The least memory that weights leave free.
+        reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
+        is_default: Whether `preserved_bytes` is a default, which is lowered under a small cap.
     """
 
     total_bytes: int
@@ -88,7 +94,7 @@ class Budget:
 
     @property
     def preserved_in_force(self) -> int:
-        """Return the preserved bytes: a default leaves LEFT_FOR_WEIGHTS, a person's own value is kept."""
+        """Return the user's preserved bytes, or a default that leaves LEFT_FOR_WEIGHTS of the cap."""
         if not self.is_default:
             return self.preserved_bytes
         return max(0, min(self.preserved_bytes, self.cap_bytes - LEFT_FOR_WEIGHTS))
@@ -99,15 +105,18 @@ class StagePlan:
     """The plan of one stage.
 
     Attributes:
-        resident_bytes: Weights that stay on the device for the stage.
-        resident_blocks, streamed_blocks: Indices of blocks, ascending.
-        ring_bytes: The device side of the ring; 0 where nothing is streamed.
-        slot_bytes: One slot of the ring, as large as the largest streamed block.
-        streamed_bytes: The bytes that are copied in for one forward pass.
-        others_bytes: Weights of other models that stay on the device meanwhile.
-        peak_bytes: Others + resident + ring + working + reserve; never more than the cap.
-        evict: Names of models that leave the device before.
-        reason: A sentence for people.
+        stage: The name of the stage.
+        model: The name of the model.
+        resident_bytes: The size of the weights that stay on the device for the stage.
+        resident_blocks, streamed_blocks: The indices of blocks, ascending.
+        ring_bytes: The size of the ring on the device; 0 if nothing is streamed.
+        slot_bytes: The size of one slot of the ring, which is that of the largest streamed block.
+        streamed_bytes: The bytes that are copied to the device for each forward pass.
+        working_bytes, reserve_bytes: The same figures as in `Stage` and `Budget`.
+        others_bytes: The size of the other models' weights that stay on the device during the stage.
+        peak_bytes: The sum of others, resident, ring, working and reserve; at most the cap.
+        evict: The names of the models that leave the device before the stage.
+        reason: A sentence that explains the plan to the user.
     """
 
     stage: str
@@ -131,7 +140,9 @@ class JobPlan:
     """The plan of all stages of a job.
 
     Attributes:
+        vae_tile_px: The side of the VAE's tiles in pixels; None if nothing is tiled.
         keep_all_resident: Whether all models fit at once and stay on the device between the stages.
+        peak_bytes: The largest peak of any stage.
         smallest_cap_bytes: The cap below which the job would be refused.
     """
 
@@ -155,13 +166,13 @@ class JobPlan:
 
 
 class DoesNotFit(InputError):
-    """A cap that no plan keeps within.
+    """A refusal of a job that no plan fits under the cap.
 
     Attributes:
         demands: The alternative demands, none of which fits.
-        stage: Name of the first stage that does not fit.
-        smallest_cap_bytes: A cap at which it would work, and below which nothing does.
-        remedies: Three sentences; together they are `remedy`.
+        stage: The name of the first stage that does not fit.
+        smallest_cap_bytes: The smallest cap under which the job would fit.
+        remedies: Three sentences, which make up `remedy`.
     """
 
     code = "does_not_fit"
@@ -194,12 +205,12 @@ class DoesNotFit(InputError):
 
     @property
     def is_too_large(self) -> bool:
-        """Return whether the device itself is smaller than the smallest cap."""
+        """Return whether the device has less memory than the smallest cap that would work."""
         return self.smallest_cap_bytes > self.budget.total_bytes
 
     @property
     def is_preserved(self) -> bool:
-        """Return whether less preserved memory alone would do."""
+        """Return whether the job would fit if only the preserved memory were lowered."""
         freed = replace(self.budget, preserved_bytes=0, is_default=False)
         return min(smallest_cap(freed, demand.stages) for demand in self.demands) <= freed.cap_bytes
 
@@ -211,10 +222,10 @@ class DoesNotFit(InputError):
 
 @lru_cache(maxsize=64)
 def _spread_order(count: int) -> tuple[int, ...]:
-    """Return 0 to count - 1 in an order whose beginnings are spread evenly: by reversed bits.
+    """Return the indices 0 to count - 1 in order of their reversed bits, so any first n are evenly spread.
 
-    Resident blocks between streamed ones give the copies time. Since the first n are among the first n + 1, a
-    larger cap never streams more.
+    The first n blocks of this order become resident. Resident blocks between streamed ones give the copies
+    time. A larger cap only adds blocks to the resident ones, so it never streams more.
     """
     bits = max(1, (count - 1).bit_length())
     reversed_bits = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
@@ -238,7 +249,7 @@ class _Split:
 def _splits(model: Weights) -> tuple[_Split, ...]:
     order = _spread_order(len(model.block_bytes))
     largest = 0
-    slots: list[int] = []  # the largest block from each place of the order on
+    slots: list[int] = []  # the size of the largest block at or after each place of the order
     for index in reversed(order):
         slots.append(largest)
         largest = max(largest, model.block_bytes[index])
@@ -253,7 +264,7 @@ def _splits(model: Weights) -> tuple[_Split, ...]:
 
 
 def least_resident(model: Weights) -> int:
-    """Return the bytes on the device when as many blocks as possible are streamed, with the ring."""
+    """Return the least memory that a model's weights can take on the device, including the ring."""
     return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
 
 
@@ -269,8 +280,8 @@ def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
     """Plan a stage with as many of its weights on the device as the budget allows.
 
-    Other models stay there only where this one fits beside them whole. Otherwise all of them leave first, so
-    that there is one large model at a time.
+    Models that are already on the device stay there only if this one fits beside them as a whole. Otherwise
+    all of them leave first, so that only one large model is on the device at a time.
 
     Raises:
         DoesNotFit: If no split keeps within the cap.
@@ -319,10 +330,14 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
-    """Return the plan for the first of the demands that fits; give them by preference, largest tiles first.
+    """Return the plan for the first demand that fits.
+
+    Args:
+        budget: The memory that the job may use.
+        demands: The alternatives in order of preference, which is largest tiles first.
 
     Raises:
-        DoesNotFit: If none of them fits.
+        DoesNotFit: If no demand fits.
     """
     for demand in demands:
         if smallest_cap(budget, demand.stages) <= budget.cap_bytes:
@@ -345,13 +360,13 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
-    """Return, exact to the byte, the smallest cap under which each stage fits, one model at a time."""
+    """Return the smallest cap in bytes under which every stage fits, with one model on the device."""
     return max(_smallest_cap(budget, stage) for stage in stages)
 
 
 def _smallest_cap(budget: Budget, stage: Stage) -> int:
     def need(split: _Split) -> int:
-        # A default of preserved memory is lowered until LEFT_FOR_WEIGHTS are left, and no further.
+        # A default of preserved memory is lowered until LEFT_FOR_WEIGHTS is left, and no further.
         is_lowered = budget.is_default and split.resident_bytes <= LEFT_FOR_WEIGHTS
         kept = split.resident_bytes + (0 if is_lowered else budget.preserved_bytes)
         return max(_peak(budget, split, stage.working_bytes), kept)

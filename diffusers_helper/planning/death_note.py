@@ -1,6 +1,6 @@
-"""The note in a job's folder that lack of memory has ended engines; the job then uses its smallest plan.
+"""The note in a job's folder which says that a lack of memory has ended the job's engines.
 
-The process that watches the engine writes it, and each engine that continues the job reads it.
+The process that supervises the engine writes it. The next engine reads it and uses the job's smallest plan.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from diffusers_helper.files import write_atomic
 
 @dataclass(frozen=True, slots=True)
 class DeathNote:
-    """The cause of the deaths, and the answer to them.
+    """The cause of the engines' deaths, and the change that an engine has made in response.
 
     Attributes:
         stage: The stage in which the engines died.
-        text: The driver's words.
-        change: How the plan was made smaller, for a person; empty before an engine has done it.
+        text: The driver's message.
+        change: A description of how the plan was made smaller; empty until an engine has done so.
     """
 
     stage: str
@@ -28,16 +28,16 @@ class DeathNote:
 
     @classmethod
     def read(cls, file: Path) -> DeathNote | None:
-        """Return the note in a file; None if there is none that can be read."""
+        """Return the note in a file, or None if the file is missing or cannot be read."""
         try:
             return cls(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
     def write(self, file: Path) -> None:
-        """Write the note.
+        """Write the note to a file.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If the file cannot be written.
         """
         write_atomic(file, json.dumps(asdict(self)).encode() + b"\n")

@@ -1,9 +1,10 @@
-"""The memory that each stage needs besides weights: inputs, activations and outputs.
+"""Estimates of the memory that each stage needs besides weights: inputs, activations and outputs.
 
-Each formula counts tensors of one size that live at the network's fullest moment. The factors were fitted
-to peaks of live tensors that `benchmarks/calibrate_memory.py` measures, on the grids named at each. They hold
-for kernels that keep nothing large between operations, as on a CPU. What GPU kernels add was not measured on
-hardware: `Backend` names it, and a local calibration file replaces all estimates.
+Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
+The factors were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
+shapes named in each function. They hold for kernels that keep nothing large between operations. GPU kernels
+need more; `Backend` has factors for that from other projects. A local calibration file corrects the
+estimates.
 """
 
 from __future__ import annotations
@@ -23,32 +24,36 @@ from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.networks import NETWORKS, Network
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
-# The sizes of the VAE's tiles in pixels that `auto` tries, largest first.
+# The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
-# The tokens of the template before a prompt (`prompts`), and the most tokens that may follow.
+# The number of the template's tokens before a prompt (`prompts`), and the largest number that may follow.
 _HEAD_TOKENS, _MAX_TOKENS = 95, 256
-# Latent frames in one of the VAE's own windows of time: they give 17 frames.
+# The latent frames in one of the VAE's own temporal windows, which decode to 17 frames.
 OWN_WINDOW = 5
 _SHRINK, _CHANNELS = 8, 16
-# A margin for the scatter of the fits, for buffers and other small tensors.
+# A factor for the scatter of the fits, and bytes for buffers and other small tensors.
 _MARGIN, _SMALL = 1.02, 8 * 1024
-# The transformer's patch has 2 latents a side; history is packed 2 and 4 times as densely.
+# The side of the transformer's patches in latents; the packed history has patches 2 and 4 times as large.
 _PATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Ratios of measured to estimated working sets on one machine, by stage; 1 where nothing was measured."""
+    """The ratios of measured to estimated working memory by stage; a missing ratio counts as 1."""
 
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def apply(self, stage: str, num_bytes: int) -> int:
-        """Return an estimate corrected by the ratio of its stage."""
+        """Return an estimate in bytes, multiplied by the ratio for its stage."""
         return ceil(num_bytes * self.factors.get(stage, 1.0))
 
     @classmethod
     def read(cls, file: Path | None, device: str) -> Calibration:
-        """Return the ratios of a device ("cpu", "gfx1100") that `benchmarks/calibrate_memory.py` wrote.
+        """Return the ratios for a device from a file that `benchmarks/calibrate_memory.py` wrote.
+
+        Args:
+            file: The calibration file; None, or a file that does not exist, gives no ratios.
+            device: The name of the device, such as "cpu" or "gfx1100".
 
         Raises:
             InputError: If the file cannot be used.
@@ -69,7 +74,7 @@ class Calibration:
         return cls(factors)
 
     def write(self, file: Path, device: str) -> None:
-        """Write the ratios of a device and keep those of other devices that the file has."""
+        """Write the ratios for a device to a file, and keep the file's ratios for other devices."""
         text = file.read_text(encoding="utf-8") if file.is_file() else "{}"
         known = cast(dict[str, object], json.loads(text))
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +82,7 @@ class Calibration:
 
 
 def latent_tokens(height: int, width: int) -> int:
-    """Return the tokens of noisy window and history, for pixels as `packing` lays them out (F = 1, 2, 4)."""
+    """Return the number of tokens of the noisy window and the packed history, for a video of this size."""
     h, w = height // _SHRINK, width // _SHRINK
 
     def patches(frames: int, factor: int) -> int:
@@ -88,18 +93,18 @@ def latent_tokens(height: int, width: int) -> int:
 
 
 def vision_tokens(encoder: Network) -> int:
-    """Return the number of patches of SigLIP's picture."""
+    """Return the number of patches that SigLIP makes of a picture."""
     return (encoder.config["image_size"] // encoder.config["patch_size"]) ** 2
 
 
 def transformer_bytes(
     network: Network, height: int, width: int, *, text: int, vision: int, backend: Backend
 ) -> int:
-    """Estimate one forward pass with the sampler's state.
+    """Estimate the bytes of one forward pass, including the sampler's state.
 
-    The fullest moment is the rotation of a block's keys, or its feed-forward part where the text is longer
-    than the picture. Grid: 4 to 24 heads of 32 to 128, 96x176 to 960x416 pixels, 16 to 985 tokens of text and
-    picture, bf16 and fp32.
+    The peak is at the rotation of a block's keys, or in its feed-forward part if there are more text tokens
+    than latent tokens. Grid: 4 to 24 heads of 32 to 128, 96x176 to 960x416 pixels, 16 to 985 tokens of text
+    and picture, bf16 and fp32.
     """
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     size = network.dtype_bytes
@@ -108,7 +113,7 @@ def transformer_bytes(
     whole, rotated, forward, tables = (3.5, 14.9, 17.3, 3.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
     streams = max(whole * tokens + rotated * image, forward * tokens) * heads * head_dim * size
     streams += tables * image * head_dim * 4
-    # Picture, history and noise in fp32 and in the transformer's type, and the solver's memory.
+    # The picture, history and noise in fp32 and in the transformer's type, and the sampler's past predictions
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
@@ -117,7 +122,7 @@ def transformer_bytes(
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
-    """Estimate Llama: all hidden states, and the fullest moment of a layer.
+    """Estimate the bytes of a pass of Llama: all hidden states, and the peak within one layer.
 
     Grid: 3 and 6 layers of 64 to 256, 108 and 351 tokens, fp32 and bf16.
     """
@@ -127,7 +132,7 @@ def llama_bytes(network: Network, tokens: int) -> int:
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
-    """Estimate CLIP's text encoder: the fullest moment of a layer.
+    """Estimate the bytes of a pass of CLIP's text encoder: the peak within one layer.
 
     Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
     """
@@ -136,7 +141,10 @@ def encoder_bytes(network: Network, tokens: int) -> int:
 
 
 def vision_bytes(network: Network) -> int:
-    """Estimate SigLIP: its picture, or the fullest moment of a layer. Grid: as for CLIP, 4 and 64 patches."""
+    """Estimate the bytes of a pass of SigLIP: its picture, or the peak within one layer.
+
+    Grid: as for CLIP, with 4 and 64 patches.
+    """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     pixels = 3 * network.config["image_size"] ** 2
     values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
@@ -156,13 +164,19 @@ def demand_of(
     backend: Backend = Backend(),
     calibration: Calibration = Calibration(),
 ) -> Demand:
-    """Return a job's needs with tiles of one size, its stages in the order of the memory document.
+    """Return the needs of a job whose VAE works in tiles of one size, with the stages in the order they run.
 
     Args:
-        text: Tokens of the longest prompt that the transformer reads.
-        texts: Number of prompts; 2 with real guidance.
-        vae_window: Latent frames in one of the VAE's windows of time.
-        vae_share: The share of the memory beside the weights that the VAE may take.
+        networks: The model's networks, by the names of their parts.
+        height: The video's height in pixels.
+        width: The video's width in pixels.
+        tile: The side of the VAE's tiles in pixels.
+        text: The number of tokens that the transformer reads of the longest prompt.
+        texts: The number of prompts; 2 with classifier-free guidance.
+        vae_window: The latent frames in one of the VAE's temporal windows.
+        vae_share: The share of the working memory that the VAE may be planned with.
+        backend: The memory behaviour of the machine's kernels.
+        calibration: The ratios of measured to estimated memory.
     """
     llama, clip, vae, siglip, transformer = (networks[name] for name in NETWORKS)
     vision, piece = vision_tokens(siglip), (min(tile, height), min(tile, width))
@@ -175,7 +189,7 @@ def demand_of(
         "sample": (transformer, sampling),
         "decode": (vae, ceil(decode_bytes(vae, vae_window, *piece, backend=backend) / vae_share)),
     }
-    # The encoders' results are on the device as long as the sampler works.
+    # The encoders' results stay on the device while the sampler works.
     kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]
     after = {"sample": kept * transformer.dtype_bytes}
     stages = (
@@ -186,12 +200,12 @@ def demand_of(
 
 
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
-    """Return the sizes of tiles to try: only `wanted` where it is given, or `first` and all smaller ones."""
+    """Return the tile sizes to try: only `wanted` if it is given, otherwise `first` and all smaller ones."""
     if wanted is not None:
         return (wanted,)
     return (first, *(tile for tile in TILES if tile < first))
 
 
 def largest_bucket(side: int, multiple: int) -> tuple[int, int]:
-    """Return the shape of a resolution whose sampling needs most memory, for an unknown picture."""
+    """Return the shape (height, width) that needs most memory to sample, for a picture of unknown shape."""
     return max(buckets(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))

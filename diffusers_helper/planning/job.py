@@ -1,4 +1,4 @@
-"""The memory plan of a video before anything is loaded, and its cost, for the page, `plan` and the engine."""
+"""The memory plan of a video and its cost, made before anything is loaded, for page, command and engine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.recovery import Ladder, LearnedLevels
+from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
 from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
 
 _FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
-# The command that forgets the smaller plans of earlier shortages.
+# The command that deletes the smaller plans remembered from earlier shortages.
 FORGET = "python -m app doctor --forget-smaller-plans"
 
 
@@ -33,9 +33,11 @@ class Cost:
     """The work of one stage over a whole video.
 
     Attributes:
-        runs: The number of times that its model comes onto the device.
-        passes: Forward passes in one run.
-        copied_bytes: The bytes that are copied in over the whole video, weights that stay for a run included.
+        stage: The name of the stage.
+        runs: The number of times that the stage runs.
+        passes: The number of forward passes in one run.
+        streamed_bytes: The bytes that are streamed to the device for each forward pass.
+        copied_bytes: All bytes of weights that are copied to the device, streamed or not.
     """
 
     stage: str
@@ -50,11 +52,16 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
-        height, width: Pixels; for an unknown picture, the shape that needs most memory.
-        waiting_bytes: Weights that wait in main memory while they are streamed. They lie in files, so
-            that the kernel may drop them and read them again.
-        seconds_per_step: The time to read them again at the disk's speed where main memory cannot hold them;
-            None where it can, or where the disk's speed is not known.
+        job: The plan of the stages.
+        height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
+        sections: The number of sections.
+        frames: The number of frames.
+        costs: The work of each stage.
+        waiting_bytes: The size of the streamed weights, which main memory should hold. They are mapped from
+            files, so the kernel may drop them and read them again.
+        seconds_per_step: The time that each step takes to read them again from the disk, if main memory
+            cannot hold them; None if it can, or if the disk's speed is not known.
+        notes: Sentences for the user.
     """
 
     job: JobPlan
@@ -69,7 +76,12 @@ class VideoPlan:
 
 
 def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict[str, Network]:
-    """Return the networks of a model as this machine computes with them, one of them perhaps in fp32.
+    """Return the networks of a model in the number formats that this machine computes in.
+
+    Args:
+        info: The model.
+        profile: The settings of the machine.
+        in_fp32: The name of a network that computes in fp32; "" for none.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -84,25 +96,33 @@ def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict
 
 
 def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
-    """Return the folders of a model's networks, in the order of `NETWORKS`; None for one that is absent."""
+    """Return the folders of a model's networks in the order of `NETWORKS`, with None for absent ones."""
     return tuple(network_folder(info.parts[name]) for name in NETWORKS)
 
 
 def weights_file(info: ModelInfo) -> Path | None:
-    """Return the largest file of the transformer's weights, or None where they are not on this machine."""
+    """Return the largest file of the transformer's weights, or None if they are not on this machine."""
     folder = network_folder(info.parts["transformer"])
     files = folder.glob("*.safetensors") if folder else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
 def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float | None:
-    """Ask for the speed of the disk with the transformer's weights; None where they are absent."""
+    """Return the speed of the disk with the transformer's weights.
+
+    Args:
+        info: The model.
+        ask: A function that returns the bytes per second of the disk with a file, or None if not known.
+
+    Returns:
+        The result of `ask`, or None if the weights are not on this machine.
+    """
     file = weights_file(info)
     return ask(file) if file else None
 
 
 def profile_of(request: GenerationRequest, profile: Profile) -> Profile:
-    """Return the profile with the request's own number format of the VAE."""
+    """Return the profile with the VAE's number format from the request, unless that is "auto"."""
     if request.vae_precision == "auto":
         return profile
     dtype = cast(VaeDtype, request.vae_precision)
@@ -118,7 +138,7 @@ def demands_for(
     calibration: Calibration | None = None,
     in_fp32: str = "",
 ) -> tuple[Demand, ...]:
-    """Return the needs of a job, with the tiles that it may use.
+    """Return the needs of a job for each size of tiles that it may use, the largest first.
 
     Args:
         request: The settings of the video.
@@ -126,8 +146,8 @@ def demands_for(
         profile: The settings of the machine.
         height: The video's height in pixels.
         width: The video's width in pixels.
-        calibration: Ratios of measured to estimated memory.
-        in_fp32: The network that computes in fp32, whatever its stored type.
+        calibration: The ratios of measured to estimated memory.
+        in_fp32: The name of a network that computes in fp32; "" for none.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -143,7 +163,7 @@ def demands_for(
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
-    """Return the tokens of the longest prompt that is used.
+    """Return the number of tokens of the longest prompt that is used.
 
     Raises:
         InputError: If the model's tokenizer cannot be used.
@@ -154,9 +174,10 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
 def learned_levels(
     facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
 ) -> LearnedLevels:
-    """Return what jobs of this card, model, size and cap have learned from shortages.
+    """Return the level that was stored after shortages in jobs with this card, model, video size and cap.
 
-    Web process and engine may see sizes that differ by a little, so the key has rounded ones only.
+    The key contains the card's memory in whole GB, since the web process and the engine may read figures that
+    differ slightly.
     """
     machine = profile.machine
     size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
@@ -164,13 +185,13 @@ def learned_levels(
     if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
-    # A level counts among the tiles that such a job may use.
+    # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_own_vae(request)}"
     return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
 
 
 def _own_vae(request: GenerationRequest) -> str:
-    """Return the settings that only the VAE's plan depends on, as far as they are a person's own."""
+    """Return the settings that only the VAE's plan depends on, if they differ from their defaults."""
     names = ("vae_chunk", "vae_threshold")
     values = {name: getattr(request, name) for name in names}
     return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
@@ -191,13 +212,16 @@ def plan_video(
     """Plan a request and its cost.
 
     Args:
-        shape: Height and width of the video in pixels; None for an unknown picture.
-        calibration: Ratios of measured to estimated memory; used where `demands` is not given.
-        demands: The result of `demands_for` for the same request, so that no file is read.
-        learned: Shortages of earlier jobs; the plan begins where they ended.
-        free_ram_bytes: The main memory that is left for files.
-        disk_speed: Returns bytes per second of the disk with the weights; called only where they are read
-            repeatedly.
+        request: The settings of the video.
+        info: The model.
+        profile: The settings of the machine.
+        shape: The height and width of the video in pixels; None for an unknown picture.
+        calibration: The ratios of measured to estimated memory; used only if `demands` is not given.
+        demands: The result of `demands_for` for the same request, which saves reading the model's files.
+        learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+        free_ram_bytes: The main memory that is free for streamed weights; None if not known.
+        disk_speed: A function that returns the bytes per second of the disk with the weights. It is called
+            only if the weights have to be read repeatedly.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap.
@@ -250,7 +274,7 @@ def _notes(job: JobPlan, learned: str, card: str) -> list[str]:
 
 
 def _vae_notes(job: JobPlan, wanted_px: int, side: int, request: GenerationRequest) -> list[str]:
-    """Return what the pieces of the VAE cost in pixels, where the video is larger than they are."""
+    """Return sentences on how far the VAE's tiles and chunk change the pixels, if they do."""
     notes, tile = list[str](), job.vae_tile_px
     if tile and tile < side:
         instead = f" instead of {wanted_px}" if tile != wanted_px else ""

@@ -1,4 +1,4 @@
-"""The sizes of a model's networks, known or read from the headers of their files."""
+"""The sizes of a model's networks, from a table or from the headers of their files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diffusers_helper.planning.budget import Weights
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
-# The parts of a network that are streamed, in the order they run.
+# The lists of blocks in each network that can be streamed, in the order in which they run.
 BLOCKS = {
     "transformer": ("transformer_blocks", "single_transformer_blocks"),
     "text_encoder": ("layers",),
@@ -27,12 +27,13 @@ BLOCKS = {
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One network as it computes.
+    """One network, in the number format that it computes in.
 
     Attributes:
+        weights: The sizes of its weights on the device.
         config: The content of its config.json.
-        dtype_bytes: The bytes of one value that it computes with.
-        file_bytes: The bytes of its files.
+        dtype_bytes: The bytes per value in the computation.
+        file_bytes: The size of its weights in the files.
     """
 
     weights: Weights
@@ -41,8 +42,8 @@ class Network:
     file_bytes: int
 
 
-# The published weights, whose revisions are pinned: all parameters, those of each streamed block, and the
-# entries of the configuration that matter here. All are stored in 2 bytes.
+# The published weights, whose revisions are pinned: the number of all parameters, the number in each block
+# that can be streamed, and the configuration entries that the estimates use. Each parameter takes 2 bytes.
 _TRANSFORMER = {"num_attention_heads": 24, "attention_head_dim": 128}
 _PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "transformer": (12_874_314_816, (339_831_296,) * 20 + (141_591_808,) * 40, _TRANSFORMER),
@@ -62,7 +63,7 @@ _PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
 
 
 def published_bytes(part: str) -> int:
-    """Return the bytes of a part's weights in the published models; 0 for a part without weights."""
+    """Return the size of a part's weights in the published models, in bytes; 0 for a part without weights."""
     return _BYTES["F16"] * _PUBLISHED[part][0] if part in _PUBLISHED else 0
 
 
@@ -75,13 +76,15 @@ def networks(
 ) -> dict[str, Network]:
     """Return all networks of a model, by the names of their parts.
 
-    Files on this machine are read. The sizes of other parts are known for the published models.
+    Sizes are read from the files where these are on this machine. Otherwise they come from the table of the
+    published models.
 
     Args:
-        on_cpu: Whether there is no GPU; networks stored in fp16 compute in other types then
+        info: The model.
+        on_cpu: Whether there is no GPU. Networks stored in fp16 then compute in other types
             (`loaders.dtype_for`).
-        widths: The bytes of one value that a network computes with, where that is not the stored type.
-        folders: The folders of parts from the hub.
+        widths: The bytes per value of each network that does not compute in its stored type.
+        folders: The folders of the parts that were downloaded from the hub.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -101,7 +104,7 @@ def networks(
 
 
 def _widened(network: Network, width: int) -> Network:
-    """Return the network as it computes with values of so many bytes."""
+    """Return the network with the sizes that it has if it computes with `width` bytes per value."""
     weights, old = network.weights, network.dtype_bytes
     blocks = tuple(size * width // old for size in weights.block_bytes)
     wide = Weights(weights.name, weights.total_bytes * width // old, blocks)
@@ -139,7 +142,7 @@ def _read(name: str, folder: Path, on_cpu: bool) -> Network:
 def _network(
     name: str, by_kind: Mapping[str, tuple[int, tuple[int, ...]]], config: Mapping[str, Any], on_cpu: bool
 ) -> Network:
-    """Return a network from its numbers of values, in all and in each block, by their stored type."""
+    """Return a network, given the number of its values per stored type, in total and in each block."""
 
     def size(kind: str) -> int:
         widened = on_cpu and kind == "F16" and name != "text_encoder"

@@ -1,7 +1,8 @@
 """The settings that suit a card, each with its reason: memory, allocator, VAE, attention and MIOpen.
 
-They are decided from what the kernel says (`sysfs`), before torch is imported, because the engine's
-environment has to be complete when it starts. We measured none of them on a card; the sources name who did.
+They follow from the facts that the kernel reports (`sysfs`). They are decided before torch is imported,
+because the engine's environment has to be complete when the engine starts. Longtake has measured none of them
+on a card; the source of each setting says who recommends it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ class Machine:
     """The device that computes.
 
     Attributes:
-        arch: gfx name; "" without an AMD card.
-        total_bytes: The device's memory; 0 where only its driver would know.
+        kind: The platform of torch that serves the device.
+        arch: The gfx name of an AMD card, such as "gfx1100"; "" for other devices.
+        name: The name to display.
+        total_bytes: The size of the device's memory; 0 if only its driver knows it.
+        is_apu: Whether the device shares the processor's memory.
     """
 
     kind: Kind
@@ -48,7 +52,7 @@ class Machine:
 
     @property
     def card(self) -> str:
-        """Return the name under which measurements are kept: "gfx1100", "cuda", "cpu"."""
+        """Return the name under which measurements are stored, such as "gfx1100", "cuda" or "cpu"."""
         return self.arch or self.kind
 
 
@@ -57,11 +61,13 @@ class Profile:
     """The settings that suit a machine.
 
     Attributes:
+        family: The family of cards, one of `FAMILIES`.
+        machine: The device.
         cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
-        vae_tile: The largest tiles that "auto" takes, in pixels.
-        attention: The kernel that SDPA is expected to run.
-        environment: Variables of the engine.
+        vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
+        attention: The kind of kernel that SDPA is expected to run.
+        environment: The environment variables of the engine.
     """
 
     family: str
@@ -76,19 +82,19 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        """Return the facts that the estimates need."""
+        """Return the properties of the kernels, which the estimates need."""
         base = ROCM if self.machine.kind == "rocm" else Backend()
         return replace(base, attention=self.attention.value)
 
     @property
     def vae_bytes(self) -> int | None:
-        """Return the bytes of one value that the VAE computes with; None for the stored type."""
+        """Return the bytes per value in the VAE's computation, or None for the stored type."""
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
     def with_kernel(self, kernel: str) -> Profile:
         """Return the profile with the attention kernel that SDPA was seen to run ("" if none was seen).
 
-        A person's own setting takes precedence.
+        A value that the user has set takes precedence.
         """
         if not kernel or self.attention.source == YOU:
             return self
@@ -96,7 +102,10 @@ class Profile:
         return replace(self, attention=Setting(kind, f"SDPA ran {kernel} here", "`doctor` measured it"))
 
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
-        """Return the profile's budget, or the one that a person sets in GB; never more than there is."""
+        """Return the profile's budget, with the values in GB that the user has set for the job.
+
+        The cap is at most the device's memory.
+        """
         cap = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
         if self.machine.total_bytes:
             cap = min(cap, self.machine.total_bytes)
@@ -110,7 +119,7 @@ class Profile:
         )
 
     def preserved_advice(self, budget: Budget) -> str:
-        """Return the memory document's advice where a person preserves less than it asks for; else ""."""
+        """Return advice if the user preserves less memory than recommended for this card, or "" otherwise."""
         least = min(_LEAST_PRESERVED, budget.cap_bytes - LEFT_FOR_WEIGHTS)
         kept = budget.preserved_in_force
         if budget.is_default or kept >= least or not _is_small_radeon(self.family, self.machine):
@@ -122,23 +131,25 @@ class Profile:
 
 
 YOU = "you"
-# The memory document preserves 18 GB on cards of 20 to 24 GB, and never less than this.
+# The memory document (docs/amd-memory.md) preserves 18 GB on cards of 20 to 24 GB, and at least this much.
 _LEAST_PRESERVED = 16 * GB
 _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
 
 
 def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
-    """Return the machine that the engine will compute on; the size of a CUDA card is given as 0.
+    """Return the machine that the engine will compute on, without importing torch.
+
+    The memory of a CUDA card is not known here; its size is given as 0.
 
     Args:
-        environ: For HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
-        root: The root of the file system that describes the machine.
+        environ: The environment, for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
+        root: The root of the file system from which the machine's facts are read.
     """
     gpu = _visible(amd_gpus(root), environ)
     if gpu is not None:
         memory = host_memory(root)
-        # An APU's own share is small; the main memory that it may use is added, as far as it is available.
+        # An APU's own memory is small; the main memory that it may use is added, as far as it is available.
         shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
         arch = _overridden(gpu.arch, environ)
         return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu)
@@ -148,7 +159,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
 
 
 def _visible(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
-    """Return the first card that the environment does not hide; names that are not numbers hide none."""
+    """Return the first card that the environment does not hide. Names that are not numbers are ignored."""
     for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if variable not in environ:
             continue
@@ -179,7 +190,7 @@ FAMILIES = (*_FAMILIES, "radeon", "cuda", "cpu")
 
 
 def family_of(machine: Machine) -> str:
-    """Return one of `FAMILIES`; "radeon" for an AMD card that no other one fits."""
+    """Return the machine's family, one of `FAMILIES`; "radeon" for an AMD card that fits no other family."""
     if machine.kind != "rocm":
         return machine.kind
     for family, pattern in _FAMILIES.items():
@@ -189,7 +200,7 @@ def family_of(machine: Machine) -> str:
 
 
 def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
-    """Return the profile of a machine, with the values that the environment sets instead.
+    """Return the profile of a machine, in which values from the environment replace the defaults.
 
     Raises:
         InputError: For a value in the environment that cannot be used.
@@ -217,7 +228,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
 
 
 def profile_in_force(machine: Machine, local: Local) -> Profile:
-    """Return the profile of a machine with its settings and the attention kernel that was seen to run there.
+    """Return the profile of a machine with the user's settings and the attention kernel that was seen there.
 
     Raises:
         InputError: For a value in the environment that cannot be used.
@@ -277,7 +288,7 @@ def _attention(family: str) -> Setting[Attention]:
 
 
 def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
-    """Return the profile with the values that a person sets by variables."""
+    """Return the profile with the values that the user has set by environment variables."""
 
     def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
         text = environ.get(variable)
@@ -299,11 +310,11 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
 
 
 class _Unusable(ValueError):
-    """A value that cannot be used; its text says what was expected."""
+    """The error for a value that cannot be used, whose text names the expected values."""
 
 
 def _number(name: str, convert: Callable[[float], int]) -> Callable[[str], int]:
-    """Return a reader of a variable that takes the numbers of a setting."""
+    """Return a function that reads a number for the setting `name` from the text of a variable."""
 
     def read(text: str) -> int:
         try:
@@ -315,7 +326,7 @@ def _number(name: str, convert: Callable[[float], int]) -> Callable[[str], int]:
 
 
 def _one_of(choices: tuple[T, ...]) -> Callable[[str], T]:
-    """Return a reader of a variable that takes one of these words."""
+    """Return a function that reads one of these choices from the text of a variable."""
 
     def read(text: str) -> T:
         for choice in choices:
@@ -328,7 +339,7 @@ def _one_of(choices: tuple[T, ...]) -> Callable[[str], T]:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of the engine's environment, and whether its value is the user's own."""
+    """A variable of the engine's environment, and whether the user has set it."""
 
     name: str
     value: str
@@ -338,7 +349,10 @@ class Variable:
 
 
 def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Variable]:
-    """List the variables that the profile sets or would set; a user's value wins, under older names too."""
+    """Return the variables that the profile sets, with the user's value where the user has set one.
+
+    The user's value counts under a variable's older names, too.
+    """
     report: list[Variable] = []
     for name, setting in profile.environment.items():
         names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
@@ -353,7 +367,7 @@ def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Var
 
 
 def engine_environment(profile: Profile, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the engine gets besides `environ`: none that the user has set."""
+    """Return the variables to add to `environ` for the engine, leaving out those that the user has set."""
     return {
         variable.name: variable.value
         for variable in environment_report(profile, environ)

@@ -1,7 +1,8 @@
-"""The memory that a VAE needs besides weights, by its kind, frames at a time, and size of a tile.
+"""Estimates of the memory that a VAE needs besides weights, by kind, number of frames and tile size.
 
-Each formula counts tensors of one size that live at the network's fullest moment. The factors were fitted to
-peaks of live tensors, which `benchmarks/calibrate_memory.py` measures on the grids named at each.
+Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
+The factors were fitted to peaks that `benchmarks/calibrate_memory.py` measured on the grid of shapes named in
+each function.
 """
 
 from __future__ import annotations
@@ -70,24 +71,28 @@ class NetworkNeeds:
 
 
 def has_stream(network: Network) -> bool:
-    """Return whether frames can follow one another exactly, as in Wan's VAE, whose config has `base_dim`."""
+    """Return whether frames can be made exactly one by one, as Wan's VAE (`base_dim`) and pictures can."""
     return "base_dim" in network.config or is_of_pictures(network)
 
 
 def is_of_pictures(network: Network) -> bool:
-    """Return whether a VAE knows no time, as `AutoencoderKL`, whose config names 2D blocks."""
+    """Return whether the VAE is for single pictures, as `AutoencoderKL`, whose config names 2D blocks."""
     return "DownEncoderBlock2D" in network.config.get("down_block_types", ())
 
 
 def decode_bytes(
     network: Network, at_once: int, height: int, width: int, *, backend: Backend, latents: int = 1
 ) -> int:
-    """Estimate decoding in pieces.
+    """Estimate the bytes that it takes to decode one piece.
 
     Args:
-        at_once: Latent frames in one pass (4 n - 3 frames); in a stream, those that leave together.
-        height, width: The size of a piece in pixels.
-        latents: All latent frames, for a stream, which has all of them on the device.
+        network: The VAE.
+        at_once: The latent frames in one pass (n of them give 4 n - 3 frames). In a stream, the number of
+            latent frames whose frames leave the device together.
+        height: The height of the piece in pixels.
+        width: The width of the piece in pixels.
+        backend: The memory behaviour of the machine's kernels.
+        latents: The number of all latent frames, which a stream keeps on the device.
     """
     size, area = network.dtype_bytes, height * width
     if is_of_pictures(network):
@@ -108,7 +113,10 @@ def decode_bytes(
 def encode_bytes(
     network: Network, at_once: int, height: int, width: int, *, backend: Backend, latents: int = 1
 ) -> int:
-    """Estimate encoding in pieces, with the arguments of `decode_bytes`. The input waits on the host."""
+    """Estimate the bytes that it takes to encode one piece, with the arguments of `decode_bytes`.
+
+    Only the piece's own frames are counted. The others stay on the host.
+    """
     size, area = network.dtype_bytes, height * width
     if is_of_pictures(network):
         layers = min(2, network.config["layers_per_block"])
@@ -120,7 +128,7 @@ def encode_bytes(
     frames = 4 * at_once - 3
     layers = min(2, network.config["layers_per_block"])
     values = ((3.05 + layers) * frames + 2.15) * area * network.config["block_out_channels"][0]
-    values += 3 * frames * area  # the frames themselves; none where a CPU takes them as they are
+    values += 3 * frames * area  # the frames in the VAE's type; a CPU may need no such copy
     attention = 3 * frames * area * size + _attention(network, at_once * area, backend)
     return math.ceil(_MARGIN * max(values * size * backend.conv_encode, attention))
 
@@ -137,7 +145,7 @@ def _picture_bytes(network: Network, values: float, area: int, conv: float, back
 
 
 def _attention(network: Network, area: int, backend: Backend) -> int:
-    """Estimate HunyuanVideo's middle block: its mask of latents x latents in fp32, and scores if kept.
+    """Estimate the bytes of the attention in HunyuanVideo's middle block: its mask, and its scores if kept.
 
     Grid: 2 to 9 latent frames of 96x96 to 256x256 pixels, bf16 and fp32.
     """
@@ -149,9 +157,10 @@ def _attention(network: Network, area: int, backend: Backend) -> int:
 
 
 def _stream_decode(network: Network, area: int, latents: int) -> float:
-    """Return the values at the fullest moment of four frames, with those that the convolutions remember.
+    """Return the peak number of values while four frames are decoded, with the convolutions' past inputs.
 
-    Grid: widths of 8 to 32, 1 and 2 layers a block, 1 to 6 latent frames of 64x64 to 128x128 pixels, Wan 2.1
+    Grid: widths of 8 to 32, 1 and 2 layers per block, 1 to 6 latent frames of 64x64 to 128x128 pixels, Wan
+        2.1
     and 2.2 (which works on patches of 2x2), bf16 and fp32.
     """
     channels = network.config.get("decoder_base_dim") or network.config["base_dim"]
@@ -166,7 +175,7 @@ def _stream_decode(network: Network, area: int, latents: int) -> float:
 
 
 def _stream_encode(network: Network, area: int, latents: int) -> float:
-    """Return the same for encoding, on the same grid."""
+    """Return the peak number of values while four frames are encoded, on the same grid."""
     channels, layers = network.config["base_dim"], network.config["num_res_blocks"]
     wide = network.dtype_bytes < 4
     if network.config.get("is_residual"):

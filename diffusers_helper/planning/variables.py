@@ -1,6 +1,6 @@
-"""The variables of an engine's environment that suit a family of cards, each with its reason.
+"""The environment variables of the engine that suit a family of cards, each with its reason.
 
-MIOPEN_FALLBACK_README.md lists all that the memory document names, also those that are left out.
+MIOPEN_FALLBACK_README.md lists all variables that the memory document names, including those left out here.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 DOCUMENT = "Longtake's memory document"
-# The same setting under its present and its older names: a value under any of them is the user's own.
+# The same setting under its present and its older names. If the user has set any of them, Longtake sets none.
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A value, its reason, and its source ("you" for a value from arguments, environment or page)."""
+    """A value with its reason and its source, which is "you" for a value that the user has set."""
 
     value: T
     reason: str
@@ -43,7 +43,7 @@ _PASSIVE = Setting("PASSIVE", "threads that wait leave the cores to the page and
 
 
 def variables_for(family: str) -> dict[str, Setting[str]]:
-    """Return the variables of an engine for a family of cards."""
+    """Return the engine's environment variables for a family of cards."""
     if family == "cpu":
         return {"OMP_WAIT_POLICY": _PASSIVE}
     if family == "cuda":

@@ -1,4 +1,4 @@
-"""The noise schedule, and the samplers that turn noise into latents by one call of a model per step."""
+"""The noise schedule, and the samplers that turn noise into latents with one model call per step."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,5 +21,5 @@ class Sampler(Protocol):
 
 
 def sampler(name: str) -> Sampler:
-    """Return the sampler with this name in `request.SAMPLERS`: `sample_NAME` of the module NAME."""
+    """Return the sampler with this name in `request.SAMPLERS`, which is `sample_NAME` in the module NAME."""
     return getattr(import_module(f"{__name__}.{name}"), f"sample_{name}")

@@ -1,4 +1,4 @@
-"""The part that all samplers share: the checked noise levels, and the one call of the model per step."""
+"""The part that all samplers share: the validated noise levels, and one model call per step."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class StepInfo:
 
     Attributes:
         step: The number of the step, from 1.
+        steps: The number of all steps.
+        sigma: The noise level of the call.
         x0: The model's result, in the shape of the latents. Samplers work on a copy.
     """
 
@@ -26,14 +28,17 @@ class StepInfo:
     x0: Tensor
 
 
-# denoise(x, sigma): noisy latents and their noise level, a float64 scalar tensor -> clean latents.
+# denoise(x, sigma) takes noisy latents and their noise level, a float64 scalar tensor, and returns clean
+# latents.
 Denoise = Callable[[Tensor, Tensor], Tensor]
 # Its result is ignored; its exceptions end the run.
 OnStep = Callable[[StepInfo], object]
 
 
 class Denoiser:
-    """The caller of the model, in the latents' own dtype; everything else stays in at least float32.
+    """The caller of the model, which passes latents in their original dtype.
+
+    All other arithmetic of the samplers uses at least float32.
 
     Attributes:
         sigmas: The noise levels of the model calls, without the 0 at the end.

@@ -1,4 +1,4 @@
-"""The noise levels of a run: flow-matching sigmas, shifted towards noise by the token count."""
+"""The noise levels of a run, which are flow-matching sigmas, shifted towards noise by the token count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# mu grows linearly with the number of tokens (Flux's rule, its constants) up to a shift of 7 (FramePack).
+# mu grows linearly with the number of tokens (Flux's rule and constants) up to a shift of 7 (FramePack).
 _FEW_TOKENS, _FEW_MU = 256, 0.5
 _MANY_TOKENS, _MANY_MU = 4096, 1.15
 MAX_SHIFT = 7.0
@@ -20,7 +20,7 @@ def shift_of(num_tokens: int) -> float:
     From 8798 tokens on, and so at every shape of side 640, it is exactly 7.
 
     Raises:
-        ValueError: If there is not at least one token.
+        ValueError: If there are no tokens.
     """
     if num_tokens < 1:
         raise ValueError(f"num_tokens is {num_tokens}; expected at least 1.")
@@ -36,7 +36,7 @@ def flow_sigmas(steps: int, shift: float) -> Tensor:
         A float64 tensor (steps + 1,) that descends from 1 to 0.
 
     Raises:
-        ValueError: For less than one step, or a shift that is not a positive number.
+        ValueError: If there are no steps, or the shift is not a positive number.
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}; expected at least 1.")
@@ -49,10 +49,10 @@ def flow_sigmas(steps: int, shift: float) -> Tensor:
 
 
 def check_sigmas(sigmas: Tensor | Sequence[float]) -> list[float]:
-    """Return the levels as plain numbers.
+    """Validate noise levels, and return them as plain numbers.
 
     Raises:
-        ValueError: Unless they are steps + 1 >= 2 finite, strictly descending numbers, the last one 0.
+        ValueError: Unless they are at least 2 finite, strictly descending numbers that end in 0.
     """
     if isinstance(sigmas, Tensor):
         if sigmas.ndim != 1:

@@ -1,4 +1,4 @@
-"""The sources of randomness: one per purpose, so that any part of a video can be made again alone."""
+"""The sources of randomness. Each purpose has its own, so any part of a video can be made again alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Purpose = Literal["start_latent", "noise"]
 
 
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
-    """Return normal noise that depends on nothing but the arguments.
+    """Return normally distributed noise that depends only on the arguments.
 
-    It is fp32, and drawn on the CPU, so that every machine draws the same. `section` is 0 for noise that
-    belongs to none.
+    It is drawn in fp32 on the CPU, so every machine draws the same. `section` is 0 for noise that belongs to
+    no section.
     """
     digest = hashlib.sha256(f"{seed}/{purpose}/{section}".encode()).digest()
     generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big"))

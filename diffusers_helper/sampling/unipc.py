@@ -6,8 +6,9 @@ prediction and alpha = 1, the exact step from sigma_0 to sigma with h = ln(sigma
     x = (sigma / sigma_0) x_0 + integral over l from 0 to h of exp(l - h) m(l) dl,
 
 where m is the model's clean prediction along the path. The method approximates m by a polynomial through the
-known predictions. Its moments are b_i = integral over u from 0 to 1 of exp((u - 1) h) u^i du = i!
-phi_{i+1}(-h).
+known predictions. Its moments are
+
+    b_i = integral over u from 0 to 1 of exp((u - 1) h) u^i du = i! phi_{i+1}(-h).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _phi(k: int, z: float) -> float:
 
 
 def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
-    """Return weights rho with sum over j of rho_j nodes_j^(i-1) = moments_i."""
+    """Return the weights rho for which the sum over j of rho_j nodes_j^(i-1) is moments_i."""
     if len(nodes) == 1:
         # UniPC's first-order rule uses one half in place of the exact moment.
         return [0.5]
@@ -50,11 +51,11 @@ def step_weights(sigmas: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return the weights of the differences m_k - m_0 in one step of order `len(sigmas)` - 1.
 
     Args:
-        sigmas: The level to reach, the present level, and the levels before it, the newest first.
+        sigmas: The target level, the current level, and the levels before it, the newest first.
 
     Returns:
-        (predictor, corrector). The predictor weighs the earlier predictions, the newest first; the corrector
-            weighs the same and then the one at the level to reach.
+        The weights of the predictor and of the corrector. Those of the predictor are for the earlier
+            predictions, the newest first. The corrector has one more, for the prediction at the target level.
     """
     target, left, *earlier = sigmas
     h = math.log(left / target)
@@ -78,10 +79,10 @@ def _moved(base: Tensor, weights: Sequence[float], predictions: Sequence[Tensor]
 def sample_unipc(
     denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Return clean latents by one model call per step, which serves predictor and corrector.
+    """Return clean latents, with one model call per step that serves both corrector and predictor.
 
-    The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0: the last prediction is the
-    result. Arguments and errors are those of `sample_euler`.
+    The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0, since the last prediction is
+    the result. The arguments and errors are those of `sample_euler`.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

@@ -1,4 +1,4 @@
-"""The way from a picture to its latent, and from a section's latents to frames, through the VAE engine."""
+"""The conversion of a picture to its latent, and of latents to frames, by the VAE engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from diffusers_helper.vae.passes import Progress
 def encode_picture(
     engine: VaeEngine[Any], picture: Image.Image, noise: Tensor, progress: Progress, cancel: CancelToken
 ) -> Tensor:
-    """Return a sample of the picture's latent.
+    """Encode a picture, and return a sample of its latent.
 
     Args:
         engine: The engine of the model's VAE.
-        picture: RGB, both sides multiples of 8.
-        noise: (1, 16, 1, height / 8, width / 8), the noise for the sample of the posterior.
-        progress: Called after each piece.
+        picture: An RGB picture whose sides are multiples of 8.
+        noise: (1, 16, 1, height / 8, width / 8), the noise with which the posterior is sampled.
+        progress: A function that is called after each piece.
         cancel: The token that ends the work within a piece.
 
     Returns:
@@ -38,17 +38,17 @@ def encode_picture(
 def decode_latents(
     engine: VaeEngine[Any], latents: Tensor, part: Part, progress: Progress, cancel: CancelToken
 ) -> Tensor:
-    """Return the frames (4 T - 3, height, width, 3) of latents (1, 16, T, height / 8, width / 8).
+    """Decode latents (1, 16, T, height / 8, width / 8) to frames (4 T - 3, height, width, 3).
 
     Args:
         engine: The engine of the model's VAE.
-        latents: A section's latents, fp32 on the CPU.
-        part: Their part of the video.
-        progress: Called after each piece.
+        latents: The latents to decode for a section, in fp32 on the CPU.
+        part: The part of the video that they are.
+        progress: A function that is called after each piece.
         cancel: The token that ends the work within a piece.
 
     Returns:
-        Frames in fp32 on the CPU, about -1 to 1.
+        The frames in fp32 on the CPU, about -1 to 1.
     """
     frames = engine.decode(latents / _scale(engine), part=part, progress=progress, cancel=cancel)
     return frames[0].permute(1, 2, 3, 0).float()

@@ -1,7 +1,7 @@
-"""The VAE engine: video through a VAE in the pieces that its owner plans, and again where a piece fails.
+"""The VAE engine, which encodes and decodes video in pieces, and repeats the work when a piece fails.
 
-Jobs and nodes use the same engine. They differ in the owner of the VAE. A job moves its own VAE on and off
-the device and follows its memory plan (`job_memory.JobMemory`). A guest finds a VAE on the device that
+Jobs and ComfyUI nodes use the same engine with different owners of the VAE. A job moves its own VAE on and
+off the device and follows its memory plan (`job_memory.JobMemory`). A guest uses a VAE on the device that
 belongs to another program, and plans with the free memory (`vae.guest.Guest`).
 """
 
@@ -41,10 +41,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a longer video, whose parts share latents.
+    """A part of a longer video. Consecutive parts share latent frames.
 
     Attributes:
-        number: The owner's number for it.
+        number: The owner's number for the part.
         begin: The place of its first latent frame, counted from the same point for all parts.
     """
 
@@ -53,10 +53,10 @@ class Part:
 
 
 class Owner(Protocol):
-    """The owner of a VAE, which puts it on the device and decides how it works there.
+    """The owner of a VAE, which moves it to the device and plans its work.
 
     Attributes:
-        vae: The VAE, wherever it is.
+        vae: The VAE, on the device or not.
         device: The device that computes.
         cleanup_frequency: The number of pieces after which the allocator's unused memory is returned; 0 for
             never.
@@ -72,7 +72,7 @@ class Owner(Protocol):
     def cleanup_frequency(self) -> int: ...
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the plan for a task from now on.
+        """Return the plan in force for a task.
 
         Raises:
             InputError: If no plan fits into the memory.
@@ -81,7 +81,7 @@ class Owner(Protocol):
         ...
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
-        """Yield the VAE on the device, in the type that it computes in."""
+        """Return a context manager that yields the VAE on the device, in the type that it computes in."""
         ...
 
     def step_down(self, shortage: Shortage) -> None:
@@ -98,16 +98,16 @@ class Owner(Protocol):
 
 
 _Owner = TypeVar("_Owner", bound=Owner)
-# All that a window's pixels depend on: the number in its batch, its first latent frame, its number of latent
-# frames, its tiles, and the type of the computation.
+# All that the pixels of a window depend on: the item of the batch, the first latent frame, the number of
+# latent frames, the tiles, and the type of the computation.
 _Window = tuple[int, int, int, Tiles, torch.dtype]
 
 
 class VaeEngine(Generic[_Owner]):
-    """An encoder and decoder with one VAE.
+    """An encoder and decoder of video with one VAE.
 
-    After a shortage of memory it tries the owner's next smaller plan; after an overflow, fp32, and after the
-    first one in fp32, the same once more.
+    After a shortage of memory it repeats the task with the owner's next smaller plan, and after an overflow
+    in fp32. After the first overflow in fp32 it repeats the task once without a change.
 
     Attributes:
         owner: The owner of the VAE.
@@ -126,23 +126,23 @@ class VaeEngine(Generic[_Owner]):
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Return the frames (B, 3, F, H, W) of latents (B, C, T, h, w) in the VAE's own scale.
+        """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W), or those of pictures without T and F.
 
         Args:
-            latents: Latents on any device, in any type; those of pictures (B, C, h, w) give (B, 3, H, W).
-            part: Their part of a longer video. Windows of time that this part shares with the part decoded
-                before are reused.
-            progress: Called after each piece.
+            latents: Latents in the VAE's own scale, on any device and of any type.
+            part: The part of a longer video that they are. Temporal windows that this part shares with the
+                previous one are reused.
+            progress: A function that is called after each piece.
             cancel: The token that ends the work within a piece.
 
         Returns:
-            Frames on the host, about -1 to 1, in the type of the computation.
+            The frames on the host, about -1 to 1, in the type of the computation.
 
         Raises:
             InputError: If no plan fits into the memory.
             OutOfDeviceMemory: If the memory runs out with every plan.
-            NotFinite: If values overflow in fp32 too.
-            GenerationCancelled: After a cancel.
+            NotFinite: If values overflow even in fp32.
+            GenerationCancelled: If the task was cancelled.
         """
         if latents.dim() == 4:
             return self.decode(latents.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
@@ -158,12 +158,13 @@ class VaeEngine(Generic[_Owner]):
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Return the moments (B, 2 C, T, h, w), mean and log-variance, of frames (B, 3, F, H, W).
+        """Encode frames (B, 3, F, H, W), or pictures without F, and return the moments (B, 2 C, T, h, w).
 
-        Arguments, result and errors are those of `decode`.
+        The moments are the mean and the log-variance. The arguments and errors are those of `decode`.
 
         Raises:
-            InputError: Also for another number of frames, or sides that the VAE does not divide.
+            InputError: If no plan fits into the memory, the number of frames is none that the VAE
+                makes, or the sides are not multiples of its factor.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
@@ -210,7 +211,7 @@ class VaeEngine(Generic[_Owner]):
             return self.owner.use_fp32
         if isinstance(error, NotFinite) and not self._has_failed:
             self._has_failed = True
-            return self.owner.device.empty_cache  # a fault of the device may pass
+            return self.owner.device.empty_cache  # a fault of the device may be temporary
         return None
 
     def _decode(
@@ -249,7 +250,7 @@ class VaeEngine(Generic[_Owner]):
 
 
 def _log_start(task: Task, source: Tensor, device: torch.device, dtype: torch.dtype) -> None:
-    """Log the lines with which the memory document follows a decode."""
+    """Log the two lines that the memory document (docs/amd-memory.md) shows before a decode."""
     name, kind = task.capitalize(), "latents" if task == "decode" else "frames"
     _log.info("[VAE %s] Starting - %s shape: %s, device: %s", name, kind, tuple(source.shape), source.device)
     _log.info("[VAE %s] VAE device: %s, VAE dtype: %s", name, device, dtype)

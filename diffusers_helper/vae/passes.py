@@ -1,7 +1,7 @@
-"""Single passes of a VAE, whole or in tiles, and the count of the pieces that they are made of.
+"""The passes of a VAE, whole or in tiles, and the counter of the pieces that they consist of.
 
-The VAE may be any of `vae.families`, on any device. Its settings never change: tiles are cut here. A finished
-piece leaves the device at once.
+The VAE may be any of `vae.families`, on any device. Its own settings for tiles are not used; the tiles are
+cut here. A finished piece leaves the device at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from diffusers_helper.vae.tiles import Grid, Mosaic
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Progress = Callable[[int, int], None]
-"""It is called with the numbers of finished and of all pieces, and begins again at 1 when the work does."""
+"""A function that is called with the numbers of finished and of all pieces. If the work is repeated, the
+first number begins again at 1."""
 
 
 class NotFinite(LongtakeError):
-    """Values of a piece that are not finite, as when fp16 overflows.
+    """The error for values that are not finite, which an overflow of fp16 can cause.
 
     Attributes:
         dtype: The type of the computation.
@@ -41,7 +42,7 @@ class NotFinite(LongtakeError):
 
 
 class Pieces:
-    """The count of the pieces of one task, with a check for a cancel between two of them.
+    """The counter of the pieces of one task, which also checks for a cancel after each of them.
 
     Attributes:
         total: The number of pieces.
@@ -58,10 +59,10 @@ class Pieces:
         self._frequency, self._done, self.total = cleanup_frequency, 0, 0
 
     def take(self, piece: Tensor) -> Tensor:
-        """Return a finished piece, on the host.
+        """Count a finished piece, and return it on the host.
 
         Raises:
-            NotFinite: If it has overflowed.
+            NotFinite: If the piece has values that are not finite.
             GenerationCancelled: If the task was cancelled.
         """
         piece = to_host(piece)
@@ -76,17 +77,17 @@ class Pieces:
 
 
 def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1) -> Tensor:
-    """Decode latents (B, C, T, h, w) in one pass over time, or in one pass for each tile.
+    """Decode latents (B, C, T, h, w) in one pass over time, or in one such pass per tile.
 
     Args:
         family: The VAE.
-        latents: Latents on any device, in any type.
-        tiles: The cut of the picture.
+        latents: Latents on any device, of any type.
+        tiles: The tiles in space.
         pieces: The counter of the pieces.
-        chunk: The number of latent frames of a stream that leave the device together.
+        chunk: In a stream, the number of latent frames whose frames leave the device together.
 
     Returns:
-        Frames (B, 3, F, H, W) in the VAE's type, on the host.
+        The frames (B, 3, F, H, W) in the VAE's type, on the host.
     """
     num_frames = family.stride * (latents.shape[2] - 1) + 1
     grid = _grid(latents.shape[-2:], tiles, family.shrink)
@@ -101,12 +102,12 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
                 waiting.clear()
                 mosaic.add(place, begin, piece)
                 begin += waiting_frames
-            del frames  # otherwise it stays on the device while the next tile is decoded
+            del frames  # otherwise they stay on the device while the next tile is decoded
     return mosaic.finish()
 
 
 def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
-    """Return the moments (B, 2 C, T, h, w) of frames (B, 3, F, H, W), in the way of `decode_pass`."""
+    """Encode frames (B, 3, F, H, W) to moments (B, 2 C, T, h, w), as `decode_pass` decodes."""
     grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
     mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.stride + 1)
     for place in grid.places:

@@ -1,15 +1,15 @@
-"""Plans for a VAE within the memory at hand: whole, as a stream, in tiles, in windows.
+"""The plans for encoding or decoding pictures or a video with a VAE in the available memory.
 
-They are made from integers, before anything is computed. The ways, in the order they are tried:
+They are made from integers, before anything is computed. The kinds of plans, in the order they are tried:
 
 1. whole: one pass over all frames, which is the reference.
-2. as a stream, where the VAE is causal and keeps what it needs of the past (Wan): one latent frame at a time,
-   with the same bits as the whole, in memory that does not depend on the video's length.
+2. as a stream, if the VAE is causal and keeps what it needs of the past (Wan): one latent frame at a time.
+   The result is bit-identical to one pass, and the memory hardly depends on the video's length.
 3. either of these in tiles that overlap in space.
-4. in windows that overlap in time, where there is no stream (HunyuanVideo), whole or in tiles. diffusers and
+4. in windows that overlap in time, if the VAE cannot stream (HunyuanVideo), whole or in tiles. diffusers and
    FramePack decode in this way with this VAE; the values differ from those of one pass.
 
-The estimates are those of `planning.vae_estimates`, which the plans of a job use too.
+The estimates are those of `planning.vae_estimates`, which the plans of a job use, too.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 CHUNKS = (1, 2, 4, 8)
-# PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows' chunk;
-# `benchmarks/vae_decode.py` measures it. Normalisation over all of a piece is what differs, not its edges.
+# The PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows'
+# chunk, measured with `benchmarks/vae_decode.py`. The cause of the difference is the normalisation over each
+# piece, and not the pieces' edges.
 _TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
 _WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
 _TILE_CASE, _WINDOW_CASE = "17 frames of 384x256 pixels", "41 frames of 128x128 pixels"
-# Sides of tiles and of what they share are multiples of it: pixels for one latent of Wan 2.2.
+# The sides and overlaps of tiles are multiples of this, the pixels per latent of Wan 2.2.
 _LATENT_PX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class VaeSettings:
-    """The settings that a person may make; None and "auto" leave them to the plan.
+    """The user's settings for the VAE; None and "auto" leave the choice to the plan.
 
     Attributes:
-        chunk: Latent frames that are handed over at a time. For a stream the bits do not depend on it.
-            Without a stream, windows advance by this number; auto uses no windows, or the VAE's own of 3.
-        tile_px: Side of the tiles in pixels; 0 for none.
-        largest_px: The first size that auto tries, where larger pieces are known to fail; None for the
-            picture.
-        fallback_px: The largest tiles that auto tries where one piece does not fit; None for any.
-        overlap: Least share of a tile that it has in common with its neighbour.
-        precision: The type of the computation; auto is the type of the weights. Normalisation works in fp32
-            inside in all of them, and if the result is not finite, all is computed again in fp32.
-        memory_threshold: Share of the free memory that may be planned with.
-        cleanup_frequency: Number of pieces after which the allocator's unused memory is returned; 0 for
-            never.
-        batch: Whether as many pictures of a batch are decoded together as the memory allows.
+        chunk: For a stream, the number of latent frames whose frames leave the device together, which does
+            not change the result. Otherwise the number of latent frames by which windows advance; None
+            means no windows if possible, and the VAE's own number of 3 otherwise.
+        tile_px: The side of the tiles in pixels; 0 for none.
+        largest_px: The side of the largest tiles to try if `tile_px` is None; None allows the whole picture.
+        fallback_px: The side of the largest tiles to try if the whole picture does not fit; None for any.
+        overlap: The least share of a tile that it has in common with its neighbour.
+        precision: The type of the computation; "auto" is the type of the weights. Normalisation always
+            computes in fp32, and if the result is not finite, everything is computed again in fp32.
+        memory_threshold: The share of the free memory that may be planned with.
+        cleanup_frequency: The number of pieces after which the allocator's unused memory is returned to the
+            driver; 0 for never.
+        batch: Whether as many items of a batch are decoded together as the memory allows.
     """
 
     chunk: int | None = None
@@ -93,7 +94,7 @@ class VaeSettings:
 
 
 def settings_for(profile: Profile) -> VaeSettings:
-    """Return the settings that suit a machine."""
+    """Return the settings of the VAE that suit a machine."""
     dtype = profile.vae_dtype.value
     precision = "auto" if dtype == "stored" else dtype
     return VaeSettings(precision=precision, largest_px=profile.vae_tile.value)
@@ -101,20 +102,20 @@ def settings_for(profile: Profile) -> VaeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The pixels of a tile's side, and the least that it shares with the next; 0 for no tiles."""
+    """The side of tiles and their least overlap, in pixels; 0 for no tiles."""
 
     side: int = 0
     overlap: int = 0
 
     @classmethod
     def of(cls, side: int, share: float = 0.25) -> Tiles:
-        """Return tiles with this share in common, in whole latents of any of the VAEs."""
+        """Return tiles of this side with this share of overlap, rounded up to whole latents of any VAE."""
         return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
 
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """The size of a video to encode or decode: latent frames, one for a picture, and pixels."""
+    """The size of a video: its latent frames, one for a picture, and its height and width in pixels."""
 
     latents: int
     height: int
@@ -126,11 +127,14 @@ class VaePlan:
     """One way to encode or decode a video.
 
     Attributes:
-        chunk: Latent frames that a stream hands over at a time, or by which windows advance; 0 for all.
-        working_bytes: Memory of inputs, activations and outputs on the device.
+        task: Whether to encode or to decode.
+        time: How the frames are divided in time.
+        chunk: The same as in `VaeSettings`; 0 for all latent frames.
+        tiles: The tiles in space.
+        working_bytes: The memory that inputs, activations and outputs take on the device.
         is_exact: Whether the result is that of one pass over everything.
-        reason: A sentence for people.
-        batch: Pictures that are decoded together.
+        reason: A sentence that explains the plan to the user.
+        batch: The number of items of a batch that are decoded together.
     """
 
     task: Task
@@ -144,7 +148,14 @@ class VaePlan:
 
 
 def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Return all ways that the settings allow, in the order they are tried."""
+    """Return all plans that the settings allow, in the order in which they are tried.
+
+    Args:
+        needs: The memory that the VAE takes, in the number format that it computes in.
+        video: The size of the video.
+        task: Whether to encode or to decode.
+        settings: The user's settings.
+    """
     kinds: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
     if not needs.has_stream and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
         kinds = ("whole",)
@@ -156,7 +167,7 @@ def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) 
 
 
 def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Return the first plan for which the free memory suffices, and those that may be tried after it.
+    """Return the first plan that fits into the free memory, followed by the smaller ones to try after it.
 
     Raises:
         InputError: If no plan fits.
@@ -177,12 +188,12 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
 
 
 def tile_loss(tile_px: int) -> str:
-    """Return how far decoding in tiles of this size is from one piece, and how that was measured."""
+    """Return a phrase for the PSNR of decoding in tiles of this size, and how it was measured."""
     return f"about {_db(_TILE_DB, tile_px)} dB from one piece (the bundled VAE, {_TILE_CASE})"
 
 
 def window_loss(chunk: int) -> str:
-    """Return the same for windows of time that advance by this number of latent frames."""
+    """Return such a phrase for temporal windows that advance by this number of latent frames."""
     return f"about {_db(_WINDOW_DB, chunk)} dB from one pass (the bundled VAE, {_WINDOW_CASE})"
 
 
@@ -191,7 +202,7 @@ def _is_tile(side: int | None) -> bool:
 
 
 def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
-    """Return the sides of tiles to try; 0 stands for no tiles, and for tiles as large as the picture."""
+    """Return the sides of tiles to try; 0 means no tiles, and replaces sides that cover the picture."""
     side = max(video.height, video.width)
     if settings.tile_px is not None:
         return (settings.tile_px if settings.tile_px < side else 0,)
@@ -206,7 +217,7 @@ def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, sett
     estimate = needs.decode_bytes if task == "decode" else needs.encode_bytes
     height, width = (min(side, tile or side) for side in (video.height, video.width))
     chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else OWN_CHUNK)
-    # A window has two latent frames more than the chunk; one of them leads in.
+    # A window has two latent frames more than the chunk: a lead-in, and one shared with the next window.
     at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
     working = estimate(at_once, height, width, video.latents)
     is_measured = task == "decode" and time != "stream"
@@ -220,7 +231,7 @@ def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, sett
 def _reason(
     time: Time, at_once: int, frames: int, latents: int, tile: int, precision: Precision, *, is_measured: bool
 ) -> str:
-    """Say how the plan works, and the distance to the result of one pass where it was measured."""
+    """Return a sentence on how the plan works, and on its PSNR against one pass if that was measured."""
     how = {
         "whole": "All frames in one pass",
         "stream": "One latent frame after the other" if latents > 1 else "Each picture by itself",
@@ -240,5 +251,5 @@ def _reason(
 
 
 def _db(measured: Mapping[int, int], size: int) -> int:
-    """Return the figure of the largest measured size that is not above this one, or of the smallest."""
+    """Return the PSNR of the largest measured size up to this one, or of the smallest measured size."""
     return max((db for known, db in measured.items() if known <= size), default=min(measured.values()))

@@ -1,7 +1,7 @@
-"""Equal tiles that overlap, into which a picture is cut, and the mosaic of their frames.
+"""Equal, overlapping tiles into which a picture is cut, and the mosaic in which their frames are blended.
 
-All tiles of a video have one shape, so that a driver searches for its kernels once. Where the last tile would
-reach over the edge, all tiles overlap more instead.
+All tiles of a video have one shape, so the driver searches for kernels only once. If the last tile would
+reach beyond the edge, all tiles overlap more instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diffusers_helper.memory.accounting import to_host
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The tiles along one side.
+    """The tiles along one side of the picture.
 
     Attributes:
         length: The length of the side.
@@ -31,7 +31,7 @@ class Axis:
 
     @classmethod
     def cut(cls, length: int, tile: int, overlap: int) -> Axis:
-        """Return the fewest tiles that overlap by at least `overlap`, evenly spread.
+        """Return the fewest tiles that overlap by at least `overlap`, evenly distributed.
 
         Raises:
             ValueError: Unless 0 <= overlap < tile.
@@ -44,10 +44,10 @@ class Axis:
         return cls(length, tile, tuple(round(i * (length - tile) / gaps) for i in range(gaps + 1)))
 
     def weights(self, scale: int) -> list[Tensor]:
-        """Return each tile's weight at each of its places, `scale` of them for one of the side; fp32.
+        """Return the blending weights of each tile, in fp32, at `scale` places per unit of length.
 
-        Where two tiles overlap, the weights pass linearly from one to the other. At every place they add up
-        to 1.
+        Where two tiles overlap, the weights change linearly from one to the other. They add up to 1
+        everywhere.
         """
         size = self.tile * scale
         raw: list[Tensor] = []
@@ -68,42 +68,42 @@ class Axis:
 
 
 def _rise(ramp: Tensor, shared: int) -> Tensor:
-    """Return a ramp that rises from nearly 0 to nearly 1 over its first `shared` places."""
+    """Return the weights, multiplied by a rise from nearly 0 to nearly 1 over the first `shared` places."""
     rise = (torch.arange(shared) + 0.5) / max(shared, 1)
     return torch.cat([ramp[:shared] * rise, ramp[shared:]])
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The tiles of a picture, in latents."""
+    """The tiles of a picture, measured in latents."""
 
     rows: Axis
     columns: Axis
 
     @classmethod
     def cut(cls, height: int, width: int, tile: int, overlap: int) -> Grid:
-        """Return tiles of `tile` x `tile`, smaller only where the picture is; 0 for none."""
+        """Return tiles of `tile` x `tile`, or smaller if the picture is smaller; 0 means a single tile."""
         whole = max(height, width)
         return cls(*(Axis.cut(side, tile or whole, overlap if tile else 0) for side in (height, width)))
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Return the rows and columns of all tiles, row by row."""
+        """Return the row and column of each tile, row by row."""
         columns = range(len(self.columns.starts))
         return [(row, column) for row in range(len(self.rows.starts)) for column in columns]
 
     def cut_out(self, source: Tensor, place: tuple[int, int], scale: int = 1) -> Tensor:
-        """Return a view of the tile of (..., height, width), `scale` times as many of both as latents."""
+        """Return a view of one tile of a tensor (..., height, width) with `scale` values per latent."""
         row, column = place
         top, left = self.rows.starts[row] * scale, self.columns.starts[column] * scale
         return source[..., top : top + self.rows.tile * scale, left : left + self.columns.tile * scale]
 
 
 class Mosaic:
-    """The frames in main memory to which tiles are added as they are finished."""
+    """The frames in main memory into which finished tiles are blended."""
 
     def __init__(self, grid: Grid, scale: int, num_frames: int) -> None:
-        """Begin without a tile, for frames (..., num_frames, height, width), `scale` places per latent."""
+        """Begin without tiles, for `num_frames` frames with `scale` pixels per latent along each side."""
         self._grid, self._scale, self._num_frames = grid, scale, num_frames
         self._is_whole = len(grid.places) == 1
         self._parts: list[Tensor] = []
@@ -114,14 +114,14 @@ class Mosaic:
             self._rows, self._columns = [to_host(w) for w in rows], [to_host(w) for w in columns]
 
     def add(self, place: tuple[int, int], begin: int, frames: Tensor) -> None:
-        """Add one tile's frames (B, C, F, height, width), which are on the host, from `begin` on."""
+        """Add frames (B, C, F, height, width) of a tile, on the host, from frame number `begin` on."""
         if self._is_whole:
             self._parts.append(frames)
             return
         if self._sum is None:
             height, width = (axis.length * self._scale for axis in (self._grid.rows, self._grid.columns))
             shape = (*frames.shape[:2], self._num_frames, height, width)
-            # numpy adds them, since an account counts what torch makes from nothing as the device's.
+            # numpy allocates the sum, since an account would count a new tensor of torch as on the device.
             self._sum = torch.from_numpy(np.zeros(shape, dtype=np.float32))
             self._dtype = frames.dtype
         row, column = place
@@ -130,17 +130,17 @@ class Mosaic:
         target += frames.float() * weight
 
     def finish(self) -> Tensor:
-        """Return all tiles together, in their type. A single tile is not rounded."""
+        """Return the assembled frames in the tiles' dtype. A single tile is returned without the fp32 sum."""
         if self._sum is not None:
             return self._sum.to(self._dtype)
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts, dim=2)
 
 
 def join_windows(windows: list[Tensor], stride: int, overlap: int) -> Tensor:
-    """Join windows of time (B, C, F, H, W); over `overlap` frames each passes into the next.
+    """Join temporal windows (B, C, F, H, W), blending each into the next over `overlap` frames.
 
-    diffusers' `AutoencoderKLHunyuanVideo` joins them in this way. All but the first leave out their first
-    frame, as it stands alone for a latent frame that stands for four elsewhere.
+    diffusers' `AutoencoderKLHunyuanVideo` joins them in the same way. All windows but the first leave out
+    their first frame, since the first latent frame of a window decodes to one frame instead of four.
     """
     before, *rest = windows
     parts = [before[:, :, : stride + 1]]

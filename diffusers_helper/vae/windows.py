@@ -1,18 +1,19 @@
-"""The windows of time in which a job's VAE decodes, and the work that they are for each section."""
+"""The temporal windows in which a job's VAE decodes, and the amount of work for each section."""
 
 from __future__ import annotations
 
 from diffusers_helper.packing import SectionPlan
 
-# The latent frames by which windows of HunyuanVideo's VAE advance; a window has two more latent frames.
+# The distance of the windows of HunyuanVideo's VAE in latent frames; a window is two latent frames longer.
 OWN_CHUNK = 3
 
 
 def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
-    """Return the windows of time, which advance by `chunk` latent frames: the first of each, and its length.
+    """Return the start and length of each temporal window, in latent frames, as a dict.
 
-    A window has `chunk + 2` latent frames, or those that are left: the first leads in, the last is shared
-    with the next window. A window that would add no frame is left out.
+    Windows start `chunk` latent frames apart and have `chunk + 2` of them, or fewer at the end. The first one
+    of a window is a lead-in, and the last one is shared with the next window. A window that would add no
+    frames is left out.
     """
     if num_latents <= chunk + 1:
         return {0: num_latents}
@@ -20,10 +21,10 @@ def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
 
 
 def decode_windows(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[tuple[int, ...], ...]:
-    """Return the lengths, in latent frames, of the windows that each section's decode computes.
+    """Return the lengths of the windows that are decoded for each section, in latent frames.
 
-    Sections and windows come in the order of making. Windows overlap, so that their latent frames are more
-    than the section's; windows that were decoded for the section before are reused.
+    Sections and windows are in the order of making. Since windows overlap, they have more latent frames than
+    the section. Windows that were decoded for the previous section are reused, and left out here.
     """
     work: list[tuple[int, ...]] = []
     before: set[tuple[int, int]] = set()
@@ -39,5 +40,5 @@ def decode_windows(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[tuple[int
 
 
 def decode_work(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[int, ...]:
-    """Return the latent frames that each section's decode computes, in order of making."""
+    """Return the number of latent frames that are decoded for each section, in order of making."""
     return tuple(map(sum, decode_windows(plan, chunk)))

@@ -71,6 +71,21 @@ def test_a_capture_can_be_run_again(
     assert "The results differ: [0]: samples: values that differ by up to" in capsys.readouterr().out
 
 
+def test_a_failure_is_captured_and_can_be_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comfy: Comfy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROCM_NINODES_DEBUG", "1")
+    monkeypatch.setenv("ROCM_NINODES_DEBUG_DIR", str(tmp_path / "captures"))
+    kind = node_classes()["ROCMOptimizedCheckpointLoader"]
+    with pytest.raises(FileNotFoundError):
+        kind().load_checkpoint(ckpt_name="absent.safetensors")
+    (file,) = (tmp_path / "captures" / "ROCMOptimizedCheckpointLoader").glob("*.json")
+    assert read_capture(file).outputs == {"error": "FileNotFoundError: absent.safetensors"}
+    monkeypatch.delenv("ROCM_NINODES_DEBUG")
+    assert main(["replay", str(file)]) == 0
+    assert "The results are the same" in capsys.readouterr().out
+
+
 def test_captures_keep_within_their_bytes(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, most_bytes=10_000)
     files = [recorder.write("node", {"x": noise(500)}, None, 0.1, {}) for _ in range(8)]

@@ -18,7 +18,7 @@ from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.job import FORGET, learned_levels
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.recovery import Level
+from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_bytes
 from tests.support.jobs import write_picture

@@ -29,7 +29,7 @@ from diffusers_helper.planning.job import (
     weights_file,
 )
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
-from diffusers_helper.planning.recovery import Level
+from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.jobs import PATIENCE

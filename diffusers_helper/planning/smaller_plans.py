@@ -1,7 +1,8 @@
-"""The smaller plans that are tried after a shortage, at most three, and remembered for the next job.
+"""The smaller memory plans that a job tries after it ran out of memory, and that later jobs start with.
 
-The estimates behind a plan are measured on some cards and can be too low on another. Each step down gives
-weights half of the room they had, and smaller tiles to the VAE if it was the VAE that failed.
+The estimates behind a plan were measured on other machines and can be too low on this one. Each step down
+halves the memory for weights beyond the least that they need. If it was the VAE that failed, its tiles become
+smaller, too. A job takes at most three steps.
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ from diffusers_helper.units import gb_text
 
 MAX_STEPS = 3
 _VAE_STAGES = ("vae_encode", "decode")
-# The shares that weights may take of the room beyond what they need at least.
+# The share of the memory beyond their minimum that weights may take, by the level of the plan.
 _SHARES = (1.0, 0.5, 0.25, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A place on the ladder: how often the weights' room was halved, and the tile made smaller.
+    """The size of a plan: how many steps down it takes for the weights and for the VAE's tiles.
 
-    A failure of the VAE does both, as its weights take room too.
+    A failure of the VAE counts for both, since its weights take memory, too.
+
+    Attributes:
+        weights: The number of steps down for the weights, an index into `_SHARES`.
+        tile: The number of the largest tile sizes that are left out.
     """
 
     weights: int = 0
     tile: int = 0
 
     def below(self, stage: str) -> Level:
-        """Return the next level after this stage has failed."""
+        """Return the next level after `stage` has failed."""
         return Level(min(self.weights + 1, len(_SHARES) - 1), self.tile + (stage in _VAE_STAGES))
 
 
@@ -40,12 +45,17 @@ class Ladder:
     Attributes:
         first: The plan before any shortage.
         plan: The plan in force.
-        level: The level in force.
-        retries: The steps taken in this job.
+        level: The level of the plan in force.
+        retries: The number of steps taken in this job.
     """
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:
-        """Begin at a level that is remembered from an earlier job, or at the top.
+        """Make the first plan.
+
+        Args:
+            budget: The memory that the job may use.
+            demands: The job's needs for each size of tiles, the largest first.
+            level: The level to begin at, remembered from an earlier job; None for the largest plan.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -58,7 +68,7 @@ class Ladder:
             self.plan, self.level = self._plan(level), level
 
     def renew(self, demands: Sequence[Demand]) -> None:
-        """Follow other demands from here on; the plans stay as small as they are.
+        """Plan for other demands from now on, at the level in force.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -71,7 +81,7 @@ class Ladder:
         """Take a smaller plan after a stage has run out of memory.
 
         Returns:
-            What changes, for a person; None if there is no smaller plan, or if enough were tried.
+            A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
         """
         if self.retries >= MAX_STEPS:
             return None
@@ -86,13 +96,13 @@ class Ladder:
         return None
 
     def step_to_end(self, stage: str) -> str | None:
-        """Take the plan that is smallest for a stage, after it has ended processes instead of failing.
+        """Take the smallest plan for a stage that has ended the engine's process instead of raising an error.
 
-        The VAE gets the smallest tiles; where these are in use or fixed, it gets the room of the weights, as
-        other networks do.
+        For a stage of the VAE this means the smallest tiles. If these are fixed or already in use, and for
+        all other stages, as few weights as possible stay on the device.
 
         Returns:
-            What changes, for a person; None if there is no smaller plan.
+            A description of the change, or None if there is no smaller plan.
         """
         before, level = self.plan, self.level
         if stage in _VAE_STAGES:
@@ -106,7 +116,7 @@ class Ladder:
 
     @property
     def reason(self) -> str:
-        """Return how the plan in force differs from the first, for a person; "" where it does not."""
+        """Return a description of how the plan in force differs from the first, or "" if it does not."""
         old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
         return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
 
@@ -119,12 +129,12 @@ class Ladder:
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         preserved = max(self._budget.preserved_in_force, self._budget.cap_bytes - room)
         plan = plan_job(replace(self._budget, preserved_bytes=preserved, is_default=False), demands)
-        # The memory preserved beyond the budget's own is lowered where the cap demands it.
+        # A smaller cap would lower the extra preserved memory, so the smallest cap that works is the first's.
         return replace(plan, smallest_cap_bytes=self.first.smallest_cap_bytes)
 
 
 def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
-    """Return what changes for the stage that failed; "" if nothing does."""
+    """Return a description of what changes for the stage that failed, or "" if nothing does."""
     tiles = (before.vae_tile_px, after.vae_tile_px) if stage in _VAE_STAGES else (None, None)
     return _changes(_held(before.stage(stage)), _held(after.stage(stage)), *tiles)
 
@@ -143,7 +153,7 @@ def _held(plan: StagePlan) -> int:
 
 
 class LearnedLevels:
-    """The level at which the last job of a card and size ended."""
+    """The level at which the last job with the same card, model, size and cap ended."""
 
     def __init__(self, facts: Facts, key: str) -> None:
         self._facts, self._key = facts, key

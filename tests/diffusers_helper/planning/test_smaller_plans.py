@@ -30,7 +30,7 @@ from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage, Weights
 from diffusers_helper.planning.job import plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.recovery import MAX_STEPS, Ladder, LearnedLevels, Level
+from diffusers_helper.planning.smaller_plans import MAX_STEPS, Ladder, LearnedLevels, Level
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
 from diffusers_helper.vae import engine
