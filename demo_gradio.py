@@ -1,8 +1,9 @@
-"""Longtake's page: `python demo_gradio.py --help`. FramePack's users know it by this name."""
+"""The program that serves Longtake's page, under the name that users of FramePack know."""
 
 import os
 
-# Nothing calls home. Set before the libraries are imported; what a person has set stays.
+# These variables keep the libraries from calling home. They are set before the libraries are imported, unless
+# a person has set them.
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
 if __name__ == "__main__":
@@ -10,5 +11,5 @@ if __name__ == "__main__":
         os.environ.setdefault(name, value)
     from app.web.server import main
 
-    # Not the interpreter's own end: everything is closed by now, and on a busy machine it takes seconds.
+    # Everything is closed by now, and on a busy machine the interpreter's ordinary end takes seconds.
     os._exit(main())

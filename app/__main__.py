@@ -9,5 +9,5 @@ if __name__ == "__main__":
         from app.cli import main
 
         sys.exit(main())
-    except KeyboardInterrupt:  # before there was anything to cancel
+    except KeyboardInterrupt:  # there was nothing to cancel yet
         sys.exit(130)

@@ -42,7 +42,7 @@ Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, by default the one of the process's own arguments, and return the exit code."""
+    """Run the command of the given arguments, by default the process's own, and return the exit code."""
     open_closed_streams()
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     try:
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
     except BrokenPipeError:
-        # The reader of our output has left, so that nothing can receive what is still buffered.
+        # The reader of standard output has gone, so the rest of the buffer is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_CANCELLED
 
@@ -86,7 +86,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         allow_abbrev=False,
     )
     add_request(parser)
-    parser.set_defaults(run=make_video, model=None)  # a recipe and a branch have their own
+    parser.set_defaults(run=make_video, model=None)  # recipes and branches have a model of their own
     group = parser.add_argument_group("where and how")
     add_origins(group)
     add_several(group)

@@ -1,7 +1,7 @@
-"""The engine, a process of its own: `python -m app.engine LOG_LEVEL`, started by an `EngineProcess`.
+"""The engine, which runs in a process of its own: `python -m app.engine LOG_LEVEL`.
 
-Commands come as JSON lines on stdin, and events go as JSON lines to stdout. It ends when stdin does, so it
-never outlives the process that started it.
+`EngineProcess` starts it. Commands come as JSON lines on stdin, and events go as JSON lines to stdout. The
+engine ends when stdin is closed, so it never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One job to do, as it was received, with a token of its own."""
+    """An order to make a job, with the token that cancels it."""
 
     job: str
     folder: Path
@@ -51,9 +51,9 @@ class Orders:
         self._current: Order | None = None
 
     def listen(self, commands: IO[bytes]) -> None:
-        """Take commands until their pipe ends, as it does with the parent; then end the process at once.
+        """Take commands until the parent closes the pipe or ends; then end this process at once.
 
-        That is safe, since files get their names only when they are whole.
+        That is safe, because files get their final names only when they are complete.
         """
         with contextlib.suppress(OSError):
             for line in commands:
@@ -84,7 +84,7 @@ class Orders:
             if self._current is not None and self._current.job == job:
                 self._current.cancel.cancel()
             for order in [order for order in self._waiting if order.job == job]:
-                # The working thread may be busy for seconds with loading its libraries.
+                # The working thread may be loading its libraries for seconds, so this thread answers.
                 self._waiting.remove(order)
                 self._send(Cancelled(job=job, time=0.0, video=None, frames=0))
 
@@ -99,7 +99,7 @@ class EventPipe:
         self._write(to_dict(event))
 
     def name_trial(self, case: object, rung: str) -> None:
-        """Announce the first use of a way to compute a convolution, in case that ends the process."""
+        """Announce the first use of a way to compute a convolution, because it may end the process."""
         self._write({"trial": {"case": str(case), "rung": rung}})
 
     def end_trial(self, case: object, rung: str) -> None:
@@ -121,7 +121,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if sys.platform == "linux":
-        # End with the parent even when native code holds the interpreter lock and the listener cannot run.
+        # This ends the engine with its parent even if native code keeps the listening thread from running.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     events = EventPipe(take_stdout())
     orders = Orders(events.send)

@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.5
 
 
 class InProcessEngine:
-    """An `Engine` in this process. Its thread can be asked to end but not killed: `kill` leaves it alone."""
+    """An `Engine` in this process. Its thread can be cancelled but not killed: `kill` only ends `run`."""
 
     restarts = False
 
@@ -34,7 +34,7 @@ class InProcessEngine:
         self._runner: Runner | None = None
 
     def start(self) -> None:
-        """Do nothing: the libraries load with the first job."""
+        """Do nothing, because the libraries are loaded with the first job."""
 
     def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
@@ -67,7 +67,7 @@ class InProcessEngine:
         self._events.put(None)
 
     def close(self) -> None:
-        """Do nothing: the loaded model goes with the object."""
+        """Do nothing, because the loaded model is freed with this object."""
 
     def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
         try:

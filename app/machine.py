@@ -24,7 +24,7 @@ _ROOT = str(Path(__file__).resolve().parents[1])
 
 
 def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
-    """Return the machine that the engine will compute on, an NVIDIA card with name and size."""
+    """Return the machine on which the engine will compute, including an NVIDIA card's name and memory."""
     machine = detect(environ, root)
     match = re.match(r"(.+), (\d+)$", _nvidia_card()) if machine.kind == "cuda" else None
     return replace(machine, name=match[1], total_bytes=int(match[2]) * 1024**2) if match else machine
@@ -40,21 +40,23 @@ def this_profile(environ: Mapping[str, str]) -> Profile:
     """Return the profile in force on this machine.
 
     Raises:
-        InputError: For a value in the environment that cannot be used.
+        InputError: If an environment variable has an invalid value.
     """
     return profile_in_force(this_machine(environ), this_local(environ))
 
 
 def this_local(environ: Mapping[str, str]) -> Local:
-    """Return the settings of this machine and the folder of the facts measured on it."""
+    """Return this machine's settings: its environment variables and the folder of its measurements."""
     return Local(dict(environ), cache_folder())
 
 
 def cache_folder() -> Path:
-    """Return the folder, in the user's cache, of facts that can be measured again, without making it.
+    """Return Longtake's folder in the user's cache, which holds facts that can be measured again.
+
+    The folder is not created.
 
     Raises:
-        InputError: If there is no home folder, as for a user without a name in a container.
+        InputError: If there is no home folder, for example for a user without a name in a container.
     """
     try:
         return user_cache_path("longtake", appauthor=False)
@@ -66,10 +68,10 @@ def cache_folder() -> Path:
 
 
 def named_machine(card: str) -> Machine:
-    """Return a machine with a card that is described by a text such as "gfx1100:24" (family and GB).
+    """Return a machine with the card that a text such as "gfx1100:24" (family and GB) describes.
 
     Raises:
-        InputError: If the text names no card.
+        InputError: If the text does not describe a card.
     """
     family, _, size = card.partition(":")
     try:
@@ -88,14 +90,14 @@ def named_machine(card: str) -> Machine:
 
 
 def module_command(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command that runs one of our modules as a process of its own, and its environment."""
+    """Return the command, and its environment, that runs one of Longtake's modules as a separate process."""
     path = os.pathsep.join(filter(None, (_ROOT, environ.get("PYTHONPATH"))))
-    # -P keeps Python from importing a folder named `app` where the program was started.
+    # -P prevents Python from importing a folder named `app` in the current folder.
     return (sys.executable, "-P", "-m", module), {**environ, "PYTHONPATH": path}
 
 
 def output_of(*command: str, environ: Mapping[str, str] | None = None, seconds: float = _SECONDS) -> str:
-    """Return what a program prints, or "" if there is no such program, it fails, or it takes too long."""
+    """Return the output of a program, or "" if it does not exist, fails or takes too long."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=seconds, check=True,

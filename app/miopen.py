@@ -1,6 +1,6 @@
-"""Longtake's knowledge of MIOpen: its find modes, the routes learned around its failures, and its caches.
+"""MIOpen's find modes and caches, and the folder of the routes learned around its failures.
 
-The find modes are described as in MIOpen's documentation; their cost on a card was not measured.
+The descriptions of the find modes follow MIOpen's documentation; their cost on a card was not measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIND_MODES = {
     "HYBRID": "as FAST for shapes in MIOpen's database, as NORMAL for all others",
     "DYNAMIC_HYBRID": "as HYBRID, but leaves out kernels that would be compiled for the one shape",
 }
-# The same modes as numbers, and two more that the documentation has.
+# The same modes as numbers, and two further modes of the documentation.
 _NUMBERS = {"1": "NORMAL", "2": "FAST", "3": "HYBRID", "5": "DYNAMIC_HYBRID"}
 _OTHERS = ("TRUST_VERIFY", "TRUST_VERIFY_FULL", "6", "7")
 # Settings of MIOPEN_FIND_ENFORCE that are unsafe with all modes but NORMAL.
@@ -31,13 +31,13 @@ _UNSAFE = ("2", "4", "5", "DB_UPDATE", "SEARCH_DB_UPDATE", "DB_CLEAN")
 
 
 def name_of(value: str) -> str:
-    """Return the mode that the variable's value selects; "" for one that MIOpen's documentation lacks."""
+    """Return the mode that a value of the variable selects; "" if MIOpen's documentation does not have it."""
     text = value.strip().upper()
     return text if text in FIND_MODES or text in _OTHERS else _NUMBERS.get(text, "")
 
 
 def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the remarks on an engine's find mode: sentences, each with a remedy or ""."""
+    """Return remarks on an engine's find mode, each as a sentence and its remedy, which may be ""."""
     value = environ.get(VARIABLE, "")
     mode = name_of(value)
     found: list[tuple[str, str]] = []
@@ -56,12 +56,12 @@ RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
 
 
 def routes_folder() -> Path:
-    """Return the folder of routes in the user's cache, without making it."""
+    """Return the folder of routes in the user's cache. It is not created."""
     return cache_folder() / "conv_routes"
 
 
 def conv_settings() -> dict[str, Any]:
-    """Return the arguments of `initialize_miopen_fallback`."""
+    """Return the arguments for `initialize_miopen_fallback`."""
     return {"folder": routes_folder(), "rung": os.environ.get(RUNG_VARIABLE) or "auto"}
 
 
@@ -69,9 +69,9 @@ _MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")
 
 
 def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
-    """Remove MIOpen's folders below a home directory, print which and how much, and return the exit code 0.
+    """Remove MIOpen's folders below a home directory, print what was removed, and return the exit code 0.
 
-    A folder that a variable points to may hold other things; it is named and left alone, as is a link.
+    Symbolic links, and folders set by a variable, which may hold other things, are listed and left alone.
     """
     count = 0
     for name in MIOPEN_FOLDERS:

@@ -1,7 +1,7 @@
-"""A program that asks torch what it sees and which attention kernel it runs, and prints that as JSON.
+"""A program that prints the devices that torch sees, and the attention kernel that it runs, as JSON.
 
-`doctor` starts it as a process of its own, in the engine's environment, since a broken driver can crash or
-hang it.
+`doctor` runs it as a separate process in the engine's environment, because a broken driver can make it crash
+or hang.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import json
 import sys
 from typing import Any
 
-# A section of FramePack at 640 has 18485 tokens, with 24 heads of 128; fewer tokens show the same kernel.
+# A section of FramePack at 640 has 18485 tokens, with 24 heads of 128. Fewer tokens select the same kernel.
 _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
 
 
 def main() -> None:
-    """Print the answers as one line."""
+    """Print all facts as one line of JSON."""
     import torch
 
     facts: dict[str, Any] = {
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _kernel(device: Any) -> str:
-    """Return the operation that SDPA becomes; its name tells flash, memory-efficient or math."""
+    """Return the operation that SDPA runs; its name says if it is flash, memory-efficient or math."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

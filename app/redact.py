@@ -1,4 +1,4 @@
-"""The removal of paths and names from texts, so that they do not reveal a person or a place."""
+"""The removal of paths, names and secrets from texts that others may read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECRETS = (
 )  # fmt: skip
 
 
-# After the known folders are named, any other absolute path keeps only its last part.
+# Known folders are replaced first; any other absolute path then keeps only its last part.
 _PATHS = (
     re.compile(r"(?<=')(?:~\w*)?/(?:[^/'\n<>]+/)+([^/'\n<>]*)(?=')"),
     re.compile(r'(?<=")(?:~\w*)?/(?:[^/"\n<>]+/)+([^/"\n<>]*)(?=")'),
@@ -33,8 +33,8 @@ _PATHS = (
 def without_paths(text: str, outputs: Path | None = None) -> str:
     """Return the text without absolute paths.
 
-    Paths in the outputs folder, the program, Python and the home folder begin with a word for it; of any
-    other path only the last part is left.
+    Paths in the outputs folder, the program, Python and the home folder begin with a name for that folder;
+    any other path keeps only its last part.
     """
     folders = [
         *([(outputs, "<outputs>")] if outputs else []),
@@ -57,7 +57,7 @@ def without_names(text: str) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
-        # Shorter names, and common ones, would only garble the rest.
+        # Replacing shorter or common names would garble the rest of the text.
         if len(word) > 2 and word not in ("root", "localhost", "user"):
             text = re.sub(rf"(?i)(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", replacement, text)
     return text
@@ -66,5 +66,5 @@ def without_names(text: str) -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # the user id has no name, as in containers
+    except (KeyError, OSError):  # the user id has no name, for example in a container
         return ""

@@ -1,4 +1,4 @@
-"""The text of a problem report, which helps to find a fault and reveals nothing about the person."""
+"""The text of a problem report, which helps to find a fault without revealing anything about the person."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PACKAGES = ("torch", "diffusers", "transformers", "gradio", "av", "numpy")
 
 
 def report_text(service: JobService, job_id: str) -> str:
-    """Return versions, settings, the failure and the last events of a job, as plain text.
+    """Return a plain text with versions, and with the settings, the failure and the last events of a job.
 
-    Paths keep only the part inside the outputs folder, the program and Python. The names of the person and of
-    the machine, and texts that look like a password or a key, are removed. The environment is not read.
+    Paths, the names of the person and of the machine, and texts that look like a password or a key are
+    removed. The text contains no environment variables.
 
     Raises:
         InputError: If there is no such job.

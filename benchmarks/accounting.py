@@ -1,11 +1,11 @@
-"""The cost of counting live tensors: CPU time of `generate` with the account, over the time without.
+"""The cost of counting live tensors: the CPU time of `generate` with counting, divided by that without.
 
     python benchmarks/accounting.py [--model demo] [--seconds 2] [--steps 8] [--repeat 7] [--json]
 
-The benchmark is for machines without a GPU; with one, nothing is counted. Runs of both kinds alternate, after
-one of each that does not count. CPU time is that of the whole process, so that other programs disturb it
-less; programs that share a core or its caches still do, which affects the fastest run of each kind least.
-Exits with 1 if the ratio of the fastest runs is above 1.05.
+The benchmark is for machines without a GPU; on a GPU nothing is counted. Runs of both kinds alternate after
+one warm-up run of each. The CPU time of the whole process is compared, because other programs disturb it less
+than wall time. Programs that share a core or its caches still disturb it, but least in the fastest run of
+each kind. The exit code is 1 if the ratio of the fastest runs is above 1.05.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
@@ -38,7 +38,7 @@ GOAL = 1.05
 
 @contextmanager
 def not_counting() -> Iterator[None]:
-    """Let everything pass the accounting device unseen inside."""
+    """Disable the counting of the accounting device within the context."""
     with (
         patch.object(AccountingDevice, "__enter__", lambda device: device),
         patch.object(AccountingDevice, "__exit__", lambda *_: None),
@@ -47,7 +47,7 @@ def not_counting() -> Iterator[None]:
 
 
 def run(models: Models, request: GenerationRequest, folder: Path) -> dict[str, float]:
-    """Return CPU and wall seconds of one video, and the counted peak."""
+    """Make one video, and return its CPU and wall seconds and the counted peak in bytes."""
     peak = 0
 
     def on_event(event: Event) -> None:
@@ -61,7 +61,7 @@ def run(models: Models, request: GenerationRequest, folder: Path) -> dict[str, f
 
 
 def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
-    """Return all runs of both kinds, the median of the ratios of neighbours, and the ratio of the fastest."""
+    """Return all runs, the median of the ratios of neighbouring runs, and the ratio of the fastest runs."""
     plain: list[dict[str, float]] = []
     counted: list[dict[str, float]] = []
     for number in range(repeat + 1):

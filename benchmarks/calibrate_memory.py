@@ -1,9 +1,9 @@
-"""Measured against estimated working sets, to which the factors of `planning/estimates.py` are fitted.
+"""Estimated and measured working sets, to which the factors of `planning/estimates.py` were fitted.
 
     python benchmarks/calibrate_memory.py                      # random networks over the grid, on the CPU
     python benchmarks/calibrate_memory.py --model demo --save  # a real job; this machine's own factors
 
-The grid counts live tensors with the accounting device, so it needs no GPU and gives the same figures
+For the grid, the accounting device counts live tensors, so no GPU is needed and the figures are the same
 everywhere. With --model, one job of one section and four steps runs on the device that the engine would use;
 --save writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
 """
@@ -37,7 +37,7 @@ from transformers import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from app.machine import this_local, this_machine  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
@@ -66,7 +66,7 @@ _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}
 
 @dataclass(frozen=True)
 class Result:
-    """One case of the grid, in bytes."""
+    """The estimated and the measured working set of one case of the grid, in bytes."""
 
     stage: str
     case: str
@@ -79,7 +79,7 @@ class Result:
 
 
 def measure(module: nn.Module, work: Callable[[], Any]) -> int:
-    """Return the most that lives on the device while `work` runs, without the module's weights."""
+    """Return the peak in bytes of the device's tensors while `work` runs, without the module's weights."""
     device = AccountingDevice()
     device.adopt(module)
     with torch.inference_mode(), device:
@@ -90,7 +90,7 @@ def measure(module: nn.Module, work: Callable[[], Any]) -> int:
 
 
 def network(module: nn.Module, config: Mapping[str, Any], dtype: torch.dtype) -> Network:
-    """Return a network of random weights as the estimates see it."""
+    """Return the description of a module on which the estimates are based."""
     total = sum(tensor.nbytes for tensor in module.parameters())
     return Network(Weights("", total), config, dtype.itemsize, total)
 
@@ -193,7 +193,7 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
 
 
 def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch.dtype) -> Iterator[Result]:
-    """Measure the decode of a video in one pass, or as a stream where the VAE has one."""
+    """Measure the decode and the encoding of a video in one pass, or as a stream if the VAE has one."""
     module = nn.Module.to(module, dtype).eval()
     family, known = family_of(module), network(module, cast(Any, module).config, dtype)
     case = f"{type(module).__name__} {latents}x{height}x{width} {dtype}"
@@ -202,7 +202,7 @@ def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch
     decoded = measure(module, lambda: [to_host(part) for part in family.decode(source)])
     estimated = decode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
     yield Result("decode", case, estimated, decoded)
-    # These are in fp64, so that they are copied, as a transfer to a GPU would copy them.
+    # These are in fp64, so that they are copied as in a transfer to a GPU.
     frames = torch.randn(1, 3, 4 * latents - 3, height, width, dtype=torch.float64)
     encoded = measure(module, lambda: to_host(family.encode(frames)))
     estimated = encode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
@@ -255,7 +255,7 @@ def grid() -> Iterator[Result]:
 
 
 def calibrate(model: str, prompt: str) -> dict[str, float]:
-    """Return measured over estimated working sets of a job's stages, plus a twentieth for other prompts."""
+    """Return the ratios of measured to estimated working sets by stage, plus 5 % for other prompts."""
     info = find_model(model, allow_folder=True)
     factors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -275,7 +275,7 @@ def calibrate(model: str, prompt: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a line for each case, of the grid or of a real job."""
+    """Print a line for each case of the grid, or the factors of a real job."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

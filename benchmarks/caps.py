@@ -1,13 +1,12 @@
-"""Whole jobs under caps from generous to impossible: planned against measured memory.
+"""The planned and the measured memory of whole jobs, under caps from generous to impossible.
 
     python benchmarks/caps.py [--model demo|mid] [--resolution 128] [--seconds 2] [--steps 2] [--json FILE]
 
 It runs on the accounting device, which counts live tensors, or on a GPU. `mid` is a model of random weights,
-written to a temporary folder. The caps lie between the one under which everything stays on the device and the
-smallest one that works; with one byte less, a job must be refused. Each completed job is compared, latents
-and video bytes, with one that has room for everything at the same VAE tile. Exits with 1 if a peak exceeds
-its cap, a job gives other bytes, a prediction is off by more than a tenth, or a cap that was named does not
-work.
+written to a temporary folder. The caps range from one under which everything stays on the device to the
+smallest one that works; with one byte less, a job must be refused. The latents and the video of each job are
+compared with those of a job without a cap at the same VAE tile. The exit code is 1 if a peak exceeds its cap,
+a job gives other bytes, a prediction is off by more than a tenth, or a refusal names a wrong cap.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402
@@ -46,7 +45,7 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Stage:
-    """The highest planned and measured memory of one stage over a job."""
+    """The highest planned and the highest measured memory of one stage in a job."""
 
     name: str
     planned: int
@@ -63,8 +62,8 @@ class Row:
     """The figures of one cap.
 
     Attributes:
-        smallest: The cap that the refusal named; 0 where the job was not refused.
-        same_latents, same_video: Whether they equal those of a job with room for everything at the same tile.
+        smallest: The cap that the refusal named; 0 if the job was not refused.
+        same_latents, same_video: Whether they equal those of a job without a cap at the same tile.
     """
 
     cap: int
@@ -84,7 +83,7 @@ class Row:
         return self.planned / self.measured
 
     def faults(self) -> Iterator[str]:
-        """Return what is wrong with the row; a refusal has no faults."""
+        """Yield what is wrong with the row. A refusal has no faults."""
         if self.smallest:
             return
         if self.measured > self.cap:
@@ -100,7 +99,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Job:
-    """The result of a job; `peaks` are bytes by stage."""
+    """The result of a job. `peaks` are in bytes, by stage."""
 
     latents: Tensor
     video: bytes
@@ -113,7 +112,7 @@ class Caps:
     """Jobs of one request under many caps."""
 
     def __init__(self, models: Models, request: GenerationRequest, folder: Path) -> None:
-        """Prepare without running anything. The jobs' files go to `folder`."""
+        """Prepare the jobs, whose files go to `folder`, without running them."""
         self._models, self._request, self._folder = models, request, folder
         picture = load_picture(Path(request.image))
         side = request.resolution or models.info.side
@@ -130,17 +129,17 @@ class Caps:
         return MemoryPlans(self._under(cap, tile), self._models, *self._shape, Local()).plan
 
     def ladder(self, count: int) -> list[int]:
-        """Return `count` caps that work, at least 3.
+        """Return `count` caps that work; `count` is at least 3.
 
-        The first is twice what everything takes at once with the VAE's usual tile, the second just that, and
-        the others follow in equal ratios down to the smallest cap.
+        Under the second cap, everything just stays on the device with the VAE's usual tile. The first is
+        twice as large, and the others decrease in equal ratios down to the smallest cap that works.
         """
         smallest, most = self.plan().smallest_cap_bytes, self._everything()
         ratio = (smallest / most) ** (1 / (count - 2))
         return [2 * most, *(round(most * ratio**step) for step in range(count - 2)), smallest]
 
     def _everything(self) -> int:
-        """Return the smallest cap under which everything stays with the usual tile."""
+        """Return the smallest cap under which everything stays on the device with the VAE's usual tile."""
         tile = self.plan().vae_tile_px
         low, high = 0, self.plan(tile=tile).smallest_cap_bytes
         while not self._stays(high, tile):
@@ -158,7 +157,7 @@ class Caps:
             return False
 
     def run(self, cap: int) -> Row:
-        """Run one job, or report its refusal. The first job must be the one with room for everything."""
+        """Run one job, or report its refusal. The first cap must be one under which everything stays."""
         try:
             plan = self.plan(cap)
         except DoesNotFit as error:
@@ -204,7 +203,7 @@ class Caps:
 
 
 def measure(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
-    """Return rows from generous to impossible caps, and what is wrong with them."""
+    """Return a row for each cap, from generous to impossible ones, and all faults."""
     ladder = caps.ladder(count)
     rows = [caps.run(cap) for cap in (*ladder, ladder[-1] - 1, ladder[-1] // 2)]
     faults = [fault for row in rows for fault in row.faults()]
@@ -218,7 +217,7 @@ def measure(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
 
 
 def table(rows: list[Row]) -> str:
-    """Return a table in MB, with planned over measured memory of each stage."""
+    """Return a table in MB, with the ratio of planned to measured memory for each stage."""
     names = [stage.name for stage in rows[0].stages]
     lines = [["cap", "tile", "planned", "measured", "ratio", "blocks", "streamed", "seconds", "same", *names]]
     for row in rows:

@@ -1,15 +1,15 @@
-"""The cost of the convolution ladder where nothing fails: decodes with it and without it, side by side.
+"""The cost of the convolution ladder if nothing fails: decodes with and without it, side by side.
 
     python benchmarks/conv_ladder.py [--model demo] [--size 128] [--latents 5] [--repeat 15] [--json]
 
-Runs of both kinds alternate, in turns of changing order, after two that do not count. A second figure has
-less noise: the time that the ladder adds to one call, times the number of calls of a decode. Both kinds must
-give the same bytes.
+Runs of both kinds alternate, in changing order, after two warm-up runs of each. A second figure has less
+noise: the time that the ladder adds to one call, multiplied by the number of calls of a decode. Both kinds
+must give the same bytes.
 
     python benchmarks/conv_ladder.py --rungs fp32 bf16 fp16
 
-This measures the time that each rung takes for all convolutions of that decode, and how far its results are
-from those in fp64, in roundings of the dtype (root mean square; a single rounding at the end gives 1).
+This measures the time that each rung takes for all convolutions of that decode, and the error of its results
+compared with fp64, in roundings of the dtype (root mean square; a single rounding at the end gives 1).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from cache.conv_routes import ConvCase  # noqa: E402
 from cache.conv_rungs import RUNGS, Convolution  # noqa: E402
@@ -81,7 +81,7 @@ def side_by_side(vae: Any, latents: Tensor, repeat: int) -> dict[str, Any]:
 
 
 def added_to_a_call(device: torch.device) -> float:
-    """Return the least of many measurements of the ladder's seconds in a call, for a tiny convolution."""
+    """Return the seconds that the ladder adds to a call, from the fastest runs of a tiny convolution."""
     conv, x = nn.Conv3d(1, 1, 1).to(device), torch.zeros(1, 1, 1, 1, 1, device=device)
 
     def thousand() -> None:
@@ -97,7 +97,7 @@ def added_to_a_call(device: torch.device) -> float:
 
 
 def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> list[dict[str, Any]]:
-    """Return a row for each dtype and rung."""
+    """Return the time and the error of each rung in each dtype, one row each."""
     cases: dict[ConvCase, None] = {}
     with initialize_miopen_fallback(on_first_call=lambda case, _: cases.setdefault(case)).install(vae):
         vae.decode(latents, return_dict=False)
@@ -106,7 +106,7 @@ def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> lis
         rungs = {rung: {"milliseconds": 0.0, "roundings": 0.0} for rung in RUNGS}
         for case in cases:
             call, exact = random_call(case, DTYPES[name], latents.device)
-            # Rounding to nearest is off by up to half a step, uniformly: by 1 / sqrt(12) of a step (rms).
+            # The error of rounding to nearest is uniform up to half a step: 1 / sqrt(12) of a step (rms).
             step = torch.finfo(DTYPES[name]).eps * exact.abs().log2().floor().exp2()
             for rung, row in rungs.items():
                 if RUNGS[rung].supports(case) is not None:
@@ -123,7 +123,7 @@ def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> lis
 def random_call(
     case: ConvCase, dtype: torch.dtype, device: torch.device
 ) -> tuple[tuple[Tensor, Convolution], Tensor]:
-    """Return an input and a convolution, and their result in fp64 on the CPU."""
+    """Return a random input and convolution for a case, and their result in fp64 on the CPU."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.shape, generator=generator).to(dtype)
     weight = (torch.randn(case.weight, generator=generator) / math.prod(case.weight[1:]) ** 0.5).to(dtype)

@@ -1,15 +1,15 @@
-"""Main memory that `generate` takes for itself, apart from the page cache of its weights.
+"""The main memory that `generate` takes for itself, apart from the page cache of its weights.
 
     python benchmarks/host_memory.py [--folder DIR] [--scale 1] [--jobs 10] [--cap-gb 1.5] [--json]
 
 It writes checkpoints of random weights in the layout of the published ones (sharded, bf16 and fp16), in two
-sizes. Then it measures, each in a process of its own: one video by the small and one by the large model, a
-short and a long video by the demo model, and several in a row. Scale 1 needs up to 4 GB of disk at a time,
-which are freed.
+sizes. Then it measures, each in a separate process: one video by the small and one by the large model, a
+short and a long video by the demo model, and several in a row. Scale 1 temporarily needs up to 4 GB of disk
+space.
 
-Private is anonymous memory (RssAnon). Without a GPU it includes the accounting device's tensors; host is the
-rest without those, sample by sample, and thus what a machine with a GPU would need. Files is RssFile: pages
-of mapped files, which the kernel can drop at any time.
+"Private" is anonymous memory (RssAnon). Without a GPU it includes the accounting device's tensors; "host" is
+the rest, computed for each sample, and thus what a machine with a GPU would need. "Files" is RssFile, the
+pages of mapped files, which the kernel can drop at any time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from unittest.mock import patch
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
@@ -47,14 +47,14 @@ from diffusers_helper.request import GenerationRequest  # noqa: E402
 GB, MB = 1024**3, 1024**2
 WIDTH, HEADS = 2048, 16
 SHARD_BYTES = 512 * MB
-# Numbers of blocks: dual, single, Llama's. Blocks of both models have one size, and so have the activations.
+# The numbers of dual, single and Llama's blocks. Blocks and activations are as large in both models.
 SMALL, LARGE = (1, 1, 3), (5, 10, 8)
 GOAL_BYTES = 3 * GB
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Peaks in bytes of one process, and private memory after each job."""
+    """The peaks in bytes of one process, and its private memory after each job."""
 
     private: int
     host: int
@@ -94,7 +94,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
-        """Sample while inside, accounting devices that are opened there included."""
+        """Sample within the context, and include accounting devices that are opened there."""
         opened, init = self.devices, AccountingDevice.__init__
 
         def remember(device: AccountingDevice, *arguments: Any) -> None:
@@ -172,7 +172,7 @@ def write_model(folder: Path, dual: int, single: int, layers: int) -> int:
 
 
 def write_shards(module: torch.nn.Module, folder: Path, stem: str, dtype: torch.dtype) -> int:
-    """Give a module random weights, in files of at most about `SHARD_BYTES`."""
+    """Write random weights for a module in files of at most about `SHARD_BYTES`, and return their bytes."""
     from safetensors.torch import save_file
 
     (folder / f"{stem}.safetensors").unlink()
@@ -200,7 +200,7 @@ def write_shards(module: torch.nn.Module, folder: Path, stem: str, dtype: torch.
 
 
 def in_child(*arguments: Any) -> dict[str, Any]:
-    """Call `run_jobs` in a fresh process."""
+    """Call `run_jobs` in a fresh process, and return its figures."""
     command = [sys.executable, __file__, "--child", json.dumps(arguments)]
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
@@ -209,7 +209,7 @@ def in_child(*arguments: Any) -> dict[str, Any]:
 
 
 def measure(folder: Path, scale: float, jobs: int, cap_gb: float) -> dict[str, Any]:
-    """Return all runs, by name."""
+    """Make all runs, and return their figures by name."""
     results: dict[str, Any] = {}
     for name, blocks in {"small": SMALL, "large": LARGE}.items():
         scaled = [max(least, round(count * scale)) for least, count in zip(SMALL, blocks, strict=True)]

@@ -1,10 +1,10 @@
-"""Wall time of `generate` against diffusers' own pipeline for the same work, in one process.
+"""The wall times of `generate` and of diffusers' own pipeline for the same work, in one process.
 
     python benchmarks/overhead.py [--model demo] [--seconds 5] [--steps 10] [--repeat 5] [--json]
 
-Both use the same loaded parts, Euler steps, picture, prompt and length, and both end with an MP4 of the same
+Both use the same loaded parts, Euler steps, picture, prompt and length, and both end with an MP4 of as many
 frames: `generate` writes its growing video, previews and latents; diffusers' frames are encoded once, at the
-end, with the same encoder settings. The runs alternate, after one of each that does not count.
+end, with the same encoder settings. The runs alternate after one warm-up run of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipe
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.models.loaders import Models  # noqa: E402
@@ -38,7 +38,7 @@ SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
 
 
 def diffusers_run(models: Models, request: GenerationRequest, folder: Path) -> int:
-    """Make the video with diffusers' pipeline, and return its frames."""
+    """Make the video with diffusers' pipeline, and return its number of frames."""
     parts: dict[str, Any] = {name: models.part(name) for name in PARTS}
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
     pipeline = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler)
@@ -65,12 +65,12 @@ def diffusers_run(models: Models, request: GenerationRequest, folder: Path) -> i
 
 
 def our_run(models: Models, request: GenerationRequest, folder: Path) -> int:
-    """Make the video with `generate`, and return its frames."""
+    """Make the video with `generate`, and return its number of frames."""
     return generate(request, models, folder=folder).frames
 
 
 def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
-    """Return the seconds of alternating runs of both, without the first of each."""
+    """Run both in turn, and return their seconds without the first run of each."""
     runs: dict[str, Callable[[Models, GenerationRequest, Path], int]] = {
         "longtake": our_run, "diffusers": diffusers_run,
     }  # fmt: skip

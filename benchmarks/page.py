@@ -1,15 +1,15 @@
-"""The costs of the page, and the delay until it shows what is new. Needs Chromium.
+"""The costs of the page, and the delay until it shows a new section. Chromium is needed.
 
     python benchmarks/page.py [--jobs 0 20 100] [--json]
     python benchmarks/page.py --first-frame [--seconds 7] [--repeat 2] [--json]
 
-The first command measures load time and memory of the page, and the web process, after 0, 20 and 100 jobs. An
-engine without a model makes the jobs, so that the page alone is measured. One tab stays open all the time;
-for each row further tabs are opened, timed and closed again.
+The first command measures the load time of the page, and the memory of the page and of the web process, after
+0, 20 and 100 jobs. An engine without a model makes the jobs, so that only the page is measured. One tab stays
+open all the time; for each row further tabs are opened, timed and closed again.
 
 The second command starts the product with the demo model, and one tab that watches whole jobs in both modes.
-For each section it measures the time from its event in the job's log until the tab has heard of it, and until
-a decoded frame of the new video is on the screen.
+For each section it measures the time from its event in the job's log until the tab receives the event, and
+until a decoded frame of the new video is on the screen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
@@ -41,7 +41,7 @@ from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_p
 
 LOADS = 5
 EVENTS = 20  # more events than a job of one section has
-PATIENCE = 120_000  # in milliseconds; only a fault takes as long
+PATIENCE = 120_000  # in milliseconds; only a fault takes that long
 # Returns the milliseconds from the navigation until the form is usable and the state of the jobs is shown.
 INTERACTIVE = """() => new Promise(done => {
     const ready = () => document.querySelector('#set-prompt textarea, .lt-request textarea')
@@ -50,9 +50,9 @@ INTERACTIVE = """() => new Promise(done => {
     look();
 })"""
 
-# Notes, in milliseconds since the epoch, when the tab learns of a version of the video, identified by job and
-# number of frames, and when the first of its frames is on the screen. A paused video has no further frame to
-# wait for; in that case the second picture that the browser draws after the swap counts.
+# Records, in milliseconds since the epoch, when the tab learns of a version of the video (identified by job
+# and number of frames), and when the first of its frames is on the screen. A paused video has no further
+# frame to wait for; then the second picture that the browser draws after the swap counts.
 NOTE_FRAMES = """() => {
     const stage = document.querySelector('.lt-stage'), card = document.querySelector('.lt-status');
     window.told = {};
@@ -74,7 +74,7 @@ NOTE_FRAMES = """() => {
 
 @dataclass(frozen=True)
 class Delay:
-    """Milliseconds from a section's event until the tab is told, and until it shows a frame."""
+    """The milliseconds from a section's event until the tab receives it, and until it shows a frame."""
 
     mode: Mode
     section: int
@@ -84,7 +84,7 @@ class Delay:
 
 @dataclass(frozen=True)
 class Row:
-    """Figures after a number of jobs. Times are medians in milliseconds, sizes are bytes."""
+    """The figures after a number of jobs. `load_ms` is the median; sizes are in bytes."""
 
     jobs: int
     load_ms: float
@@ -98,7 +98,7 @@ class Row:
 
 
 class Server:
-    """The staged page in a process of its own."""
+    """The page with the staged engine, in a separate process."""
 
     def __init__(self, folder: Path) -> None:
         port = free_port()
@@ -144,7 +144,7 @@ def make_job(page: Any, server: Server, number: int) -> None:
 
 
 def measure(browser: Any, page: Any, server: Server, jobs: int) -> Row:
-    """Return the figures of the page and the web process after this number of jobs."""
+    """Measure the page and the web process after this number of jobs."""
     times = []
     for _ in range(LOADS):
         tab = browser.new_page()
@@ -217,10 +217,10 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     told, shown = page.evaluate("[window.told, window.shown]")
     delays: list[Delay] = []
     for event in sections:
-        # The worker takes an event's time just before it writes the event.
+        # The worker sets an event's time just before it writes the event.
         written = 1000 * ((job.started or 0.0) + event.time)
         name = f"{job.id} {event.frames}"
-        if name in shown:  # a version that the next one overtakes is never shown
+        if name in shown:  # a version is never shown if the next one comes too soon
             delays.append(
                 Delay(mode, event.section, round(told[name] - written), round(shown[name] - written))
             )
@@ -256,7 +256,7 @@ def first_frames(seconds: float, repeat: int) -> list[Delay]:
 
 
 def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
-    """Return, by mode, count, least, median and most of both delays in milliseconds."""
+    """Return, for each mode, the number of sections and statistics of their delays in milliseconds."""
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:
         some = [delay for delay in delays if delay.mode == mode]
@@ -282,7 +282,7 @@ def line(mode: str, facts: dict[str, float]) -> str:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """Yield the lines of the table of rows."""
+    """Yield the rows as the lines of a table."""
     yield "jobs  load ms (slowest)  tab heap MB  nodes  listeners  server MB  threads  files"
     for row in rows:
         yield (
@@ -293,7 +293,7 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the figures of the page, or those of first frames."""
+    """Print the figures of the page, or the delays of first frames."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

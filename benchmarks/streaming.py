@@ -1,14 +1,14 @@
-"""A transformer's step with all weights on the device, against steps with streamed blocks.
+"""The time of a transformer's step with all weights on the device, and with streamed blocks.
 
     python benchmarks/streaming.py [--heads 8] [--double 4] [--single 8] [--latent 32] [--steps 3] [--json]
 
-The weights are random bf16, written to a temporary folder and memory-mapped as a model's are; `--heads 24
---double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks it
-reports: the fastest step by the clock and by CPU time, which other programs disturb less; the bytes copied
-against the plan's; whether the result equals that of the resident step to the bit; and, from a trace of
-beginnings and ends, how long copying took, during which part of it the network computed, and how long blocks
-waited for their weights. For comparison it runs a copy of every module just before its use, as FramePack
-swaps, and diffusers' group offloading.
+The weights are random bf16, written to a temporary folder and memory-mapped like those of a model; `--heads
+24 --double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks it
+reports: the fastest step in wall time and in CPU time, which other programs disturb less; the bytes copied
+and planned; whether the result is bit-identical to that of the resident step; and, from a trace, how long
+copying took, during which part of it the network computed, and how long blocks waited for their weights. For
+comparison it also copies every module just before its use, as FramePack does, and runs diffusers' group
+offloading.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.planning.budget import Budget, Stage, Weights, plan_stage  # noqa: E402
@@ -63,7 +63,7 @@ def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFra
 
 
 def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
-    """Return latents of side x side, with history and conditions as the pipeline gives them."""
+    """Return random arguments like those of the pipeline, with latents of side x side."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -89,7 +89,7 @@ def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
 
 
 def time_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tuple[Times, Tensor]:
-    """Return the times of `steps` runs after one that does not count, and the result."""
+    """Return the times of `steps` runs after a warm-up run, and the result."""
     times: Times = {"seconds": [], "cpu_seconds": []}
     result = run()
     for _ in range(steps):
@@ -103,7 +103,7 @@ def time_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tupl
 
 
 class Timeline:
-    """Begin and end of copies, waits and forward passes; on a GPU, the times when the host issued them."""
+    """The times of copies, waits and forward passes; on a GPU, the times at which the host issued them."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[str, int], float] = {}
@@ -112,7 +112,7 @@ class Timeline:
         self.passes: list[Span] = []
 
     def watch(self, network: nn.Module) -> list[Any]:
-        """Record the network's forward passes."""
+        """Record the network's forward passes, and return the hooks for that."""
         return [
             network.register_forward_pre_hook(lambda *_: self._begin("pass", 0)),
             network.register_forward_hook(lambda *_: self._end("pass", 0, self.passes)),
@@ -134,19 +134,19 @@ class Timeline:
         spans.append((self._begun[what, index], time.perf_counter()))
 
     def hidden(self) -> float:
-        """Return the part of the copying, 0 to 1, during which the network computed instead of waiting."""
+        """Return the share of the copying time, 0 to 1, during which the network computed."""
         copying = total(self.copies)
         computing = shared(self.copies, self.passes) - shared(self.copies, self.waits)
         return computing / copying if copying else 1.0
 
 
 def total(spans: Sequence[Span]) -> float:
-    """Return the seconds of all spans together."""
+    """Return the total seconds of all spans."""
     return sum(end - begin for begin, end in spans)
 
 
 def shared(some: Sequence[Span], others: Sequence[Span]) -> float:
-    """Return the seconds that lie in both."""
+    """Return the seconds that the spans in `some` and those in `others` have in common."""
     pairs = ((one, other) for one in some for other in others)
     return sum(max(0.0, min(one[1], other[1]) - max(one[0], other[0])) for one, other in pairs)
 
@@ -160,7 +160,7 @@ def measure_streamed(
     run: Callable[[], Tensor],
     device: torch.device,
 ) -> dict[str, Any]:
-    """Measure the step with about this share of blocks streamed, as a plan for a cap would stream them."""
+    """Measure the step with about this share of blocks streamed, chosen as in a plan."""
     kept = weights.fixed_bytes + int((1 - share) * sum(weights.block_bytes))
     cap = 2 * weights.total_bytes
     plan = plan_stage(Budget(cap, cap, cap - kept, 0), Stage("sample", weights, 0))
@@ -191,10 +191,13 @@ def measure_streamed(
 def measure_others(
     network: Any, run: Callable[[], Tensor], steps: int, device: torch.device, folder: Path
 ) -> dict[str, tuple[Times, Tensor]]:
-    """Return times and results of modules that are copied before each use, and of group offloading.
+    """Measure a network whose modules are copied before each use, and diffusers' group offloading.
 
-    diffusers' group offloading overlaps copies with computing on a GPU only. Elsewhere it maps each block's
-    weights from files of its own, which it writes to `folder` first, and copies nothing.
+    Group offloading overlaps copies with computing only on a GPU. Elsewhere it copies nothing: it maps each
+    block's weights from files that it has written to `folder`.
+
+    Returns:
+        The times and the result of each method, by name.
     """
     found: dict[str, tuple[Times, Tensor]] = {}
     hosts = {parameter: parameter.data for parameter in network.parameters()}
@@ -226,7 +229,7 @@ def measure_others(
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return the figures of the resident step, of streamed steps, and of the other methods."""
+    """Measure the resident step, streamed steps and the other methods."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = make_network(arguments, folder)
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]

@@ -1,18 +1,18 @@
-"""The cost of decoding: time, memory and error of the VAE engine's ways, beside diffusers' own, in one run.
+"""The time, the memory and the error of decoding with the VAE engine and with diffusers.
 
     python benchmarks/vae_decode.py [--quick] [--model NAME|DIR] [--kinds KINDS] [--cases NAMES] [--cap-gb GB]
 
-The cases are those that people with Radeons tried: one picture, 2 to 5 and 10 to 17 frames of 320x320 pixels,
-33 frames of 480x720, and sizes that grow until the memory is full. Each is decoded by diffusers' `decode` in
-one pass in fp32, which is the reference; by diffusers with its tiling; and by the engine: as it plans by
-itself, with this machine's profile, and with each chunk, tile size and precision. Peaks count live tensors
-besides the weights; on a GPU, what the allocator holds for them. Latents are a moving picture, encoded with
-the same VAE. HunyuanVideo's weights are the bundled model's, or those of --model; Wan's are random, so that
-its errors tell only whether bits are kept.
+The cases are those that owners of Radeons have tried: one picture, a few to 33 frames of 320x320 pixels, 33
+frames of 480x720, and sizes that grow until the memory is full. Each is decoded by diffusers in one pass in
+fp32, which is the reference; by diffusers with tiling; and by the engine: with its own plan, with this
+machine's profile, and with each chunk, tile size and precision. Peaks count live tensors without the weights;
+on a GPU, the memory that the allocator holds for them. The latents are those of a moving picture, encoded
+with the same VAE. HunyuanVideo's weights are those of the bundled model or of --model. Wan's are random, so
+its errors show only whether results are bit-identical.
 
-It writes vae_decode.json and vae_decode.svg. The targets are wishes of people who own a gfx1151 for the VAE
-of WAN 2.2 i2v at 320x320 pixels. Each is listed beside what was measured of the same size and the same
-network, on whatever device this is; other sizes and networks have no target.
+It writes vae_decode.json and vae_decode.svg. The targets are wishes of owners of a gfx1151 for the VAE of WAN
+2.2 i2v at 320x320 pixels. Each is listed with the time measured here for the same size and network, on
+whatever device this is; other sizes and networks have no target.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from diffusers.utils import logging as diffusers_logging
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from diffusers_helper.errors import LongtakeError  # noqa: E402
 from diffusers_helper.machine.sysfs import host_memory  # noqa: E402
@@ -53,13 +53,13 @@ from diffusers_helper.vae.families import family_of  # noqa: E402
 from diffusers_helper.vae.guest import Guest  # noqa: E402
 from diffusers_helper.vae.plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 
-# Takes latents; returns frames and the plan in words.
+# A function that takes latents, and returns frames and a description of the plan.
 Decode = Callable[[Tensor], tuple[Tensor, str]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A video to decode; `target` is in seconds, for the VAE of WAN 2.2 i2v, where people named one."""
+    """A video to decode. `target` is the wished time in seconds with the VAE of WAN 2.2 i2v, if any."""
 
     name: str
     frames: int
@@ -77,7 +77,7 @@ CASES = (
     Case("short", 5, 320, 320),
     Case("medium", 9, 320, 320),
     Case("medium", 17, 320, 320, target=10.0),
-    # Two seconds at the 16 frames a second of WAN 2.2 i2v, and one latent frame for the picture.
+    # Two seconds at the 16 frames per second of WAN 2.2 i2v, and one frame for the picture.
     Case("two seconds", 33, 320, 320, target=5.0),
     Case("large", 33, 480, 720),
     Case("stress", 17, 512, 512),
@@ -92,7 +92,7 @@ TARGET_PEAK_BYTES, TARGET_FAILURES = 50 * 1024**3, 0.01
 
 @dataclass(frozen=True)
 class Row:
-    """One way to decode one case; seconds, peak and PSNR are None where it failed, with the reason."""
+    """The result of one way to decode one case. If it failed, `error` says why, and the figures are None."""
 
     kind: str
     case: str
@@ -106,7 +106,7 @@ class Row:
 
 
 def clip(case: Case) -> Tensor:
-    """Draw a smooth picture with a moving edge, (1, 3, F, H, W) in -1 to 1."""
+    """Draw a smooth picture with a moving disc, (1, 3, F, H, W) in -1 to 1."""
     y, x = torch.meshgrid(
         torch.linspace(-1, 1, case.height), torch.linspace(-1, 1, case.width), indexing="ij"
     )
@@ -116,13 +116,13 @@ def clip(case: Case) -> Tensor:
 
 
 def psnr(found: Tensor, expected: Tensor) -> float:
-    """Return the PSNR in dB over the range of -1 to 1; infinite for the same bits."""
+    """Return the PSNR in dB for values in -1 to 1; infinite for identical values."""
     error = (found.float().clamp(-1, 1) - expected.clamp(-1, 1)).square().mean().item()
     return math.inf if error == 0 else 10 * math.log10(4 / error)
 
 
 class Bench:
-    """One VAE on one device."""
+    """The benchmark of one VAE on one device."""
 
     def __init__(self, kind: str, vae: nn.Module, device: Device, profile: Profile) -> None:
         self.kind, self.vae, self.device, self.profile = kind, vae, device, profile
@@ -131,7 +131,7 @@ class Bench:
         self.is_wan = kind == "wan" and config.base_dim == WAN_WIDTH
 
     def run(self, case: Case) -> Iterator[Row]:
-        """Run each way, the reference first."""
+        """Decode the case in each way, the reference first, and yield the results."""
         try:
             moments = VaeEngine(Guest(self.vae, self.device)).encode(clip(case))
         except LongtakeError as error:
@@ -139,7 +139,7 @@ class Bench:
             return
         latents = self.device.put(moments[:, : moments.shape[1] // 2])
         if self.device.has_gpu:
-            # The driver searches for its kernels once; without a warm-up the first way would pay for all.
+            # The driver searches for its kernels once; without a warm-up, only the first way would be slow.
             self._one(case.title, "warm-up", self._diffusers(tiled=False), latents, None)
         expected: Tensor | None = None
         for way, decode in self.ways(case):
@@ -174,7 +174,7 @@ class Bench:
         return Row(self.kind, case, way, plan, seconds, peak, error), found
 
     def ways(self, case: Case) -> Iterator[tuple[str, Decode]]:
-        """Return diffusers' two ways, then the engine's."""
+        """Yield diffusers' two ways and then the engine's, by name."""
         yield "diffusers", self._diffusers(tiled=False)
         yield "diffusers tiled", self._diffusers(tiled=True)
         yield "engine", self._engine(VaeSettings())
@@ -186,7 +186,7 @@ class Bench:
             if tile < max(case.height, case.width):
                 yield f"engine tile {tile}", self._engine(VaeSettings(tile_px=tile))
         if case.height <= 320:
-            # In fp16 a CPU takes a minute where a card takes a moment.
+            # In fp16 a CPU takes a minute, so only a GPU is measured.
             for precision in ("bf16", "fp16") if self.device.has_gpu else ("bf16",):
                 yield f"engine {precision}", self._engine(VaeSettings(precision=precision))
 
@@ -212,7 +212,7 @@ class Bench:
 
 
 def benches(kinds: list[str], model: str, device: Device) -> Iterator[Bench]:
-    """Yield the VAEs, in fp32 on the device."""
+    """Yield a benchmark for each VAE, in fp32 on the device."""
     for kind in kinds:
         torch.manual_seed(0)
         if kind == "wan":
@@ -227,7 +227,7 @@ def benches(kinds: list[str], model: str, device: Device) -> Iterator[Bench]:
 
 
 def targets(rows: list[Row]) -> list[dict[str, Any]]:
-    """Return each target with what was measured; None where nothing of that size and network was."""
+    """Return each target with its measured figure; None if that size and network were not measured."""
     found: list[dict[str, Any]] = []
     for case in (case for case in CASES if case.target):
         same = [row for row in rows if row.case == case.title and row.target_seconds]
@@ -245,7 +245,7 @@ def targets(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def target_line(target: dict[str, Any]) -> str:
-    """Return a target in words."""
+    """Return a target and its measured figure as a sentence."""
 
     def figure(value: float) -> str:
         return f"{gb_text(value)} GB" if target["name"].endswith("bytes") else f"{value:g}"
@@ -256,7 +256,7 @@ def target_line(target: dict[str, Any]) -> str:
 
 
 def chart(rows: list[Row]) -> str:
-    """Draw the seconds as bars, as SVG, with the peak and the PSNR as text."""
+    """Return an SVG drawing with the seconds as bars, and the peak and the PSNR as text."""
     most = max(value for row in rows for value in (row.seconds or 0.0, row.target_seconds or 0.0))
     lines: list[str] = []
     y, last = 10, ""
@@ -333,7 +333,7 @@ def main() -> None:
         sys.stdout.write(f"{target_line(wish)}\n")
     facts = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
     facts["device"] = str(device.torch_device)
-    # The infinity of equal bits is written as a word, since JSON has none.
+    # The PSNR is written as text, because JSON has no infinity.
     table = [{**asdict(row), "psnr_db": None if row.error else _db(row)} for row in rows]
     result = {**facts, "error_rate": failed / len(rows), "targets": wishes, "rows": table}
     (arguments.out / "vae_decode.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,11 +1,12 @@
-"""The cost of the video: growing by segments against encoding everything again after each section.
+"""The cost of writing the video by growing segments, and by encoding everything again after each section.
 
     python benchmarks/video_writer.py [--json]
 
 One clip (a textured background that pans, a disc that moves, sensor noise) is written in several ways, each
-in a process of its own so that its peak memory is its own: in one shot, which is the limit; growing, in both
-orders; and again from the first frame after each section, in both orders. Only the writing is timed, not the
-making of the clip. The sections are those of a real run: 36 frames each and the 33 that face the next.
+in a separate process, so that its peak memory can be measured: in one shot, which is the limit; growing, in
+both orders; and again from the first frame after each section, in both orders. Only the writing is timed, not
+the drawing of the clip. The sections are those of a real run, with 36 frames each and the 33 that border on
+the next section.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import av
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # A file that is started as a program sees the modules of its own folder only.
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.packing import MODES, SectionPlan, plan_sections  # noqa: E402
@@ -71,7 +72,7 @@ def clip(num_frames: int, height: int, width: int) -> Iterator[np.ndarray]:
 
 
 def calls(plan: SectionPlan, method: str) -> Iterator[tuple[slice, slice]]:
-    """Return, per writing, the places in the clip of the frames given as final and as pending."""
+    """Yield, for each call of the writer, the slices of the clip with its final and its pending frames."""
     done, total = 0, plan.total_frames
     if method == "one shot":
         yield slice(0, total), slice(0, 0)
@@ -90,7 +91,7 @@ def calls(plan: SectionPlan, method: str) -> Iterator[tuple[slice, slice]]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run one method in this process. Frames come from the file, so that only the writer's memory counts."""
+    """Run one method in this process. Frames are read from the file, so only the writer's memory counts."""
     plan = plan_sections(1.2 * args.sections, mode=args.mode)
     shape = (args.height, args.width, 3)
     per_frame = args.height * args.width * 3
@@ -165,10 +166,10 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def growth(per_section: list[float]) -> float | None:
-    """Return the cost of the later half of the middle sections over that of the earlier half.
+    """Return the cost of the later middle sections divided by that of the earlier ones.
 
-    The result is 1 where the cost is constant. The first and the last section have another number of frames
-    than the others and are left out.
+    The result is 1 if the cost is constant, and None for too few sections. The first and the last section are
+    left out, because their numbers of frames differ from the others.
     """
     middle = per_section[1:-1]
     half = len(middle) // 2
@@ -227,7 +228,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print the figures of all methods, or run the one method that a child process is asked for."""
+    """Print the figures of all methods, or run one method, in a child process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

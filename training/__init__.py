@@ -1,1 +1,1 @@
-"""How the bundled demo model was made: data, training, evaluation and packaging."""
+"""The programs that made the bundled demo model: its data, training, evaluation and packaging."""

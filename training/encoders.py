@@ -1,7 +1,7 @@
 """The small text and picture encoders: random Llama and SigLIP features, and a trained CLIP text model.
 
-CLIP's pooled output goes straight into the transformer's modulations, so that it is trained to tell what the
-prompt asks for.
+CLIP's pooled output goes straight into the transformer's modulations. It is therefore trained to distinguish
+the requests that a prompt can make.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TEXT_TOKENS = 8
 
 
 def build_llama() -> LlamaModel:
-    """Return a frozen random Llama; its hidden state -3 is the output of the first of three layers."""
+    """Return a frozen random Llama of three layers; its hidden state -3 is the output of the first one."""
     torch.manual_seed(LLAMA_SEED)
     model = LlamaModel(
         LlamaConfig(
@@ -80,7 +80,10 @@ def build_vision() -> SiglipVisionModel:
 
 
 def random_words(rng: np.random.Generator) -> tuple[str, list[int]]:
-    """Return a prompt in free word order and its indices of motion, colour, shape, speed (last = none)."""
+    """Return a random prompt, and its indices of motion, colour, shape and speed.
+
+    The last index of colours and of shapes stands for none.
+    """
     motion = int(rng.integers(len(MOTIONS)))
     name = MOTIONS[motion]
     speed = int(rng.integers(len(SPEEDS)))
@@ -97,7 +100,7 @@ def random_words(rng: np.random.Generator) -> tuple[str, list[int]]:
 
 
 def train_clip(folder: Path, steps: int = 700) -> float:
-    """Train CLIP's pooled output to tell motion, colour, shape and speed; return the share told right."""
+    """Train CLIP's pooled output to predict motion, colour, shape and speed; return the accuracy."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer_2")
     model = build_clip()
     rng = np.random.default_rng(CLIP_SEED)
@@ -126,7 +129,7 @@ def train_clip(folder: Path, steps: int = 700) -> float:
 
 
 def make_encoders(folder: Path) -> None:
-    """Write tokenizers, text encoders and picture encoder into a model folder."""
+    """Write the tokenizers, the text encoders and the picture encoder into a model folder."""
     save_tokenizers(folder)
     build_llama().save_pretrained(folder / "text_encoder")
     build_vision().save_pretrained(folder / "image_encoder")
@@ -147,7 +150,7 @@ class TextFeatures:
 
 
 class Encoders:
-    """The encoders as the pipeline uses them, with a cache of prompts."""
+    """The encoders of a model folder, used as in the pipeline, with a cache of prompts."""
 
     def __init__(self, folder: Path) -> None:
         self.llama_tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")

@@ -1,7 +1,7 @@
 """The measurement of the demo model against its goals, on cases with seeds that training never used.
 
 ``python -m training.evaluate`` prints a table, writes it as JSON and draws a contact sheet beside it. The
-product's own path makes the videos: a picture goes in, frames come out.
+product's own code makes the videos, from picture files to frames.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Cases:
-    """New cases, the same number of each motion, that the tracker reads correctly in the true clip."""
+    """New cases, as many for each motion, whose true clips the tracker reads correctly."""
 
     seed: int
     renderer: Renderer = field(init=False)
@@ -95,7 +95,7 @@ def _spread(three: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1)
 def engine_of(model: Path, steps: int | None, cfg: float) -> ProductEngine:
-    """Return the engine of this process, made once."""
+    """Return the engine of this process, which is made only once."""
     return ProductEngine(model, steps, cfg)
 
 
@@ -109,7 +109,7 @@ def vae_psnr(engine: ProductEngine, cases: Cases, index: int) -> float:
 def photograph(engine: ProductEngine, cases: Cases, index: int, name: str, sections: int, mode: str) -> float:
     """Return the last frame's PSNR in dB for a slow camera motion over a photo-like ground without things.
 
-    The videos are long, to show what a later section spoils.
+    The videos are long, in order to show the errors that later sections add.
     """
     rng = np.random.default_rng([cases.seed, 2, index])
     while True:
@@ -126,7 +126,7 @@ def photograph(engine: ProductEngine, cases: Cases, index: int, name: str, secti
 def make_and_judge(
     engine: ProductEngine, cases: Cases, index: int, case: Case, size: tuple[int, int]
 ) -> Outcome:
-    """Make and judge the video of one case; orders take turns, and two of four videos have two sections."""
+    """Make and judge the video of one case. Orders alternate, and half of the videos have two sections."""
     mode = MODES[index % 2]
     sections = 2 if index % 4 >= 2 else 1
     picture = cases.renderer.case(case, [0], size)[:, 0]
@@ -135,13 +135,13 @@ def make_and_judge(
 
 
 def work(arguments: argparse.Namespace, job: Callable[..., Result], *details: object) -> Result:
-    """Do one job in a process of the pool."""
+    """Run one job in a process of the pool."""
     torch.set_num_threads(arguments.threads)
     return job(engine_of(arguments.model, arguments.steps, arguments.cfg), *details)
 
 
 def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
-    """Return the table of figures, and the outcome of each video."""
+    """Make all videos, and return the table of figures and the outcome of each video."""
     cases = Cases(arguments.seed)
     chosen = cases.make(arguments.per_motion)
     LOG.info("%d cases are drawn", len(chosen))
@@ -169,7 +169,7 @@ def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
 
 
 def time_two_seconds(arguments: argparse.Namespace) -> float:
-    """Return the wall time of two sections (73 frames) with a warm engine and all cores."""
+    """Return the wall time of two sections (73 frames) with a loaded model and all cores."""
     engine = ProductEngine(arguments.model, arguments.steps, arguments.cfg)
     picture = held_out_clips(1, 1, (128, 128))[0, :, 0]
     engine.make(picture, "the camera zooms in", "inverted", 1, seed=0)
@@ -183,7 +183,7 @@ def _share(outcomes: list[Outcome]) -> float:
 
 
 def _spread_of(name: str, values: Sequence[float | None], worst: str) -> dict[str, float]:
-    """Return mean and worst of the values that are there, under ``name`` and ``name_lowest`` or the like."""
+    """Return the mean and the worst of the values that are not None, as ``name`` and ``name_worst``."""
     known = [value for value in values if value is not None]
     if not known:
         return {name: 0.0, f"{name}_{worst}": 0.0}
@@ -194,7 +194,7 @@ def _spread_of(name: str, values: Sequence[float | None], worst: str) -> dict[st
 
 
 def summary(outcomes: list[Outcome]) -> dict:
-    """Return the figures over all videos, and those of motion by motion, mode, length and shape."""
+    """Return the figures over all videos, and shares of right motions by motion, mode, length and shape."""
     kinds = {name: [o for o in outcomes if o.case.motion.name == name] for name in MOTIONS}
     by_motion = {name: 100 * _share(some) for name, some in kinds.items()}
     strength = {
@@ -226,7 +226,7 @@ def summary(outcomes: list[Outcome]) -> dict:
 
 
 def report(table: dict) -> str:
-    """Return the goals and the reached figures, one line each."""
+    """Return a text with one line per goal and its measured figure."""
     lines = []
     for name, (sign, goal) in GOALS.items():
         value = table[name]
@@ -241,7 +241,7 @@ def report(table: dict) -> str:
 
 
 def describe(outcome: Outcome) -> str:
-    """Return a video's case and what was seen in it, in one line."""
+    """Return one line with a video's case and the motion that was seen in it."""
     seen = outcome.seen
     return (
         f"{outcome.case.prompt!r} {outcome.mode} {outcome.sections} {outcome.size}: "

@@ -1,4 +1,4 @@
-"""The making of the examples: pictures with prompts, and animations for the page and the documents."""
+"""The program that makes the examples: pictures with prompts, and animations for page and documents."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from training.sheet import to_image
 
 PIXELS, SMALL = 256, 192
 CANVAS_SEED = 8_000_003
-# An animation shows every third frame, ten a second: as fast as the video; the page has every second.
+# An animation shows every third frame, ten per second, and thus has the speed of the video. The page's
+# animations show every second frame.
 EVERY, MILLISECONDS = 3, 100
 PAGE_EVERY, PAGE_MILLISECONDS, PAGE_QUALITY = 2, 67, 60
 
 
 def thing(shape: str, colour: str, x: float, y: float, radius: float) -> Thing:
-    """Return a thing in the colour that its name says."""
+    """Return a thing in the named colour."""
     return Thing(shape, colour, COLOURS[colour], x, y, radius)
 
 
 @dataclass(frozen=True)
 class Example:
-    """A picture and its prompt; ``sections`` of 1.2 seconds are made in the order ``mode``."""
+    """A picture and its prompt, with the order and the number of the video's sections."""
 
     prompt: str
     background: Background
@@ -41,7 +42,7 @@ class Example:
 
     @property
     def file_name(self) -> str:
-        """Return the name of the picture, made of the prompt's words."""
+        """Return the picture's file name without its ending, made of the prompt's words."""
         return re.sub("[^a-z0-9]+", "-", self.prompt)
 
     def picture(self, renderer: Renderer, pixels: int) -> torch.Tensor:
@@ -106,7 +107,7 @@ def film(folder: Path, model: Path) -> None:
 
 
 def animate(folder: Path, model: Path) -> None:
-    """Make the documents' videos with a model folder and write them as GIFs; the first is the README's."""
+    """Make the documents' videos with a model folder, and write them as GIFs; ``demo`` is the README's."""
     renderer, engine = Renderer(make_canvases(CANVAS_SEED, 1)), ProductEngine(model, None)
     folder.mkdir(parents=True, exist_ok=True)
     shown = {"demo": EXAMPLES[1]} | {example.file_name: example for example in EXAMPLES[len(ON_PAGE) :]}

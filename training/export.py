@@ -37,8 +37,8 @@ def facts(steps: int) -> dict:
 def quiet(vae: AutoencoderKLHunyuanVideo) -> None:
     """Remove the spread from the encoder's posterior, in place.
 
-    It served to train the decoder. The pipeline starts from a sample of the picture's latent, and a sample
-    with little spread keeps the first frame nearer to the picture.
+    The spread was only needed to train the decoder. The pipeline samples the picture's latent, and without
+    the spread the first frame is nearer to the picture.
     """
     channels = vae.config["latent_channels"]
     vae.quant_conv.weight[channels:] = 0
@@ -53,7 +53,7 @@ def export(
     steps: int = 8,
     vae_dtype: torch.dtype = torch.bfloat16,
 ) -> None:
-    """Write a whole model folder beside ``target`` and swap it in; text and licence files are kept."""
+    """Write a complete model folder beside ``target`` and swap it in; the card and the licence are kept."""
     fresh, old = target.with_name(target.name + ".new"), target.with_name(target.name + ".old")
     for folder in (fresh, old):
         shutil.rmtree(folder, ignore_errors=True)

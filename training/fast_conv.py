@@ -1,8 +1,8 @@
-"""Faster arithmetic, for training, of the VAE's causal convolutions on single images.
+"""A faster form of the VAE's causal convolutions for single images, used in training.
 
-For one frame all three temporal taps see the same picture, so that the 3-D convolution is a 2-D one with the
-sum of the taps, which is twice as fast on CPUs. Clips keep the plain Conv3d. The weights stay as they are, so
-that the saved model is the plain diffusers class.
+For one frame all three temporal taps see the same picture. The 3D convolution then equals a 2D convolution
+with the sum of the taps, which is twice as fast on CPUs. Clips use the plain Conv3d. The weights do not
+change, so the saved model is the plain class of diffusers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _conv_forward(self: HunyuanVideoCausalConv3d, hidden_states: torch.Tensor) -
 
 
 def install(model: nn.Module) -> nn.Module:
-    """Give every causal convolution of ``model`` the fast path for single frames."""
+    """Install the fast path for single frames in every causal convolution of ``model``, and return it."""
     for module in model.modules():
         if isinstance(module, HunyuanVideoCausalConv3d):
             module.forward = types.MethodType(_conv_forward, module)

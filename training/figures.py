@@ -1,4 +1,4 @@
-"""The figures of one video: what moved, whether things keep their shape, what else changed."""
+"""The figures of one generated video: its motion, the shapes of its things, and unwanted changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.render import Renderer, pixel_grid, signed_distance
 from training.scenes import CAMERA_MOTIONS, DIRECTIONS, STILL, Case, Motion, Scene, moved
 from training.tracker import Seen, agrees, observe
 
-# Thing and ground are distinguished where their colours differ by this much; black and white differ by 2.
+# The least distance of two colours in -1..1 at which thing and ground are distinguished; the most is 3.5.
 LEAST_CONTRAST = 0.5
 # No part of a thing is further from its centre than this many times its radius.
 REACH = 2.0
@@ -19,18 +19,18 @@ REACH = 2.0
 
 @dataclass
 class Outcome:
-    """One generated video: its case, what was seen in it, and its figures.
+    """The outcome of one generated video: its case, the motion seen in it, and its figures.
 
-    ``None`` stands for what the case cannot show.
+    A figure that the case cannot have is ``None``.
 
     Attributes:
-        first_psnr: Likeness of the first frame to the true one, in dB.
-        last_psnr: Likeness of the last frame to the true one, in dB.
-        flicker: Mean change between frames, of 255, where nothing should change.
-        rest: Likeness of the last frame to the picture, in dB, where nothing should change.
-        overlap: Overlap of a moved thing in the last frame with its shape in the first.
-        join: Change across a join of sections over the mean change near it.
-        thumbs: First, middle and last frame and the true last one (4, 3, H, W).
+        first_psnr: The PSNR of the first frame to the true one, in dB.
+        last_psnr: The PSNR of the last frame to the true one, in dB.
+        flicker: The mean change between frames, of 255, where nothing should change.
+        rest: The PSNR of the last frame to the picture, in dB, where nothing should change.
+        overlap: The overlap of a moved thing's shape in the last frame with that in the first.
+        join: The change across a join of sections divided by the mean change near it.
+        thumbs: The first, middle and last frame and the true last one (4, 3, H, W).
     """
 
     case: Case
@@ -54,7 +54,7 @@ def psnr(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 def still_background(case: Case, size: tuple[int, int], frames: int) -> torch.Tensor | None:
-    """Return where nothing should change (H, W): away from what moves; None with a moving camera."""
+    """Return a mask (H, W) of the pixels that no moving thing covers; None if the camera moves."""
     if case.motion.name in CAMERA_MOTIONS:
         return None
     mask = torch.ones(size, dtype=torch.bool)
@@ -68,10 +68,10 @@ def still_background(case: Case, size: tuple[int, int], frames: int) -> torch.Te
 
 
 def thing_mask(renderer: Renderer, scene: Scene, frame: torch.Tensor) -> torch.Tensor:
-    """Return where a frame (3, H, W) shows the scene's first thing, wherever it is: booleans (H, W).
+    """Return a mask (H, W) of the pixels at which a frame (3, H, W) shows the scene's first thing.
 
-    A pixel belongs to it if its colour is nearer to the thing's than to that of the scene without the thing,
-    in the mean over its neighbours, so that grain counts for nothing; spots far from it are left out.
+    A pixel belongs to the thing if its colour is nearer to the thing's colour than to the scene without the
+    thing. The mean over neighbouring pixels is used, so that grain has no effect; far spots are left out.
     """
     thing = scene.things[0]
     size = (frame.shape[1], frame.shape[2])
@@ -94,7 +94,7 @@ def centre(mask: torch.Tensor) -> torch.Tensor:
 
 
 def overlap_of(before: torch.Tensor, after: torch.Tensor) -> float:
-    """Return intersection over union of two masks (H, W), the first moved onto the centre of the second."""
+    """Return the intersection over union of two masks (H, W) after aligning their centres."""
     if not before.any() or not after.any():
         return 0.0
     height, width = before.shape
@@ -107,7 +107,7 @@ def overlap_of(before: torch.Tensor, after: torch.Tensor) -> float:
 
 
 def shape_overlap(renderer: Renderer, case: Case, video: torch.Tensor) -> float | None:
-    """Return the overlap of a moved thing in the last frame with its shape in the first, if one moved."""
+    """Return the overlap of a moved thing's shapes in the first and last frame; None if none was moved."""
     if case.motion.name not in DIRECTIONS:
         return None
     masks = (thing_mask(renderer, case.scene, video[:, index]) for index in (0, -1))
@@ -127,7 +127,7 @@ def judge(renderer: Renderer, case: Case, size: tuple[int, int], mode: str, sect
     if sections > 1:
         per_step = steps.mean(dim=(0, 2, 3))
         near = torch.cat([per_step[30:36], per_step[37:43]]).mean()
-        # Below a quarter of a grey level there is nothing to see on either side.
+        # Changes below a quarter of a grey level are invisible and count as that.
         join = float(per_step[36].clamp_min(0.25) / near.clamp_min(0.25))
     return Outcome(
         case=case,

@@ -1,4 +1,4 @@
-"""Muon for matrices, AdamW for the rest, and a running mean of the weights."""
+"""The optimisers (Muon for matrices, AdamW for other parameters), and a running mean of the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.quick import quick_dtype
 
 
 def orthogonalise(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
-    """Run the Newton-Schulz iteration on matrices (n, rows, columns), so that singular values come near 1."""
+    """Bring the singular values of matrices (n, rows, columns) near 1 by the Newton-Schulz iteration."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.to(quick_dtype())
     wide = x.shape[1] <= x.shape[2]
@@ -59,7 +59,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class Optimizers:
-    """Both optimisers of a model behind one learning rate."""
+    """The two optimisers of a model, with one learning rate for both."""
 
     def __init__(self, model: nn.Module, lr: float, decay: float = 0.0, plain: tuple[str, ...] = ()) -> None:
         matrices, rest = [], []
@@ -108,7 +108,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Follow the model; the first steps count more, so that the start is soon forgotten."""
+        """Move the mean towards the model, faster in the first steps, so that the start is soon forgotten."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, value in model.state_dict().items():

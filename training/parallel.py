@@ -1,4 +1,4 @@
-"""A few processes that share their gradients, which is faster on CPUs than one process of many threads."""
+"""Training in a few processes that share gradients, which is faster on CPUs than many threads in one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _entry(rank: int, world: int, rendezvous: str, threads: int, worker: Callabl
 
 
 def launch(worker: Callable, args: tuple, world: int, threads: int = 1) -> None:
-    """Run ``worker(rank, world, *args)`` in ``world`` processes and wait for all."""
+    """Run ``worker(rank, world, *args)`` in ``world`` processes, and wait for all of them."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if world == 1:
         _entry(0, 1, "", threads, worker, args)
@@ -53,7 +53,7 @@ def mean_gradients(params: list[torch.nn.Parameter], world: int) -> None:
 
 
 def agree(value: float, world: int) -> float:
-    """Return the first process's value, in every process."""
+    """Return the first process's value in every process."""
     if world == 1:
         return value
     shared = torch.tensor([value], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A growing store of encoded clips to train the transformer on."""
+"""The growing pool of encoded clips on which the transformer is trained."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from training.transformer import Conditions
 Size = tuple[int, int]
 # Two sections and the picture: a motion ends with frame 72.
 CLIP_LATENTS = 19
-# A latent stands for four frames; a single picture's latent comes nearest to it this long before the last.
+# A latent stands for four frames. The latent of a single picture is nearest to it if the picture lies this
+# many frames before the last of them.
 BEFORE_LAST = 1.5
 TIMES = (0.0, *(4 * k - BEFORE_LAST for k in range(1, CLIP_LATENTS)))
-# Clips are drawn and encoded in groups of this many pictures, which stay in the processor's cache.
+# Clips are drawn, and pictures encoded, in groups of this size, which fit into the processor's cache.
 CLIPS_AT_A_TIME, PICTURES_AT_A_TIME = 8, 8
-# The frequency of each motion: those that are learned early are drawn less often.
+# The relative frequency of each motion. Motions that are learned early are drawn less often.
 SHARES = dict.fromkeys(MOTIONS, 1.0) | {
     "grows": 1.2, "shrinks": 1.2, "spins": 2.0, "zooms in": 1.3, "zooms out": 1.6,
     "pans right": 0.7, "pans left": 0.7, "pans up": 0.7, "pans down": 0.7, "stays still": 0.6,
@@ -30,7 +31,11 @@ SHARES = dict.fromkeys(MOTIONS, 1.0) | {
 
 @dataclass
 class Item:
-    """One clip: latents (16, T, h, w), the first of them the picture's own, and its features (4, 64)."""
+    """One clip: its latents (16, T, h, w), beginning with the picture's, and its features.
+
+    Attributes:
+        picture: The picture's features (4, 64).
+    """
 
     latents: torch.Tensor
     picture: torch.Tensor
@@ -51,8 +56,8 @@ def encode_cases(
 ) -> list[Item]:
     """Draw and encode cases of one size.
 
-    One frame in four is drawn and encoded as a single picture. That is ten times as fast as to encode the
-    whole clip, and off by 3 % (at 64 pixels) to 9 % (at 128) of the motion's energy.
+    One frame in four is drawn and encoded as a single picture. That is ten times as fast as encoding the
+    whole clip, with an error of 3 % (at 64 pixels) to 9 % (at 128) of the motion's energy.
     """
     pixels = torch.stack([renderer.case(case, times, size) for case in cases])
     latents = encode_pictures(vae, pixels.transpose(1, 2).flatten(0, 1)).bfloat16()
@@ -65,7 +70,7 @@ def encode_cases(
 
 
 def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
-    """Return a random case whose motion is drawn by ``SHARES``."""
+    """Return a random case, whose motion is drawn with the frequencies in ``SHARES``."""
     weights = np.array([SHARES[name] for name in MOTIONS])
     wanted = str(rng.choice(MOTIONS, p=weights / weights.sum()))
     while True:
@@ -76,7 +81,7 @@ def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
 
 @dataclass
 class Pool:
-    """Clips by picture size; a size with more than ``limit`` clips forgets its oldest."""
+    """The clips by picture size, of which the newest ``limit`` of each size are kept."""
 
     vae: AutoencoderKLHunyuanVideo
     encoders: Encoders
@@ -94,7 +99,7 @@ class Pool:
         del kept[: -self.limit]
 
     def grow(self, rng: np.random.Generator, size: Size, batch: int, visits: float) -> None:
-        """Add clips before a step with ``batch`` clips, so that each is used about ``visits`` times."""
+        """Add as many clips before a step as are needed for each clip to be used about ``visits`` times."""
         due = batch / visits
         count = int(due) + int(rng.random() < due % 1)
         have = len(self.items.get(size, []))
@@ -106,7 +111,7 @@ class Pool:
             self.add(rng, size, count)
 
     def state(self) -> list[dict]:
-        """Return the clips as tensors, so that a resumed run has the same ones."""
+        """Return the clips as tensors, which a resumed run loads."""
         return [
             {
                 "size": size,
@@ -118,7 +123,7 @@ class Pool:
         ]
 
     def load(self, state: list[dict]) -> None:
-        """Take the clips that ``state`` returned."""
+        """Replace the clips by those that ``state`` returned."""
         for part in state:
             rows = zip(part["latents"], part["picture"], part["prompts"], strict=True)
             self.items[tuple(part["size"])] = [
@@ -133,7 +138,7 @@ class Pool:
 
 
 def collate(items: list[Item], rng: np.random.Generator | None = None) -> tuple[torch.Tensor, Conditions]:
-    """Stack items; the guidance is drawn from the range that the page offers, or is the usual 10."""
+    """Stack items. The guidance is random, within the page's range, if ``rng`` is given, and otherwise 10."""
     count = len(items)
     guidance = np.exp(rng.uniform(0, np.log(32), count)) if rng is not None else np.full(count, 10.0)
     mask = torch.stack([item.text.mask for item in items])

@@ -1,4 +1,4 @@
-"""The product's own path as an engine: a picture file and a request go in, a video's frames come out."""
+"""An engine for the evaluation, which makes videos with the product's own code."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from diffusers_helper.packing import FPS, MODES, WINDOW
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
 
-# This is the best quality of the writer, so that the figures are the model's and not the codec's.
+# The writer's best quality, so that the figures show the model and not the codec.
 CRF = 1
 
 
 def read_frames(video: Path) -> torch.Tensor:
-    """Return the frames (3, T, H, W) of a file in -1..1."""
+    """Return the frames (3, T, H, W) of a video file, in -1..1."""
     with av.open(str(video)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     return torch.from_numpy(np.stack(frames)).permute(3, 0, 1, 2).float() / 127.5 - 1
 
 
 class ProductEngine:
-    """An engine that makes videos through ``diffusers_helper.pipeline.generate``, warm after construction."""
+    """An engine that makes videos with ``diffusers_helper.pipeline.generate`` and a loaded model."""
 
     def __init__(self, folder: Path, steps: int | None, cfg: float = 1.0) -> None:
         info = find_model(str(folder), allow_folder=True)

@@ -1,9 +1,9 @@
-"""The transformer's arithmetic, written for short training steps on a processor.
+"""The transformer's forward pass, written for fast training steps on a CPU.
 
-The sums are those of diffusers' forward pass; the order differs, and GELU is the exact one, which is four
-times as fast there as its tanh form and differs from it by less than bf16 rounds. Patches are embedded by
-matrix products, one product gives query, key and value, and RMS norm and rotary positions are one function
-with a short backward pass.
+It computes the same as diffusers' forward pass in another order. GELU is the exact form, which is four times
+as fast on a CPU as the tanh form and differs from it by less than bf16 rounds. Patches are embedded by matrix
+products, one product gives query, key and value, and RMS norm and rotary positions are one function with a
+short backward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EPS = 1e-6
 
 
 def quick_dtype() -> torch.dtype:
-    """Return the type in which this processor multiplies fastest: bf16 where it has tiles for it (AMX)."""
+    """Return the type in which this processor multiplies fastest: bf16 if it has AMX tiles, else fp32."""
     return torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
 
 
@@ -43,7 +43,7 @@ def _swap_pairs(x: torch.Tensor) -> torch.Tensor:
 class NormAndRotate(torch.autograd.Function):
     """RMS norm of heads (B, n, H, d) times ``weight`` (H, d), then rotation by ``cos`` and ``sin`` (n, 1, d).
 
-    In ``sin`` the first of each pair has its sign changed, so that no pair need be negated.
+    The first of each pair in ``sin`` is negated beforehand, so that no pair needs to be negated here.
     """
 
     @staticmethod
@@ -67,9 +67,10 @@ class NormAndRotate(torch.autograd.Function):
 
 
 class Attend(torch.autograd.Function):
-    """Attention with query, key and value (B, H, n, d); ``bias`` (B, 1, 1, k) is for the last k keys.
+    """Attention with query, key and value (B, H, n, d); ``bias`` (B, 1, 1, k) is added for the last k keys.
 
-    Two matrix products and a softmax in place are two to three times faster to train than the fused kernel.
+    Training with two matrix products and an in-place softmax is two to three times faster than with the fused
+    kernel.
     """
 
     @staticmethod
@@ -99,21 +100,21 @@ def add_gated(x: torch.Tensor, gate: torch.Tensor, update: torch.Tensor) -> torc
 
 
 def joined(*layers: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight and bias of one layer that does the work of several on the same input."""
+    """Return the weight and the bias of one layer that replaces several layers with the same input."""
     return torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
 
 
 def head_weights(heads: int, query_norm: nn.Module, key_norm: nn.Module) -> torch.Tensor:
-    """Return the norms' weights for the heads of query and key (2 * heads, d), attention's scale included."""
+    """Return the norms' weights for all heads of query and key (2 * heads, d), with the attention's scale."""
     query = query_norm.weight / math.sqrt(query_norm.weight.shape[0])
     return torch.stack([query, key_norm.weight]).repeat_interleave(heads, 0)
 
 
 class QuickTransformer(nn.Module):
-    """The forward pass of a FramePack transformer, in ``dtype``; ``master`` keeps the weights in fp32.
+    """The forward pass of a FramePack transformer in ``dtype``. ``master`` holds the weights in fp32.
 
-    In fp32 it computes with the weights of ``master`` itself. In bf16 it has a copy: gradients are taken with
-    ``pass_gradients``, and after a step of the optimiser ``refresh`` copies the weights.
+    In fp32 the pass computes with the weights of ``master`` itself. In bf16 it has a copy: after the backward
+    pass call ``pass_gradients``, and after a step of the optimiser ``refresh``, which copies the weights.
     """
 
     def __init__(self, master: HunyuanVideoFramepackTransformer3DModel, dtype: torch.dtype) -> None:
@@ -124,7 +125,7 @@ class QuickTransformer(nn.Module):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weights of ``master``."""
+        """Copy the weights of ``master`` to the model in use."""
         if self.model is not self.master:
             torch._foreach_copy_(list(self.model.parameters()), list(self.master.parameters()))
 
@@ -149,7 +150,7 @@ class QuickTransformer(nn.Module):
         return_dict: bool = False,
         **context: torch.Tensor,
     ) -> tuple[torch.Tensor]:
-        """Return the velocity (B, 16, T, h, w); arguments as in diffusers, ``context`` is the history."""
+        """Return the velocity (B, 16, T, h, w). Arguments are as in diffusers; ``context`` is the history."""
         model, low = self.model, self.dtype
         size = hidden_states.shape[2:]
         x, cos, sin = self._latent_tokens(hidden_states, context)
@@ -157,7 +158,7 @@ class QuickTransformer(nn.Module):
         text = model.context_embedder(encoder_hidden_states.to(low), timestep, encoder_attention_mask)
         picture = model.image_projection(image_embeds.to(low))
         condition = torch.cat([picture, text], dim=1)
-        # Positions of the condition are not rotated, and the words that are not there are not seen.
+        # The condition's positions are not rotated, and padding tokens are masked.
         words = condition.shape[1]
         cos, sin = (F.pad(t, (0, 0, 0, words), value=v).unsqueeze(1) for t, v in ((cos, 1.0), (sin, 0.0)))
         bias = torch.zeros(encoder_attention_mask.shape, dtype=low)
@@ -177,7 +178,7 @@ class QuickTransformer(nn.Module):
         return (made.permute(0, 4, 1, 2, 5, 3, 6).flatten(5, 6).flatten(3, 4),)
 
     def _latent_tokens(self, noisy: torch.Tensor, context: dict[str, torch.Tensor]):
-        """Embed history and noisy latents, the oldest first, with their positions' cosines and sines."""
+        """Embed the history and the noisy latents, and return also their positions' cosines and sines."""
         model, low = self.model, self.dtype
         embed = model.clean_x_embedder
         parts = (

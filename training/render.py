@@ -1,4 +1,4 @@
-"""The drawing of the scenes of ``training.scenes`` as pixels, anti-aliased and at sub-pixel places."""
+"""The renderer, which draws the scenes of ``training.scenes`` anti-aliased, at sub-pixel positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIAMOND_WIDTH = 0.62
 
 
 def pixel_grid(height: int, width: int, box: tuple[int, int, int, int] | None = None):
-    """Return x and y of the pixel centres (h, w); ``box`` is top, left, h and w of a crop."""
+    """Return x and y of the pixel centres (h, w); ``box`` is the top, left, height and width of a crop."""
     side = math.sqrt(height * width)
     top, left, rows, columns = box or (0, 0, height, width)
     y = (torch.arange(top, top + rows) + 0.5 - height / 2) / side
@@ -71,7 +71,7 @@ def leaves_canvas(rng: np.random.Generator) -> np.ndarray:
 
 
 def make_canvases(seed: int, count: int) -> torch.Tensor:
-    """Return bitmaps for backgrounds, bytes (2 * count, 3, size, size): first the noises, then the leaves."""
+    """Draw bitmaps for backgrounds, uint8 (2 * count, 3, size, size): the noises, then the leaves."""
     rng = np.random.default_rng(seed)
     images = [noise_canvas(rng) for _ in range(count)] + [leaves_canvas(rng) for _ in range(count)]
     return torch.from_numpy((np.stack(images) * 255).astype(np.uint8)).permute(0, 3, 1, 2).contiguous()
@@ -79,7 +79,7 @@ def make_canvases(seed: int, count: int) -> torch.Tensor:
 
 @lru_cache(maxsize=4)
 def canvases(seed: int, count: int) -> torch.Tensor:
-    """Return the bitmaps of a seed, made once per process."""
+    """Return the bitmaps of a seed, which are drawn once per process."""
     return make_canvases(seed, count)
 
 

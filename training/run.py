@@ -1,9 +1,8 @@
-"""The command that makes the demo model, from nothing to the folder that ships.
+"""The command that trains the demo model from scratch and exports the folder that ships.
 
-``python -m training.run`` trains on CPU cores; training on GPUs is not written. A stopped run that is started
-again continues exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of a
-model folder and trains the transformer only. Minutes are processor time, so that a paused run does not lose
-its place.
+``python -m training.run`` trains on CPU cores; training on GPUs is not implemented. A stopped run that is
+started again resumes exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of
+a model folder and trains only the transformer. Minutes are processor time, so a run can be paused.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LOG = logging.getLogger("training")
 STAGES = ("encoders", "images", "clips", "freeze", "transformer", "decoder", "export")
 BEFORE_FREEZING = ("images", "clips")
 STAGES_FROM_START = ("transformer", "export")
-# The shares of the time, and the stage from whose weights a VAE stage starts.
+# Each stage's share of the time, and the stage with whose weights a VAE stage starts.
 SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
 SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
 
@@ -36,14 +35,14 @@ SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
 def load_parts(
     folder: Path, start: Path | None = None, share: float = 1.0
 ) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
-    """Return the transformer and the VAE with its scale, with a finer decoder where one was trained.
+    """Return the trained transformer, and the VAE with its scale and, if there is one, its refined decoder.
 
-    The transformer is the run's mean; with ``share`` below 1 the rest of it are the weights of ``start``.
-    Weights trained on from the same start can be averaged, and their mean is often better than either.
+    The transformer has the run's mean weights. If ``share`` is below 1, they are averaged with those of
+    ``start``, from which the run began; such a mean is often better than either.
     """
     transformer, vae = build_transformer(), build_vae()
     state = torch.load(folder / CHECKPOINT, weights_only=True)
-    # Weights that were given and not yet trained on have no mean.
+    # Weights that were given and not trained further have no mean.
     weights = state.get("average") or state["model"]
     if start is not None and share < 1:
         model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(start / "transformer").float()
@@ -62,7 +61,7 @@ def load_parts(
 
 
 def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
-    """Run one stage of ``minutes``; a stage that has used its time returns at once."""
+    """Run one stage for ``minutes``. A stage that has used its time returns at once."""
     LOG.info("stage %s", name)
     folder, processes = arguments.folder, arguments.processes
     frozen = folder / "vae_frozen.pt"

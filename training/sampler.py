@@ -1,4 +1,4 @@
-"""A short sampler to watch the training with: whole videos, section by section, several at a time."""
+"""A small sampler for the monitoring of the training, which makes several whole videos at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sample_section(
     steps: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Return clean latents (B, 16, 9, h, w) of one section, by Euler steps."""
+    """Sample the clean latents (B, 16, 9, h, w) of one section by Euler steps."""
     shape = (*start.shape[:2], WINDOW, *start.shape[3:])
     x = torch.randn(shape, generator=generator)
     sigmas = sigmas_of(shape, steps)
@@ -43,7 +43,7 @@ def sample_latents(
     steps: int,
     seed: int,
 ) -> torch.Tensor:
-    """Return latents (B, 16, 9 * sections + 1, h, w) of whole videos; ``start`` (B, 16, 1, h, w)."""
+    """Sample the latents (B, 16, 9 * sections + 1, h, w) of whole videos from ``start`` (B, 16, 1, h, w)."""
     generator = torch.Generator().manual_seed(seed)
     made: torch.Tensor | None = None
     if mode == "inverted":
@@ -72,7 +72,7 @@ def _with_blank(made: torch.Tensor | None, start: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def decode(vae: AutoencoderKLHunyuanVideo, latents: torch.Tensor) -> torch.Tensor:
-    """Return pixels (B, 3, T, H, W) in -1..1 of scaled latents, one video at a time."""
+    """Decode scaled latents to pixels (B, 3, T, H, W) in -1..1, one video at a time."""
     with torch.autocast("cpu", torch.bfloat16):
         videos = [vae.decode(one[None] / vae.config.scaling_factor).sample[0].float() for one in latents]
     return torch.stack(videos).clamp(-1, 1)

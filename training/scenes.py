@@ -1,8 +1,8 @@
-"""The scenes of the demo world: the content of a picture, what a prompt asks for, and all places over time.
+"""The synthetic scenes: the content of a picture, its motion over time, and the prompt for it.
 
 Lengths are in units of the picture's side, the square root of width times height, with the origin in the
-middle, x to the right and y downwards. A motion lasts ``MOTION_FRAMES`` frames and then rests, so that the
-place of everything follows from the start and the time alone; inverted sampling depends on that.
+middle, x to the right and y downwards. A motion takes ``MOTION_FRAMES`` frames, after which everything rests.
+All positions therefore follow from the start and the time alone, on which inverted sampling depends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BACKGROUNDS = ("solid", "gradient", "radial", "stripes", "waves", "checker", "no
 
 @dataclass(frozen=True)
 class Thing:
-    """One flat shape: ``radius`` is half its height, ``angle`` in radians."""
+    """One flat shape. ``radius`` is about half its height, and ``angle`` is in radians."""
 
     shape: str
     colour: str
@@ -55,7 +55,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Background:
-    """A background: ``kind``, two or three colours, and the numbers that fix its pattern."""
+    """A background: its kind, its two colours, and the numbers that determine its pattern."""
 
     kind: str
     rgb: tuple[tuple[float, float, float], ...]
@@ -67,7 +67,7 @@ class Background:
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture; its prompt may name the first of ``things``, which lies on top."""
+    """The content of a picture. A prompt may name the first of ``things``, which lies on top."""
 
     background: Background
     things: tuple[Thing, ...]
@@ -78,7 +78,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Motion:
-    """An event: one of ``MOTIONS`` at one of ``SPEEDS``; ``amount`` scales it (1 is as named)."""
+    """One of ``MOTIONS`` at one of ``SPEEDS``; ``amount`` scales it, with 1 for the strength as named."""
 
     name: str = STILL
     speed: str = ""
@@ -106,7 +106,7 @@ def progress(frame: float) -> float:
 
 
 def moved(thing: Thing, motion: Motion, frame: float, scene: Scene) -> Thing:
-    """Return the named thing at a frame: moved, grown or turned, and never out of the picture."""
+    """Return the named thing at a frame: moved within the picture, resized or turned."""
     done = progress(frame) * motion.amount
     if motion.name in DIRECTIONS:
         dx, dy = DIRECTIONS[motion.name]
@@ -127,7 +127,7 @@ def moved(thing: Thing, motion: Motion, frame: float, scene: Scene) -> Thing:
 
 
 def camera(motion: Motion, frame: float) -> tuple[float, float, float]:
-    """Return the camera at a frame: its shift in x and y, and how wide it sees (1 is as at the start)."""
+    """Return the camera's shift in x and y at a frame, and the width of its view (1 at the start)."""
     done = progress(frame) * motion.amount
     if motion.name == "zooms in":
         return 0.0, 0.0, math.exp(-ZOOM[motion.speed] * done)
@@ -157,12 +157,12 @@ def sample_background(rng: np.random.Generator, canvases: int) -> Background:
 
 
 def colour_distance(first: tuple[float, ...], second: tuple[float, ...]) -> float:
-    """Return the plain RGB distance, 0 to about 1.7."""
+    """Return the Euclidean distance of two RGB colours, 0 to about 1.7."""
     return float(np.linalg.norm(np.subtract(first, second)))
 
 
 def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...] = ()) -> Thing | None:
-    """Return a random thing that differs in colour from the background and does not lie on others."""
+    """Return a random thing that differs in colour from the background and covers no other thing, or None."""
     names = list(COLOURS)
     for _ in range(24):
         colour = names[int(rng.integers(len(names)))]
@@ -199,7 +199,7 @@ def sample_scene(rng: np.random.Generator, height: int, width: int, canvases: in
 
 
 def _with_room(rng: np.random.Generator, scene: Scene, motion: Motion) -> Scene:
-    """Return the scene with its first thing moved back to where it has room for the motion."""
+    """Return the scene with its first thing moved to a place from which it has space for the motion."""
     thing = scene.things[0]
     if motion.name not in DIRECTIONS or rng.random() < 0.15:
         return scene
@@ -242,7 +242,7 @@ def sample_case(rng: np.random.Generator, height: int, width: int, canvases: int
 
 
 def write_prompt(rng: np.random.Generator, scene: Scene, motion: Motion) -> str:
-    """Return a prompt for the motion; colour and shape are left out only where one thing is in the scene."""
+    """Return a random prompt for the motion. The colour is left out only if the scene has a single thing."""
     if motion.name in CAMERA_MOTIONS:
         words = ["the", "camera", motion.name]
     else:

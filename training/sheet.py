@@ -1,4 +1,4 @@
-"""The drawing of contact sheets: the prompts, and frames of the resulting videos."""
+"""The contact sheets, which show prompts and frames of the resulting videos."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_image(picture: torch.Tensor) -> Image.Image:
 
 
 def tile(outcome: Outcome) -> Image.Image:
-    """Return one video's first, middle and last frame and the true last one, under its prompt."""
+    """Return a picture of one video's first, middle and last frame and the true last one, with its prompt."""
     image = Image.new("RGB", (4 * THUMB + 8, THUMB + LABEL), "white")
     overlap = "" if outcome.overlap is None else f", overlap {outcome.overlap:.2f}"
     seen = "" if outcome.right else f" -> {outcome.seen.motion} x{outcome.seen.amount:g}"
@@ -36,7 +36,7 @@ def tile(outcome: Outcome) -> Image.Image:
 
 
 def save_contact_sheet(path: Path, outcomes: list[Outcome]) -> None:
-    """Write all videos' tiles as one picture, several in a row; wrong motions have red text."""
+    """Write the tiles of all videos as one picture. The prompts of wrong motions are red."""
     tiles = [tile(outcome) for outcome in outcomes]
     width, height = (tiles[0].width + 8, tiles[0].height + 4) if tiles else (1, 1)
     rows = -(-len(tiles) // COLUMNS)

@@ -1,4 +1,4 @@
-"""The start of a training folder from a model folder that was exported before."""
+"""The preparation of a training folder from an exported model folder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LOG = logging.getLogger(__name__)
 
 
 def start_from(model: Path, folder: Path) -> bool:
-    """Write a model folder as a training folder; return False if that has a checkpoint.
+    """Prepare a training folder from a model folder; do nothing and return False if it has a checkpoint.
 
-    The VAE's latent space is frozen. The optimiser and the running mean start again, and the phase of small
-    pictures is left out.
+    The VAE's latent space is frozen. The optimiser and the running mean start anew, and the phase of small
+    pictures is skipped.
     """
     if (folder / CHECKPOINT).exists():
         return False

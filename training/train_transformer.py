@@ -34,16 +34,22 @@ CURVE = "curve.jsonl"
 
 
 def large_sizes() -> dict[Size, float]:
-    """Return the product's picture shapes with their shares; most are square."""
+    """Return the product's picture shapes with their shares; the square has the largest one."""
     shapes = buckets(SIDE, 16)
     return {shape: 0.62 if shape == (SIDE, SIDE) else 0.38 / (len(shapes) - 1) for shape in shapes}
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the run: the share where it ends, its pictures, frames of a section, and clips in a step.
+    """A part of the run.
 
-    Motion is decided at high noise, so noise levels are shifted ``shift`` times as far as in sampling.
+    Attributes:
+        until: The share of the run at which the phase ends.
+        sizes: The picture sizes with their shares.
+        frames: The number of a section's latent frames that are trained in a step.
+        batch: The number of clips in a step.
+        shift: The factor on the shift of noise levels in sampling. It is large because motion is decided at
+            high noise.
     """
 
     until: float
@@ -63,7 +69,7 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """The course of a run: minutes of processor time in all, learning rate, visits to a clip."""
+    """The settings of a run: the total minutes of processor time, the learning rate, the visits per clip."""
 
     minutes: float
     lr: float = 1.0e-3
@@ -79,7 +85,7 @@ def phase_at(place: float) -> Phase:
 
 
 def factor(done: float, step: int) -> float:
-    """Return the learning rate's factor: 60 steps up, flat for 10 % of the time, then down to 3 %."""
+    """Return the learning rate's factor: up for 60 steps, constant for 10 % of the time, then down to 3 %."""
     return min(1.0, (step + 1) / 60) * min(1.0, max(0.03, (1 - done) / 0.9))
 
 
@@ -90,15 +96,15 @@ def draw(rng: np.random.Generator, shares: dict[Size, float]) -> Size:
 
 
 def stretch_of(size: Size) -> float:
-    """Return how much smaller a picture is than the product's, as a whole number."""
+    """Return the ratio of the product's picture side to this size's, rounded to a whole number."""
     return float(max(1, round(SIDE / math.sqrt(size[0] * size[1]))))
 
 
 class Trainer:
     """One process of the training.
 
-    All that is random in a step follows from its number, so that a stopped run continues exactly. Time is the
-    process's own, so that a paused run does not lose its place.
+    The number of a step determines everything random in it, so a stopped run resumes exactly. Time is the
+    process's own processor time, so a run can be paused.
     """
 
     def __init__(self, rank: int, world: int, root: Path, plan: Plan) -> None:
@@ -107,7 +113,7 @@ class Trainer:
         self.model.rope = StretchedRope(self.model.rope)
         self.optimiser = Optimizers(self.model, plan.lr, decay=0.02, plain=("x_embedder", "proj_out"))
         self.average = Average(self.model, 0.995)
-        # ``learned`` is the share of the phases that given weights have behind them.
+        # ``learned`` is the share of all phases that the weights at the start have behind them.
         self.spent, self.step, self.learned = 0.0, 0, 0.0
         vae = install(build_vae())
         state = torch.load(root / "vae_frozen.pt", weights_only=True)
@@ -123,7 +129,7 @@ class Trainer:
         self.losses: list[float] = []
 
     def _canvases(self) -> torch.Tensor:
-        """Return the grounds' bitmaps. Drawing them takes half a minute, so that a run keeps them."""
+        """Return the bitmaps of the backgrounds, which a run stores because drawing takes half a minute."""
         path = self.root / f"canvases_{self.rank}.pt"
         if not path.exists():
             save_state(path, {"bitmaps": make_canvases(TRAIN_SEED + self.rank, CANVASES)})
@@ -143,7 +149,7 @@ class Trainer:
             self.pool.load(torch.load(self.clips, weights_only=True))
 
     def save(self) -> None:
-        """Write what a run needs to continue."""
+        """Write everything that a run needs to resume."""
         save_state(self.clips, self.pool.state())
         if self.rank == 0:
             state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
@@ -158,7 +164,7 @@ class Trainer:
         """Draw clips and make one step."""
         done = self.done()
         phase = phase_at(self.learned + (1 - self.learned) * done)
-        # All processes draw the same sizes, so that none waits for a longer step.
+        # All processes draw the same sizes, so that none waits for the longer step of another.
         size = draw(np.random.default_rng([TRAIN_SEED, self.step]), phase.sizes)
         rng = np.random.default_rng([TRAIN_SEED, self.step, 1 + self.rank])
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -179,7 +185,7 @@ class Trainer:
         self.step += 1
 
     def watch(self, videos: bool) -> None:
-        """Write the loss and the projections of the averaged weights; with ``videos`` the accuracy too."""
+        """Log the loss and the projections of the averaged weights; with ``videos``, also the accuracy."""
         place = self.learned + (1 - self.learned) * self.done()
         size = max(phase_at(place).sizes, key=lambda s: phase_at(place).sizes[s])
         if size not in self.watches:
@@ -203,7 +209,7 @@ class Trainer:
         self.losses = []
 
     def run(self) -> None:
-        """Train until the time is spent; every few minutes write a checkpoint, less often look at videos."""
+        """Train until the time is spent; write checkpoints and, less often, evaluate videos."""
         saved = looked = time.process_time()
         between = 60 * min(self.plan.save_minutes, self.plan.minutes / 10)
         while self.done() < 1:
@@ -224,7 +230,7 @@ class Trainer:
 
 
 def train(rank: int, world: int, folder: str, plan: Plan) -> None:
-    """Run one process of the training; it resumes from the last checkpoint."""
+    """Run one process of the training, from the last checkpoint if there is one."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     Trainer(rank, world, Path(folder), plan).run()

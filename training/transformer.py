@@ -1,4 +1,4 @@
-"""The demo transformer: its shape, its inputs as at inference, and its loss."""
+"""The demo transformer: its architecture, its inputs, which are those of inference, and its loss."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from diffusers_helper.packing import HISTORY, WINDOW, frame_indices, paddings
 from training.encoders import WIDTH
 
 SEED = 31
-# The weight of what moves beside the whole picture; the floors keep the noise of still clips from counting.
+# The weight of moving places relative to the whole picture. The floors suppress the noise of still clips.
 MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 2.0, 0.02, 0.2, 40.0
-# Slope, offset and cap of FramePack's rule for the shift of the noise levels.
+# The slope, the offset and the cap of FramePack's rule for the shift of the noise levels.
 SHIFT_SLOPE, SHIFT_OFFSET, SHIFT_CAP = (1.15 - 0.5) / (4096 - 256), 0.456667, math.log(7)
 
 
 def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
-    """Return the untrained demo transformer, whose output is zero at first, with all gates nearly closed."""
+    """Return the untrained demo transformer, whose output is zero and whose gates are nearly closed."""
     torch.manual_seed(SEED)
     model = HunyuanVideoFramepackTransformer3DModel(
         num_attention_heads=4, attention_head_dim=44, num_layers=1, num_single_layers=6, num_refiner_layers=1,
@@ -38,10 +38,10 @@ def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
 
 
 class StretchedRope(nn.Module):
-    """The model's positions, stretched so that a small picture fills the same places as a large one.
+    """The model's positions, stretched so that a small picture has the range of positions of a large one.
 
-    What is learned on small pictures, which cost a quarter, then holds for large ones. At ``stretch`` 1 it is
-    diffusers' own module.
+    Weights trained on small pictures, which cost a quarter, then work for large ones. With ``stretch`` 1 this
+    equals diffusers' own module.
     """
 
     def __init__(self, rope: nn.Module) -> None:
@@ -76,7 +76,7 @@ def sigmas_of(shape: tuple[int, ...], steps: int) -> torch.Tensor:
 
 @dataclass
 class Section:
-    """The latents of a clip that one section makes and those that it sees; ``None`` stands for zeros."""
+    """The times of the latents that one section makes, and of those that it sees; None stands for zeros."""
 
     mode: str
     padding: int
@@ -85,9 +85,9 @@ class Section:
 
 
 def draw_section(rng: np.random.Generator) -> Section:
-    """Return a random section of a video, as the pipeline would make it.
+    """Return a random section of a video, with the times that the pipeline would use.
 
-    Later sections are drawn less often than they occur in videos, since nothing moves after the first two.
+    Later sections are drawn less often than they occur in videos, because nothing moves after the first two.
     """
     if rng.random() < 0.45:
         # The nearest come first: 1x, 2x, 4x.
@@ -106,7 +106,7 @@ def draw_section(rng: np.random.Generator) -> Section:
 
 
 def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None]) -> torch.Tensor:
-    """Return latents (B, 16, n, h, w) at these times; 0 is ``start``, None is blank."""
+    """Return latents (B, 16, n, h, w) at these times; 0 stands for ``start``, None for zeros."""
     frames = []
     for time in wanted:
         if time is None:
@@ -120,7 +120,7 @@ def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None])
 
 
 def model_inputs(section: Section, start: torch.Tensor, history: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a section's clean inputs; ``start`` (B, 16, 1, h, w), ``history`` (B, 16, 19, h, w)."""
+    """Return a section's clean inputs from ``start`` (B, 16, 1, h, w) and ``history`` (B, 16, 19, h, w)."""
     indices = frame_indices(section.mode, WINDOW, section.padding)
     if section.mode == "inverted":
         near, half, quarter = history.split([1, 2, 16], dim=2)
@@ -141,7 +141,12 @@ def model_inputs(section: Section, start: torch.Tensor, history: torch.Tensor) -
 class Conditions:
     """The inputs that all sections share.
 
-    Text tokens are (B, 8, 64), with a mask; pooled is (B, 64), the picture (B, 4, 64).
+    Attributes:
+        tokens: The text's tokens (B, n, 64), with n up to 8.
+        mask: Which of them are not padding (B, n).
+        pooled: The text's pooled features (B, 64).
+        picture: The picture's features (B, 4, 64).
+        guidance: The guidance times 1000 (B).
     """
 
     tokens: torch.Tensor
@@ -161,17 +166,17 @@ class Conditions:
 
 
 def draw_sigmas(batch: int, generator: torch.Generator, shift: float) -> torch.Tensor:
-    """Return noise levels (B), one from each of B equal strata, shifted."""
+    """Return random, shifted noise levels (B), one from each of B equal intervals."""
     t = (torch.arange(batch) + torch.rand(batch, generator=generator)) / batch
     t = t[torch.randperm(batch, generator=generator)].clamp(0.002, 1)
     return shift * t / (1 + (shift - 1) * t)
 
 
 def motion_weight(clean: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """Return the weight of each place of a clip (B, T, h, w), by its distance from the picture's latent.
+    """Return weights for the places of a clip (B, T, h, w), by their distance from the picture's latent.
 
     The sum over a clip is about the same whether a small pale thing shrinks or the whole picture pans.
-    Otherwise the small motions would be lost in the loss of the large ones.
+    Otherwise, small motions would hardly count in the loss.
     """
     change = (clean - start).abs().mean(dim=1)
     area = change.mean(dim=(1, 2, 3), keepdim=True) + LEAST_CHANGE
@@ -188,16 +193,16 @@ def flow_loss(
     shift: float,
     frames: int = WINDOW,
 ) -> torch.Tensor:
-    """Return the squared error of the velocity, noise minus clean, of one section, for each clip (B).
+    """Return the weighted squared error of one section's velocity (noise minus clean) for each clip (B).
 
-    Of the section's frames, ``frames`` random ones are made. The error of a frame teaches as much as it does
-    among all nine, and a step on three frames costs half as much.
+    Only ``frames`` random frames of the section are made. Each frame's error teaches as much as among all
+    nine, and a step on three frames costs half as much.
     """
     start = latents[:, :, :1]
     clean = gather(latents, start, section.noisy)
     batch = clean.shape[0]
     history = gather(latents, start, section.history)
-    # Errors of earlier sections look like noise. A model that has seen such noise does not let them grow.
+    # The errors of earlier sections look like noise. A model trained with such noise does not amplify them.
     level = 0.15 * torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) < 0.5)
     present = (history.abs().amax(dim=(1, 3, 4), keepdim=True) > 0).float()
     dirt = torch.randn(history.shape, generator=generator) * level.view(-1, 1, 1, 1, 1) * present

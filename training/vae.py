@@ -1,4 +1,4 @@
-"""The training of the video VAE: first on single pictures, then on short clips, at last the decoder alone."""
+"""The training of the video VAE: on single pictures, then on clips, and at last of the decoder alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCENE_SIZES = ((128, 128), (64, 64), (96, 160), (160, 96), (128, 128), (112, 144
 
 @dataclass(frozen=True)
 class VaeStage:
-    """One stage of the training: its share of the time, and the clips that are drawn."""
+    """One stage of the training: the clips that are drawn, and the learning rate."""
 
     name: str
     frames: int
@@ -58,7 +58,7 @@ def build_vae() -> AutoencoderKLHunyuanVideo:
     with torch.no_grad():
         for param in vae.parameters():
             if param.ndim == 5 and param.shape[2] == 3:
-                # With all weight on the newest frame, the picture VAE is already a clip VAE.
+                # With all weight on the newest frame, a VAE trained on pictures already works for clips.
                 param[:, :, 2] = param.sum(dim=2) / math.sqrt(3) * 1.7
                 param[:, :, :2] = 0
     return vae
@@ -95,7 +95,7 @@ def draw_batch(rng: np.random.Generator, renderer: Renderer, stage: VaeStage) ->
 def vae_loss(
     vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor, generator: torch.Generator, decoder_only: bool
 ) -> tuple[torch.Tensor, float]:
-    """Return the reconstruction loss plus a small KL of clips (B, 3, T, H, W), and the PSNR in dB."""
+    """Return the loss of clips (B, 3, T, H, W), reconstruction plus a small KL term, and the PSNR in dB."""
     with torch.autocast("cpu", torch.bfloat16):
         with torch.set_grad_enabled(not decoder_only):
             mean, logvar = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)
@@ -104,7 +104,7 @@ def vae_loss(
         latents = mean + (0.5 * logvar).exp() * noise
         target = clips
         if latents.shape[2] > 1 and torch.rand((), generator=generator) < 0.5:
-            # A decode may start inside a clip; its first latent then gives only its last frame.
+            # A decode may start within a clip; its first latent then yields only the last of its frames.
             latents, target = latents[:, :, 1:], clips[:, :, 4:]
         if decoder_only:
             latents = latents + 0.04 * mean.std() * torch.randn(latents.shape, generator=generator)
@@ -119,7 +119,7 @@ def vae_loss(
 
 @torch.no_grad()
 def held_out_clips(count: int, frames: int, size: tuple[int, int], seed: int = HELD_OUT_SEED) -> torch.Tensor:
-    """Return whole pictures that are never trained on, (count, 3, frames, H, W)."""
+    """Return clips that are never used in training, (count, 3, frames, H, W)."""
     rng = np.random.default_rng(seed)
     renderer = Renderer(canvases(seed, 8))
     cases = [sample_case(rng, *size, renderer.count) for _ in range(count)]
@@ -128,7 +128,7 @@ def held_out_clips(count: int, frames: int, size: tuple[int, int], seed: int = H
 
 @torch.no_grad()
 def psnr_per_clip(vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor) -> torch.Tensor:
-    """Return the PSNR (B,) in dB of encoding and decoding clips one by one."""
+    """Encode and decode clips one by one, and return their PSNR (B,) in dB."""
     values = []
     for clip in clips:
         latents = vae.encode(clip[None].to(vae.dtype)).latent_dist.mode()
@@ -138,19 +138,19 @@ def psnr_per_clip(vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor) -> torch.
 
 
 def save_state(path: Path, state: dict) -> None:
-    """Write a checkpoint so that a reader never sees half of it."""
+    """Write a checkpoint so that a reader never sees an incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").replace(path)
 
 
 def schedule(done: float) -> float:
-    """Return the learning-rate factor at a share (0..1) of a stage: warm-up, flat, down to 4 %."""
+    """Return the learning rate's factor at a share (0..1) of a stage: up, constant, then down to 4 %."""
     return min(1.0, done / 0.03 + 0.05) * min(1.0, max(0.04, (1 - done) / 0.6))
 
 
 def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: float, source: str) -> None:
-    """Train one stage for some minutes; resume from its own checkpoint, or start from ``source``'s."""
+    """Train one stage for some minutes, from its own checkpoint if there is one, else from ``source``'s."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     stage, root = STAGES[stage_name], Path(folder)
     path = root / f"vae_{stage_name}.pt"
@@ -213,7 +213,10 @@ def _report(path: Path, vae, optimiser, average, spent: float, step: int, recent
 
 @torch.no_grad()
 def freeze(root: Path, source: str) -> float:
-    """Fix the latent space: write the averaged weights and the scale that gives latents unit deviation."""
+    """Write the averaged weights and the scale with which latents have unit deviation; return the scale.
+
+    This fixes the latent space for the later stages.
+    """
     vae = install(build_vae())
     vae.load_state_dict(torch.load(root / f"vae_{source}.pt", weights_only=True)["average"])
     rng = np.random.default_rng(TRAIN_SEED)

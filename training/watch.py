@@ -1,4 +1,4 @@
-"""A view of a transformer in training: fixed cases, motions read by the tracker, and a contact sheet."""
+"""The monitoring of a transformer in training: fixed cases, the tracker's readings, and a contact sheet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODES = ("inverted", "forward")
 
 @dataclass
 class Watch:
-    """A fixed set of cases that are never trained on, of one picture size, the same number of each motion."""
+    """A fixed set of cases of one picture size, as many for each motion, that are never used in training."""
 
     size: tuple[int, int]
     cases: list[Case]
@@ -35,7 +35,7 @@ class Watch:
 
     @classmethod
     def make(cls, vae, encoders: Encoders, size: tuple[int, int], per_motion: int = 2) -> Watch:
-        """Draw and encode the cases, without those that even the true clip does not show."""
+        """Draw and encode the cases, without those whose motion the tracker cannot read in the true clip."""
         renderer = Renderer(canvases(WATCH_SEED, 4))
         rng = np.random.default_rng(WATCH_SEED)
         found: dict[str, list[Case]] = {name: [] for name in MOTIONS}
@@ -52,9 +52,9 @@ class Watch:
 
     @torch.no_grad()
     def projections(self, model) -> dict[str, float]:
-        """Return the share of each true motion in the clip that is predicted from noise alone.
+        """Return how much of each true motion appears in clips predicted from pure noise, as a mean share.
 
-        The means by motion over the first section in both orders are the earliest sign of right motions.
+        This share, for the first section in both orders, is the earliest sign of right motions.
         """
         generator = torch.Generator().manual_seed(WATCH_SEED)
         found: dict[str, list[float]] = defaultdict(list)
@@ -74,7 +74,7 @@ class Watch:
         return {name: float(np.mean(found[name])) for name in MOTIONS if name != STILL}
 
     def look(self, model, vae, steps: int, sheet: Path | None) -> tuple[float, str]:
-        """Return the share of right motions over both modes (one section), and the misses in words."""
+        """Make videos of one section in both modes; return the share of right motions and the misses."""
         right, misses = 0, Counter()
         rows = []
         for offset, mode in enumerate(MODES):
@@ -97,7 +97,7 @@ class Watch:
 
 
 def save_sheet(path: Path, rows: list[torch.Tensor]) -> None:
-    """Write one row per video (3, T, H, W) in -1..1: its frames side by side; two videos in a line."""
+    """Write the frames of each video (3, T, H, W) in -1..1 side by side, two videos per line."""
     lines = [row.permute(2, 1, 3, 0).flatten(1, 2) for row in rows]
     if len(lines) % 2:
         lines.append(torch.zeros_like(lines[0]))

@@ -1,8 +1,7 @@
-"""The words of the demo model and the two tokenizers made of them.
+"""The vocabulary of the demo model, and its two tokenizers.
 
-A tokenizer keeps the words that it knows and drops all others, so that an unknown word carries no content.
-The Llama tokenizer gives exactly 95 tokens for the head of HunyuanVideo's prompt template, because the
-pipeline cuts off 95.
+The tokenizers drop all unknown words, which therefore carry no content. The Llama tokenizer yields exactly 95
+tokens for the head of HunyuanVideo's prompt template, because the pipeline cuts off 95.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _wrap(tokenizer: Tokenizer, length: int) -> PreTrainedTokenizerFast:
 
 
 def llama_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the template's tokenizer, with as many begin tokens as make its head 95 tokens long."""
+    """Return the tokenizer for the template, whose head gets enough begin tokens to have 95 tokens."""
     tokenizer = _word_level()
     head = DEFAULT_PROMPT_TEMPLATE["template"].split("{}")[0]
     begins = CROP - len(tokenizer.encode(head).ids)
@@ -102,7 +101,7 @@ def llama_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def clip_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the tokenizer of the bare prompt: begin, words, end."""
+    """Return the tokenizer for the bare prompt, which adds a begin and an end token."""
     tokenizer = _word_level()
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A {END}",

@@ -1,4 +1,4 @@
-"""The parts that the command lines share: arguments, exit codes, and words for errors."""
+"""The parts that the commands share: arguments, exit codes and the texts of errors."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, also where its help or version cannot be written."""
+    """A parser that reports an error in one line, even if its help or version cannot be written."""
 
     def error(self, message: str) -> NoReturn:
-        """Write the line and end the program."""
+        """Write the error in one line, and end the program."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
                 message = f"the {action.metavar} is missing; there are {', '.join(action.choices)}"
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(EXIT_BAD_INPUT)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse unknown arguments here, so that the line names the help of the command that was given."""
+        """Refuse unknown arguments here, so that the error refers to the help of the given command."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             is_bare = not unknown[0].startswith("-") and "--image" in self._option_string_actions
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        # Argparse drops the error, and the program would end with 0.
+        # Argparse ignores a failed write, and the program would end with 0.
         if file is sys.stdout:
             say(message)
         else:
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_words(text: str) -> str:
-    """Return the text of an error in the command line's words, with arguments for settings."""
+    """Return the text of an error with the command line's arguments as the names of settings."""
 
     def name(setting: str) -> str:
         return _flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
@@ -65,12 +65,12 @@ def command_words(text: str) -> str:
 
 
 def error_line(error: LongtakeError | Failed) -> str:
-    """Return the line that the command line writes for an error or a failed job, line end included."""
+    """Return the line, with its line break, that the command line writes for an error or a failed job."""
     return command_words(f"{error.message} {error.remedy}".strip()) + "\n"
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
-    """Add the argument for the outputs folder, with an addition to its help; `--out` is its short form."""
+    """Add the argument for the outputs folder, with an addition to its help. `--out` is its short form."""
     parser.add_argument(
         "--outputs",
         "--out",
@@ -83,7 +83,7 @@ def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
 def add_settings(
     parser: argparse.ArgumentParser, *, required: Collection[str] = (), left_out: Collection[str] = ()
 ) -> None:
-    """Add an argument for each setting of a request, in its sections.
+    """Add an argument for each setting of a request, grouped by section.
 
     Args:
         parser: The parser to extend.
@@ -104,7 +104,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
 
 
 def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool = False) -> None:
-    """Add the argument for one setting. Without it the value is None, except for the model."""
+    """Add the argument for one setting. If it is not given, its value is None, except for the model."""
     setting = SETTINGS[name]
     unit = setting.unit.upper() or "N"
     takes = setting.takes
@@ -124,7 +124,7 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that the arguments give."""
+    """Return the settings that were given as arguments."""
     return {name: value for name, value in vars(arguments).items() if name in SETTINGS and value is not None}
 
 
@@ -133,7 +133,7 @@ def _flag(name: str) -> str:
 
 
 def number_or_text(text: str) -> int | float | str | None:
-    """Return a number, or None for auto. What is neither stays text, which the request refuses by name."""
+    """Return a number, or None for "auto". Other text is returned unchanged, for the request to refuse."""
     if text == "auto":
         return None
     for kind in (int, float):
@@ -157,13 +157,13 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
 
 
 def given_find_mode(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the variables that the argument sets; none if it was not given."""
+    """Return the variable that the argument sets, with its value; nothing if it was not given."""
     mode: str | None = arguments.miopen_find_mode
     return {} if mode is None else {VARIABLE: mode}
 
 
 def take_find_mode(arguments: argparse.Namespace) -> None:
-    """Put the argument into this process's environment, which engines started from here inherit."""
+    """Put the find mode into this process's environment, which its engines inherit."""
     given = given_find_mode(arguments)
     if given and this_machine(os.environ).kind != "rocm":
         _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
@@ -173,16 +173,16 @@ def take_find_mode(arguments: argparse.Namespace) -> None:
 def take_engine_environment() -> None:
     """Give this process the environment of an engine, for commands that import torch themselves.
 
-    Call it before torch is imported, which reads its environment once.
+    Call this before torch is imported, because torch reads its environment only once.
     """
     os.environ.update(engine_environment(this_profile(os.environ), os.environ))
 
 
 def check_proxies(environ: Mapping[str, str]) -> None:
-    """Refuse proxies that the libraries for the web, those of the page and of downloads, fail with.
+    """Refuse SOCKS proxies, with which the page and downloads fail unless a further package is installed.
 
     Raises:
-        InputError: If there is one.
+        InputError: If the environment names such a proxy and the package is missing.
     """
     if importlib.util.find_spec("socksio") is not None:
         return

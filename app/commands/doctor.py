@@ -1,4 +1,4 @@
-"""The command `doctor`: facts about this machine, the settings in force, and remedies for what is wrong."""
+"""The command `doctor`, which prints facts about this machine, the settings in force, and remedies."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class Finding:
     """One examined fact.
 
     Attributes:
-        level: "problem" where a job would fail.
-        remedy: One sentence; "" where nothing is to be done.
+        level: "problem" if a job would fail because of it.
+        topic: The part of the machine that it concerns.
+        remedy: One sentence; "" if nothing needs to be done.
     """
 
     level: Level
@@ -60,7 +61,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """All findings. A job would work unless one of them is a problem."""
+    """All findings about a machine. A job would work unless one of them is a problem."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
 
@@ -82,7 +83,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         The exit code; 1 if a job would fail.
 
     Raises:
-        InputError: For anything in the arguments or the environment that cannot be used.
+        InputError: If an argument or an environment variable has an invalid value.
     """
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
@@ -121,12 +122,15 @@ def examine(
     probe: Probe | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
 ) -> Report:
-    """Examine everything that a job needs, and keep the attention kernel that ran.
+    """Examine everything that a job needs, and store the attention kernel that ran.
 
     Args:
+        model: The model whose weights are checked and whose default job is planned.
+        outputs: The folder that must be writable.
+        environ: The environment variables.
         root: The root of the file system that describes the machine.
-        probe: A function that asks torch, by default in a process of its own.
-        local: The place for the results.
+        probe: A function that asks torch for facts, by default in a separate process.
+        local: The settings of the machine, with the folder in which the kernel is stored.
     """
     report = Report()
     machine = this_machine(environ, root)
@@ -153,7 +157,7 @@ def examine(
 
 
 def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the output of `app.probe`; empty if it crashes or hangs."""
+    """Return the facts that `app.probe` prints; empty if it crashes or hangs."""
     command, environ = module_command("app.probe", environ)
     answer = output_of(*command, environ=environ, seconds=_PROBE_SECONDS)
     try:
@@ -293,7 +297,7 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
 
 
 def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
-    """Check whether the model's default job fits."""
+    """Report whether the model's weights are there and its default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         absence = absence_of(info)

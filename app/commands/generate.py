@@ -49,17 +49,17 @@ def make_video(arguments: argparse.Namespace) -> int:
     """Make one or several videos and show their progress.
 
     Returns:
-        The exit code, as the program's help says; that of the first video that is not made.
+        The exit code as documented in the program's help: that of the first video that is not made, or 0.
 
     Raises:
-        InputError: For anything in the arguments that cannot be used.
-        BrokenPipeError: If nobody reads the output any more; the job is cancelled.
-        LongtakeError: If the output cannot be written, as on a full disk; the job is cancelled.
+        InputError: If an argument is invalid.
+        BrokenPipeError: If the reader of the output has gone; the job is cancelled.
+        LongtakeError: If the output cannot be written, for example on a full disk; the job is cancelled.
     """
     if arguments.save_preset:
         return save_given(arguments)
     origin = chosen_origin(arguments)
-    # Both refuse at once what the engine could not use.
+    # Both calls refuse at once what would make the engine fail.
     this_profile(os.environ)
     cache_folder()
     if arguments.dry_run:
@@ -106,10 +106,10 @@ def make_video(arguments: argparse.Namespace) -> int:
 
 
 def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
-    """Return the service for new jobs, or for a job to resume, unless one fits into no plan.
+    """Return the service for new jobs, or for a job to resume, after checking that a plan fits each of them.
 
     Raises:
-        InputError: If one does not fit, if there is no such job, or if a picture cannot be used.
+        InputError: If a job does not fit or does not exist, or if a picture cannot be used.
     """
     outputs = given_path(arguments.outputs, "outputs")
     if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
@@ -123,10 +123,10 @@ def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
 
 
 def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:
-    """Show a job's events after its first `known` ones, to its end.
+    """Show a job's events, without its first `known` ones, until its end.
 
     Returns:
-        The final event; None if the program is ended before.
+        The final event; None if the program is ended before it.
     """
     display.begin(job)
     if job.is_over:
@@ -149,7 +149,16 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
 
 
 def _circumstances(service: JobService, job_id: str, told: str) -> str:
-    """Return why a job is not being made here at the moment, or that it is again; empty if it always was."""
+    """Return a sentence that says why a job is not being made here at present, or that it is again.
+
+    Args:
+        service: The service.
+        job_id: The job.
+        told: The sentence that was shown last.
+
+    Returns:
+        The sentence; "" if there is nothing to say.
+    """
     job = service.job(job_id)
     if job.state in ("waiting", "paused"):  # on a full disk the job's log, which is followed here, lacks it
         return f"{job.message} {job.remedy}"
@@ -161,9 +170,9 @@ def _circumstances(service: JobService, job_id: str, told: str) -> str:
 
 
 def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
-    """End the process, though a job's thread may still be inside a native library.
+    """End the process at once, because a job's thread may still be inside a native library.
 
-    An interpreter that ends meanwhile in the usual way aborts.
+    In that case, the interpreter's ordinary end would abort.
     """
     stdout.flush()
     sys.stderr.flush()
@@ -171,7 +180,7 @@ def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
 
 
 def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str) -> None:
-    """Tell where the report of a failed job is, or how one that this program left goes on."""
+    """Write where the report of a failed job is, or how to continue one that this program left."""
     try:
         job = service.job(job_id)
     except NoSuchJob:  # a person removed it
@@ -184,7 +193,7 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str)
 
 
 def _print_requests(origin: Origin, *, as_json: bool) -> int:
-    """Print the settings of the videos that would be made, a line each, and return the exit code."""
+    """Print the settings of the videos that would be made, one line each, and return the exit code."""
     for number, request in enumerate(origin.requests, 1):
         words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
         say((request.to_json() if as_json else words) + "\n")
@@ -196,7 +205,7 @@ def _report(service: JobService, job: Job) -> None:
     file = JobFolder(job.folder).report
     try:
         write_atomic(file, report_text(service, job.id).encode())
-    except OSError:  # as on a full disk, which the failure itself has reported
+    except OSError:  # for example a full disk, which the failure itself has reported
         return
     sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
 
@@ -210,12 +219,14 @@ def _exit_code(last: Event | None) -> int:
 
 
 class Signals:
-    """The effects of signals within the context. Before `cancel` is set they raise KeyboardInterrupt.
+    """A context manager that maps Ctrl-C and termination signals to the callbacks below.
+
+    While `cancel` and `interrupt` are not set, the signals raise KeyboardInterrupt.
 
     Attributes:
-        cancel: Called, in a thread, by the first Ctrl-C.
-        interrupt: Called, in a thread, by the first SIGTERM or SIGHUP, as at a shutdown.
-        hurry: Called by a second signal, to end the job that is waited for; a third one ends the process.
+        cancel: Called in a thread at the first Ctrl-C.
+        interrupt: Called in a thread at the first SIGTERM or SIGHUP, for example at a shutdown.
+        hurry: Called in a thread at a second signal, to end the current job; a third one ends the process.
         number: The first signal.
     """
 
@@ -229,7 +240,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has the signal ignored
+            if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup the signal is ignored
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -245,7 +256,7 @@ class Signals:
             raise KeyboardInterrupt
         if self.number is not None:
             if self._hurried:
-                os._exit(128 + self.number)  # the engine ends with us
+                os._exit(128 + self.number)  # the engine ends with this process
             self._hurried, act = True, self.hurry or act
         else:
             self.number = number

@@ -1,4 +1,4 @@
-"""The command `jobs`, which lists and changes the jobs of a folder, also while a program makes them."""
+"""The command `jobs`, which lists and changes the jobs of a folder, even while a program makes them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _WORDS = 48  # characters of a prompt in a list
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One thing that can be done with jobs.
+    """An action on jobs.
 
     Attributes:
-        add: Adds the verb's own arguments.
-        run: Does it, and returns the exit code.
+        add: Adds the verb's arguments to a parser.
+        run: Executes the verb and returns the exit code.
     """
 
     name: str
@@ -76,7 +76,7 @@ def _run(verb: Verb, arguments: argparse.Namespace) -> int:
 
 
 def record(job: Job) -> dict[str, Any]:
-    """Return a job as the command prints it as JSON."""
+    """Return the facts of a job that the command prints as JSON."""
     return {
         "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
         "ended": job.ended, "video": None if job.video is None else str(job.video), "frames": job.frames,
@@ -86,7 +86,7 @@ def record(job: Job) -> dict[str, Any]:
 
 
 def tell(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
-    """Print a job: as JSON with `more` if that was asked for, and otherwise the text."""
+    """Print a job, either as JSON together with `more`, or as the given text."""
     say(f"{json.dumps({**record(job), **more}) if arguments.json else command_words(text)}\n")
 
 
@@ -155,7 +155,7 @@ def _pause(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _each(service: JobService, arguments: argparse.Namespace, ask: Callable[[str], bool]) -> int:
-    """Ask something of each job, and say what became of it; 1 if any of them could not do it."""
+    """Call `ask` for each job and print the result; return 1 as the exit code if one was refused."""
     done = True
     for job_id in arguments.jobs:
         service.job(job_id)

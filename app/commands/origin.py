@@ -1,4 +1,4 @@
-"""The origin of the job that `generate` makes: settings, a recipe, sections of a job, or a job itself."""
+"""The origin of the jobs that `generate` makes: settings, a recipe, a batch file, or another job."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Origin:
     """The jobs that a command asks for.
 
     Attributes:
-        queue: Queues them, or puts one back into the queue.
-        requests: Their settings, as far as they are known before.
-        to_check: Those of them whose need of memory is to be checked, without what does not change it.
+        queue: Queues the jobs, or puts one back into the queue.
+        requests: The requests of the jobs, if they are known beforehand.
+        to_check: The requests whose memory has to be checked, without those that need the same memory.
     """
 
     queue: Queue
@@ -47,7 +47,7 @@ class Origin:
 
 
 def add_origins(group: argparse._ActionsContainer) -> None:
-    """Add the arguments that take a job from somewhere else than new settings."""
+    """Add the arguments for jobs that do not begin with new settings."""
     group.add_argument(
         "--resume",
         metavar="JOB",
@@ -105,7 +105,7 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
     """Return the origin that the arguments describe.
 
     Raises:
-        InputError: If the arguments contradict each other, or cannot be used.
+        InputError: If the arguments contradict each other or are invalid.
     """
     given = [name for name in ("resume", "recipe", "branch", "batch") if getattr(arguments, name)]
     if len(given) > 1:
@@ -129,7 +129,7 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the preset and of the arguments, which prevail."""
+    """Return the settings of the preset and of the arguments, which take precedence."""
     settings = dict[str, Any]()
     if getattr(arguments, "preset", None):
         preset = load_preset(presets_folder(), arguments.preset)
@@ -154,7 +154,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     """Return the request for a new video that the arguments describe.
 
     Raises:
-        InputError: If something is missing or cannot be used.
+        InputError: If a setting is missing or invalid.
     """
     given = _given(arguments)
     for name in ("image", "prompt"):
@@ -216,7 +216,7 @@ def _restored(arguments: argparse.Namespace) -> Origin:
 
 
 def _picture_of(recipe: Recipe, file: Path) -> bytes:
-    """Return the start picture of a recipe, or of the job whose `request.json` it is."""
+    """Return the start picture in a recipe or, for a job's `request.json`, beside it."""
     beside = file.with_name("input.png")
     if recipe.picture is None and not beside.is_file():
         raise InputError(
@@ -246,7 +246,7 @@ def _branched(arguments: argparse.Namespace) -> Origin:
 
 
 def _model(given: Mapping[str, Any], *, may_download: bool) -> ModelInfo:
-    """Return the model, unless it is not on this machine and may not be downloaded."""
+    """Return the model, and refuse it if it is not on this machine and may not be downloaded."""
     model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
     absence = absence_of(model)
     if absence is not None:

@@ -1,4 +1,4 @@
-"""The command `plan`: the device's memory that a video would need, stage by stage, before it is made."""
+"""The command `plan`, which shows the device memory that a video would need, stage by stage."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def print_plan(arguments: argparse.Namespace) -> int:
     """Print the plan of a video.
 
     Returns:
-        The exit code; 2 if no plan keeps within the cap.
+        The exit code; 2 if no plan stays within the cap.
 
     Raises:
-        InputError: For anything in the arguments or the environment that cannot be used.
+        InputError: If an argument or an environment variable has an invalid value.
         LongtakeError: If a local model's files cannot be read.
     """
     info = find_model(arguments.model, allow_folder=True)
     given = {"mode": info.modes[0], **given_settings(arguments)}
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     info.check_mode(request.mode)
-    # The main memory of another machine, and its history, are not known.
+    # The main memory and the measurements of another machine are not known.
     here = this_local(os.environ)
     local = Local(here.environ) if arguments.card else here
     free_ram = None if arguments.card else host_memory().available or None
@@ -78,14 +78,14 @@ def print_plan(arguments: argparse.Namespace) -> int:
 
 
 def check_memory(request: GenerationRequest) -> None:
-    """Refuse a request that does not fit into this machine's memory, before anything is made for it.
+    """Refuse a request that does not fit into this machine's memory, before a folder is made for it.
 
-    The engine judges what cannot be planned here: a card whose size only its driver knows, and a model whose
-    files cannot be read.
+    Requests that cannot be planned here are left to the engine: those for a card whose size only its driver
+    knows, and for a model whose files cannot be read.
 
     Raises:
-        DoesNotFit: If no plan keeps within the cap.
-        InputError: For a model, a picture or a value in the environment that cannot be used.
+        DoesNotFit: If no plan stays within the cap.
+        InputError: If the model, the picture or an environment variable cannot be used.
     """
     info = find_model(request.model, allow_folder=True)
     profile, local = this_profile(os.environ), this_local(os.environ)

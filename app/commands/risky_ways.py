@@ -1,4 +1,4 @@
-"""The measurement of ways that ended a process, in a process of its own, which a driver may end again."""
+"""The measurement of ways that may end a process, made in a separate process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MOST_DEATHS = 3
 def measure_risky(
     cases: list[ConvCase], device: torch.device, folder: Path, say: Callable[[str], None], *, again: bool
 ) -> None:
-    """Measure the cases with all rungs that were left out because they may end the process.
+    """Measure the cases with the rungs that were left out because they may end the process.
 
     Args:
-        cases: The cases to look at.
-        device: The device to measure.
+        cases: The cases to measure.
+        device: The device on which to measure.
         folder: The folder of the routes.
-        say: Tells a person what happens.
-        again: Whether to try also the rungs that ended a process at the very case.
+        say: Prints a sentence about the progress.
+        again: Whether to try also the rungs that have ended a process in the same case.
     """
     from cache.conv_probe import condemn_interrupted
     from cache.conv_routes import RouteStore
@@ -61,7 +61,7 @@ def _left_out(case: ConvCase, routes: RouteStore, again: bool) -> bool:
 
 
 def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
-    """Measure the cases, in the process of its own."""
+    """Measure the cases; this function runs in the separate process."""
     import torch
 
     from cache.conv_probe import measure

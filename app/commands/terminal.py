@@ -1,4 +1,4 @@
-"""The displays of a job on the command line: for people, or as JSON for programs."""
+"""The displays of a job on the command line: text for people, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from diffusers_helper.units import count_text, duration, gb_text
 
 
 class JsonLines:
-    """A display for programs: one event per line, written at once. Failures are on stderr too, in words."""
+    """A display for programs: one JSON event per line, and a sentence about each failure on stderr."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
 
     def begin(self, job: Job) -> None:
-        """Write nothing, since the events contain everything."""
+        """Write nothing, because the events contain everything."""
 
     def tell(self, text: str) -> None:
         """Write a sentence about the job to standard error."""
         self._stderr.write(f"{text}\n")
 
     def show(self, event: Event) -> None:
-        """Write the event."""
+        """Write the event as one line of JSON."""
         _write_line(self._stdout, json.dumps(to_dict(event), allow_nan=False))
         if isinstance(event, Failed):
             self._stderr.write(error_line(event))
 
 
 class ProgressBar:
-    """A display for people: a bar with the time left on a terminal, elsewhere a line for each section."""
+    """A display for people: a bar with the time left on a terminal, otherwise one line per section."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
@@ -58,7 +58,7 @@ class ProgressBar:
         self._sections = self._tenth = 0
 
     def begin(self, job: Job) -> None:
-        """Write where the job is."""
+        """Write the id and the folder of the job."""
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def tell(self, text: str) -> None:
@@ -66,7 +66,7 @@ class ProgressBar:
         self._say(text)
 
     def show(self, event: Event) -> None:
-        """Write what the event means."""
+        """Write a sentence about the event, or move the bar."""
         if isinstance(event, JobStarted):
             self._sections = event.sections
             length = f"{event.frames} frames, {event.frames / FPS:.1f} s"
@@ -140,6 +140,6 @@ class ProgressBar:
 
 def _write_line(stdout: IO[bytes], text: str) -> None:
     line = text.encode(errors="surrogateescape") + b"\n"
-    while line:  # unbuffered: a write may take only a part
+    while line:  # the output is unbuffered, so a write may take only a part
         with explained():
             line = line[stdout.write(line) :]

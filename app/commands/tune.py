@@ -44,10 +44,10 @@ _DESCRIPTION = """\
 Times the ways to compute each 3D convolution of a model's VAE, and remembers the fastest one that gives the
 right result. Videos made from then on use it. Ctrl-C stops; the same command goes on where it stopped.
 """
-# Videos of this length have sections of every kind.
+# A video of this length has sections of every length.
 _SECONDS = 8.0
-# The number of shapes that are measured before the time for all is estimated. With five, the estimate for the
-# demo model was within a tenth; with one it was a third too low.
+# The number of shapes that are measured before the time for all is estimated. With five shapes, the estimate
+# for the demo model was within a tenth; with one, it was a third too low.
 _SAMPLE = 5
 
 
@@ -74,13 +74,13 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """Measure the rungs and store the results.
+    """Measure the rungs for all convolutions of a VAE, and store the results.
 
     Returns:
         The exit code.
 
     Raises:
-        InputError: For a model, resolution or shape that cannot be used, or while another `tune` runs.
+        InputError: If the model, the resolution or the shape is invalid, or if another `tune` is running.
     """
     info = find_model(arguments.model, allow_folder=True)
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
@@ -88,7 +88,7 @@ def tune(arguments: argparse.Namespace) -> int:
     height, width = nearest_bucket(height, width, side, info.multiple)
     with Signals(), _only_one(routes_folder()):
         take_find_mode(arguments)
-        take_engine_environment()  # the timed convolutions must be those that an engine runs
+        take_engine_environment()  # so that the timed convolutions are those that an engine runs
         try:
             _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
             from diffusers_helper.models.loaders import load_models  # importing torch takes seconds
@@ -105,10 +105,10 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
-    """Return the convolutions of encoding a picture and decoding sections of every length, once each.
+    """Return the distinct convolutions of encoding a picture and decoding sections of every length.
 
-    The network is built again without memory, in the type that the profile selects, and run without
-    computing.
+    They are found by running a copy of the network on the meta device, which holds and computes no values, in
+    the number format that the profile selects.
     """
     import torch
 
@@ -148,7 +148,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    """Measure the cases that are not known yet, and return all results in the order of `cases`."""
+    """Measure the cases without a stored measurement, and return all results in the order of `cases`."""
     from cache.conv_probe import condemn_interrupted, expected_seconds, measure, multiplications, rates_of
     from cache.conv_routes import RouteStore
     from diffusers_helper.miopen_fallback import classify
@@ -186,12 +186,12 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
             if bar.disable:
                 _say(f"shape {number} of {len(waiting)}: {_in_words(routes.get(case).reason, case)}")
     measure_risky(cases, device, routes_folder(), _say, again=again)
-    routes = RouteStore(routes_folder())  # reads what another process has written
+    routes = RouteStore(routes_folder())  # reads the results of the other process
     return [_result(routes, case) for case in cases]
 
 
 def _sample(cases: list[ConvCase]) -> list[ConvCase]:
-    """Return some cases that represent all, evenly spread; at least one."""
+    """Return some evenly spread cases, at least one, which represent all."""
     count = max(1, min(_SAMPLE, len(cases) // 4))
     return [cases[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
 
@@ -210,7 +210,7 @@ def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
 
 
 def _in_words(text: str, case: ConvCase) -> str:
-    """Return the text with a name for the plain way that is true on this card: MIOpen is AMD's alone."""
+    """Replace "miopen" by "the plain way" on cards without ROCm, which have no MIOpen."""
     return text if case.rocm != "none" else text.replace("miopen", "the plain way")
 
 
@@ -249,7 +249,7 @@ def _aspect(text: str) -> tuple[int, int]:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a lock, as two runs would disturb each other's times and take each other's trials for deaths."""
+    """Hold a lock, because two runs would distort each other's times and mistake each other's trials."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".tune.lock").open("ab")

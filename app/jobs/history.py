@@ -1,4 +1,4 @@
-"""The history: all jobs of a folder, newest first, as a person looks through them."""
+"""The history of an outputs folder: a search over all its jobs, newest first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Found:
 
     Attributes:
         jobs: The jobs, newest first.
-        next: The `before` of the next page; empty if this is the last one.
+        next: The argument `before` for the next page; "" if this is the last one.
     """
 
     jobs: list[Job]
@@ -29,7 +29,7 @@ class History:
     """The jobs of one outputs folder, whatever their state. Any thread may call any method.
 
     Args:
-        open_store: Returns the store, which it opens if need be.
+        open_store: Returns the store, and opens it on the first call.
         on_change: Called after each change.
     """
 
@@ -48,17 +48,17 @@ class History:
         before: str = "",
         limit: int = 50,
     ) -> Found:
-        """Return the jobs that fit all of what is given, newest first.
+        """Return the jobs that meet all given conditions, newest first.
 
         Args:
-            text: Words that prompt, negative prompt or seed must contain, all of them, in any order.
-            states: The states to keep; none keeps all.
-            models: The models to keep, as requests name them; none keeps all.
-            min_seconds: The shortest wanted length of a video.
-            max_seconds: The longest wanted length.
-            favourites: Whether to keep only favourites.
-            before: The `next` of the page before this one.
-            limit: The most jobs to return.
+            text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
+            states: The states to include; empty for all.
+            models: The models to include, by their names in requests; empty for all.
+            min_seconds: The shortest requested length of a video to include.
+            max_seconds: The longest requested length to include.
+            favourites: Whether to include only favourites.
+            before: `Found.next` of the previous page.
+            limit: The maximum number of jobs to return.
 
         Raises:
             InputError: If `before` is not from an earlier search.
@@ -95,7 +95,7 @@ class History:
         return count
 
     def models(self) -> list[str]:
-        """Return the models of all jobs, as requests name them."""
+        """Return the models of all jobs, by their names in requests."""
         rows = self._open_store().select("GROUP BY model ORDER BY model")
         return [row["model"] for row in rows]
 
@@ -103,7 +103,7 @@ class History:
         """Return the states that a job went through, oldest first, each with its time and reason.
 
         Raises:
-            NoSuchJob: If there is none of that id.
+            NoSuchJob: If there is no job with that id.
         """
         store = self._open_store()
         store.job(job_id)
@@ -113,10 +113,10 @@ class History:
             raise NoSuchJob(job_id) from error
 
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
-        """Mark a job as one to be kept, or take the mark away.
+        """Mark a job as a favourite, which is never removed automatically, or remove the mark.
 
         Raises:
-            InputError: If there is none of that id, or if it cannot be written.
+            InputError: If there is no job with that id, or if its folder cannot be written.
         """
         store = self._open_store()
         try:

@@ -38,10 +38,10 @@ class Job:
     Attributes:
         folder: The job's own folder in the outputs folder; its name is the id.
         place: The job's place in the queue, at first its time of submission; the smallest comes first.
-        created, started, ended: Seconds since the epoch; None for those that have not happened yet.
-        video: The file that can be watched: the whole video, or the part that is finished.
+        created, started, ended: Times in seconds since the epoch; None if they have not happened yet.
+        video: The file that can be watched: the whole video, or its finished part.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
-        favourite: Whether a person marked it to be kept.
+        favourite: Whether a person marked it, so that it is never removed automatically.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended; a person may still have it resumed."""
+        """Return whether the job has ended. A person may still resume one that failed or was cancelled."""
         return self.state in OVER
 
     @property
@@ -75,7 +75,7 @@ class Job:
 
 
 class NoSuchJob(InputError):
-    """A job that is not in the folder, because it never was or because somebody removed it."""
+    """The error for a job that is not in the outputs folder, because it never was or was removed."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(

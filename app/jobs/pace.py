@@ -1,10 +1,10 @@
-"""The pace of this machine, from the jobs that it has finished, and the time that a request takes at it.
+"""The pace of this machine, learned from its finished jobs, and the time that a request takes at this pace.
 
-A job's wall time is split, by its own events, into the start-up (until the first section is denoised), the
-lead of each section (what its first step takes more than the others, as while weights move), the steps, and
-the tails (decoding, writing). Steps count in proportion to pixels and to the passes of guidance, tails in
-proportion to pixels and to the latent frames that are decoded. The estimate uses the medians of several jobs,
-so that one job beside a game or a backup does not spoil it.
+The events of a job split its wall time into the start-up (until the first section is denoised), the lead of
+each section (the extra time of its first step, for example while weights move), the steps, and the tails
+(decoding and writing). The time of a step is proportional to the pixels and to the passes of guidance, that
+of a tail to the pixels and to the decoded latent frames. The estimate uses the medians of several jobs, so
+one job that ran beside a game or a backup does not distort it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.windows import OWN_CHUNK, decode_work
 
 LAST_JOBS = 6
-_RECENT = 60  # number of finished jobs that are searched for those of one model
+_RECENT = 60  # the number of finished jobs that are searched for those of one model
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Work:
     """The amount of work that a request asks for.
 
     Attributes:
-        pixels: The pixels of one frame.
-        passes: Runs of the model per step: 2 with classifier-free guidance, otherwise 1.
+        pixels: The number of pixels of one frame.
+        passes: The number of model runs per step: 2 with classifier-free guidance, otherwise 1.
         chunk: The latent frames by which the VAE's windows of time advance.
     """
 
@@ -61,8 +61,8 @@ class Pace:
     """The speed of jobs: `start_up` and `lead` in seconds, `step` and `tail` in seconds per unit of `Work`.
 
     Attributes:
-        lead: The time that the first step of a section takes more than the others.
-        jobs: The number of finished jobs behind it.
+        lead: The extra time of a section's first step, compared with its other steps.
+        jobs: The number of finished jobs from which the speed was computed.
     """
 
     start_up: float
@@ -78,14 +78,14 @@ class Pace:
 
 
 def passes(cfg: float) -> int:
-    """Return how often a step runs the model at this classifier-free guidance."""
+    """Return how often a step runs the model with this scale of classifier-free guidance."""
     return 2 if cfg > 1 else 1
 
 
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
-    """Return the pace of one job from all its events; None if it did not finish or its log is incomplete."""
+    """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
     plan = plan_sections(request.seconds, mode=request.mode)
-    pixels, is_new = 0, True  # whether a run of the job has begun that has not denoised yet
+    pixels, is_new = 0, True  # is_new: whether the current run of the job has not denoised anything yet
     start_up: float | None = None
     last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising
     firsts: list[float] = []
@@ -129,7 +129,7 @@ class PaceBook:
         self._known: dict[str, Pace | None] = {}
 
     def pace(self, model: str) -> Pace | None:
-        """Return the usual pace of the last jobs of a model, as `GenerationRequest.model` names it."""
+        """Return the median pace of a model's last jobs; `model` is as in `GenerationRequest`."""
         jobs = self._service.finished_jobs(_RECENT)
         with self._lock:
             self._known = {job.id: self._known[job.id] for job in jobs if job.id in self._known}

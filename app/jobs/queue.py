@@ -1,4 +1,4 @@
-"""The queue: everything that a person does with the jobs of a folder, from any process."""
+"""The queue of an outputs folder, with everything that a person can do to its jobs from any process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 RESUMED = "The job goes on; nothing that was finished is made again."
 _OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
-_HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and nobody makes it
+_HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and not being made
 
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def _change(method: Callable[Concatenate[Queue, P], T]) -> Callable[Concatenate[Queue, P], T]:
-    """Let a method explain why the folder cannot be written, and tell this process of the change."""
+    """Wrap a method: raise an InputError if the folder cannot be written, and call `on_change` at the end."""
 
     @functools.wraps(method)
     def change(queue: Queue, *arguments: P.args, **named: P.kwargs) -> T:
@@ -59,14 +59,14 @@ def _change(method: Callable[Concatenate[Queue, P], T]) -> Callable[Concatenate[
 
 
 class Queue:
-    """The jobs of one outputs folder, as a person changes them. Any thread may call any method.
+    """The jobs of one outputs folder, and the ways to change them. Any thread may call any method.
 
-    All methods but `cancel` raise InputError where something cannot be used or written; then nothing has
-    changed. One that names a job raises its subclass NoSuchJob if there is none of that id.
+    All methods except `cancel` raise InputError if something is invalid or cannot be written; then nothing
+    has changed. Methods that take the id of a job raise its subclass NoSuchJob if there is no such job.
 
     Args:
-        open_store: Returns the store, which it opens if need be.
-        ask: Tells the worker of this process, if it makes the job now, what a person wants of it.
+        open_store: Returns the store, and opens it on the first call.
+        ask: Passes a wish to this process's worker, and returns whether the worker is making that job.
         on_change: Called after each change.
     """
 
@@ -80,15 +80,15 @@ class Queue:
 
     @property
     def store(self) -> JobStore:
-        """Return the store."""
+        """Return the store, opened if necessary."""
         return self._open_store()
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        """Return the jobs that are not over, in their order.
+        """Return the jobs that are not over, in the order of the queue.
 
         Args:
-            limit: The most jobs to return.
-            after: The place after which to begin, as the last job of an earlier call says it.
+            limit: The maximum number of jobs to return.
+            after: The place after which to begin, such as that of the last job of an earlier call.
         """
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
@@ -106,7 +106,7 @@ class Queue:
             request: The settings of the video; their picture is copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
             picture: The start picture as a plain PNG file, if a separate process has decoded it.
-            lineage: The origin of the first sections, as a recipe has it.
+            lineage: The origin of the first sections, as stored in a recipe.
         """
         lineage = lineage or Lineage()
         checked = _checked(request, picture, allow_folder=allow_folder, lineage=lineage)
@@ -117,17 +117,17 @@ class Queue:
         return self.store.add(request, picture, fill)
 
     def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
-        """Queue a job that keeps the first sections of another one, which stays as it is, whatever its state.
+        """Queue a job that keeps the first sections of another one. The other job may be in any state.
 
         Args:
-            keep: The number of sections to keep, in the order of making.
-            changes: The settings of the sections after them; `branch.MAY_DIFFER` names those that may change.
+            keep: The number of sections to keep, in the order in which they were made.
+            changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
         job = self.store.job(job_id)
         return self._add_branch(job, branch(self.store.folder(job.id), job.request, keep, changes))
 
     def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
-        """Queue a job that makes a finished video longer, as `branch.extension` says."""
+        """Queue a job that makes a finished video longer; see `branch.extension`."""
         job = self.store.job(job_id)
         return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
 
@@ -136,11 +136,11 @@ class Queue:
         return self._add(*_checked(made.request, picture, allow_folder=True, lineage=made.lineage), made.fill)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
-        """Queue a new job like an earlier one.
+        """Queue a new job with the settings of an earlier one.
 
         Args:
             job_id: The earlier job, in any state.
-            changes: The settings that differ, by name, such as another seed.
+            changes: The settings that differ, by name, for example another seed.
         """
         job = self.store.job(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
@@ -164,9 +164,9 @@ class Queue:
         allow_folder: bool = False,
         picture: bytes | None = None,
     ) -> Job:
-        """Replace the request of a job that has not begun, checked like that of a new one.
+        """Replace the request of a job that has not begun, with the checks and the arguments of `add`.
 
-        A request whose image is the job's own keeps its picture. The arguments are those of `add`.
+        If the new request names the job's own image, the job's picture stays.
         """
         job = self.store.job(job_id)
         keeps = picture is None and request.image == job.request.image
@@ -195,12 +195,12 @@ class Queue:
 
     @_change
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
-        """Give a job another place in the queue.
+        """Move a job to another place in the queue, by default to its end.
 
         Args:
-            job_id: A job that nobody makes now.
-            before: The job that it shall precede; None for the end of the queue if `after` is None, too.
-            after: The job that it shall follow.
+            job_id: A job in the queue that is not being made.
+            before: The job that it is moved in front of.
+            after: The job that it is moved behind.
         """
         with self.store.transaction():
             job = self.store.job(job_id)
@@ -221,43 +221,43 @@ class Queue:
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
-        """Let a job be the next one to begin."""
+        """Move a job in front of all others that have not begun."""
         waiting = [row["id"] for row in self._others(job_id) if row["state"] in _HALTED]
         return self.move(job_id, before=waiting[0] if waiting else None)
 
     def _others(self, job_id: str) -> list[sqlite3.Row]:
-        """Return id, place and state of the other jobs that are not over, in their order."""
+        """Return the id, place and state of the other jobs that are not over, in the order of the queue."""
         condition = f"WHERE {_OPEN} AND id != ? ORDER BY place, id"
         return self.store.select(condition, job_id, what="id, place, state")
 
     def cancel(self, job_id: str) -> bool:
-        """End a job: at once if nobody makes it, and otherwise within a step, by whichever process makes it.
+        """End a job: at once if no process is making it, otherwise within a step.
 
         Returns:
-            False if it is over, or unknown.
+            False if the job is over or unknown.
         """
         asked = self._ask(job_id, "cancel")
-        with contextlib.suppress(*TROUBLE):  # on a full disk a job of another process stays as it is
+        with contextlib.suppress(*TROUBLE):  # on a full disk, a job of another process cannot be cancelled
             asked = self._wish(job_id, "cancel") or asked
         self.on_change()
         return asked
 
     @_change
     def pause(self, job_id: str) -> bool:
-        """Set a job aside until a person resumes it; one that is being made gives the device's memory back.
+        """Pause a job until a person resumes it. If it is being made, the device's memory is freed.
 
         Returns:
-            False if it is over or paused.
+            False if the job is over, already paused, or unknown.
         """
         wished = self._wish(job_id, "pause")  # first, since a pause without its file counts as withdrawn
         return self._ask(job_id, "pause") or wished
 
     @_change
     def stop_after_section(self, job_id: str) -> bool:
-        """End a job that is being made with the section at hand.
+        """End a job that is being made after its current section.
 
         Returns:
-            False if nobody makes it.
+            False if the job is not being made.
         """
         return self._wish(job_id, "stop_after_section")
 
@@ -283,16 +283,16 @@ class Queue:
             end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
             state, facts = change_by(end, folder.path) or ("cancelled", {})
             self.store.enter(job_id, state, reason="A person cancelled it.", **facts)
-        with contextlib.suppress(OSError):  # whoever follows the job finds its end in the index
+        with contextlib.suppress(OSError):  # followers of the job find its end in the index
             append_event(folder.events, end)
         return True
 
     @_change
     def resume(self, job_id: str) -> Job:
-        """Put a job that is paused, was interrupted, has failed or was cancelled back into the queue.
+        """Put a paused, interrupted, failed or cancelled job back into the queue.
 
         It continues from the work that is already done. A paused or interrupted job keeps its place, and the
-        others go to the end. A job in any other state stays as it is.
+        others go to the end. A job in any other state only loses its wish for a pause.
         """
         with self.store.transaction() as database:
             job, folder = self.store.job(job_id), self.store.folder(job_id)
@@ -308,21 +308,21 @@ class Queue:
                 job_id, "queued", reason="A person let it go on.", place=place, ended=None, message="",
                 remedy="", deaths=0, death="",
             )  # fmt: skip
-            with contextlib.suppress(OSError):  # the state decides, and the log may be unreadable
+            with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
                 last = last_event(folder.events)
                 self.store.note(job_id, last.time if last else 0.0, RESUMED)
         return job
 
     @_change
     def remove(self, job_id: str) -> None:
-        """Remove a job that nobody makes now, with its files. `restore` brings it back for a week."""
+        """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
         with self.store.transaction() as database:
             self.store.job(job_id)
             trash.discard(database, self.store.folder(job_id), self._trash)
 
     @_change
     def restore(self, job_id: str) -> Job:
-        """Bring a removed job back, in the state and at the place that it had."""
+        """Bring a removed job back, with its former state and place."""
         with self.store.transaction() as database:
             trash.bring_back(database, self.store.folder(job_id), self._trash)
         return self.store.job(job_id)
@@ -333,22 +333,22 @@ class Queue:
 
     @property
     def has_maker(self) -> bool:
-        """Return whether any program makes the jobs of this folder now."""
+        """Return whether any program holds the lock for making this folder's jobs."""
         return self.store.has_leader()
 
     @_change
     def rebuild(self) -> None:
-        """Read all jobs anew from their folders, as after a change by hand."""
+        """Read all jobs anew from their folders, for example after a manual change."""
         self.store.rebuild()
 
     @property
     def is_held(self) -> bool:
-        """Return whether no job of the folder may begin until `go_on` is called."""
+        """Return whether `hold` was called, so that no job of the folder begins before `go_on`."""
         return self.store.held.exists()
 
     @_change
     def hold(self) -> None:
-        """Pause whatever is being made and begin nothing else, so that the device is free for other work."""
+        """Pause the jobs that are being made and begin no others, which frees the device for other work."""
         with self.store.transaction():
             if not self.is_held:
                 running = [row["id"] for row in self._others("") if row["state"] in BEGUN]
@@ -359,10 +359,10 @@ class Queue:
 
     @_change
     def go_on(self) -> None:
-        """Let the queue go on after `hold`, with the job that was paused by it."""
+        """End the effect of `hold`, and resume the jobs that it paused."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             for job_id in json.loads(self.store.held.read_bytes()):
-                with contextlib.suppress(InputError):  # somebody removed it meanwhile
+                with contextlib.suppress(InputError):  # a person has removed it
                     if self.store.job(job_id).state in ("paused", *BEGUN):
                         self.resume(job_id)
         self.store.held.unlink(missing_ok=True)
@@ -372,7 +372,7 @@ class Queue:
 def _checked(
     request: GenerationRequest, picture: bytes | None, *, allow_folder: bool, lineage: Lineage
 ) -> tuple[GenerationRequest, bytes]:
-    """Return a request and its picture in the form that a job keeps."""
+    """Check a request, and return it and its picture in the form in which a job stores them."""
     info = find_model(request.model, allow_folder=allow_folder)
     info.check_mode(request.mode)
     lineage.sections(request)
@@ -385,10 +385,9 @@ def _checked(
 
 
 def _places(place: float, others: list[float], number: int) -> list[float]:
-    """Return the new place of a job that comes before the one with this number among the others.
+    """Return the place of a job that moves in front of `others[number]`, and new places of those behind it.
 
-    Where two neighbours leave no room between them, those behind move too, until there is room for many more
-    moves; their new places follow.
+    If the gap between the neighbours is too small, jobs behind move until there are gaps for many more moves.
     """
     low = others[number - 1] if number else (others[0] if others else place) - 2.0
     for end in range(number, len(others) + 1):

@@ -1,4 +1,4 @@
-"""The service by which page, API and command line submit, follow and cancel jobs."""
+"""The service with which the page, the API and the command line submit, follow and cancel jobs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _SILENCE_SECONDS = 1.0
 
 
 class ServiceStopped(LongtakeError):
-    """The end of a service before a job that is followed came to its own."""
+    """The error for a service that was stopped before a job that somebody follows had ended."""
 
 
 class JobService:
     """The jobs of one outputs folder, and the worker that makes them if no other process does.
 
-    Creating the object touches nothing. All methods may be called from any thread.
+    The constructor opens and writes no files. All methods may be called from any thread.
 
     Args:
         outputs: The folder that holds one folder per job.
-        engine: The maker of the videos; a child process by default.
-        patience: The limits of its silence; by default those learned from this folder's jobs.
+        engine: The engine that makes the videos; a child process by default.
+        patience: The limits of the engine's silence; by default those learned from this folder's jobs.
 
     Attributes:
-        queue: The jobs that are not over, for a person who changes them.
-        history: All jobs, for a person who looks through them.
+        queue: The jobs that are not over, and the methods that change jobs.
+        history: All jobs, and the methods that search them.
     """
 
     def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
@@ -59,16 +59,16 @@ class JobService:
         self.history = History(lambda: self._store, self._notify)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
-        """Begin to make jobs, as soon as no other process makes those of this folder.
+        """Start the worker, which makes jobs as soon as no other process makes those of this folder.
 
         Args:
-            warm: Whether to start the engine before the first job, so that its libraries load while a person
-                still chooses.
-            adopt: Whether to make all jobs of the folder, and not only those of this process.
+            warm: Whether to start the engine before the first job, so that its libraries are loaded while a
+                person is still filling in the form.
+            adopt: Whether to make all jobs of the folder, instead of only those of this process.
 
         Raises:
-            InputError: If the outputs folder cannot be written, or for a value in the environment that
-                cannot be used.
+            InputError: If the outputs folder cannot be written, or if an environment variable has an invalid
+                value.
         """
         self._stopped = False
         patience = self._patience or Patience(
@@ -86,11 +86,11 @@ class JobService:
 
     @property
     def is_follower(self) -> bool:
-        """Return whether another process makes the jobs of this folder, and this one waits to take over."""
+        """Return whether another process makes the jobs of this folder while this one waits to take over."""
         return self._worker is not None and self._worker.is_follower
 
     def stop(self, timeout: float = 4.0) -> None:
-        """Interrupt the running job, which the next program continues, and leave no process behind.
+        """Interrupt the running job, which the next program continues, and end the engine's process.
 
         Waits at most `timeout` seconds for a job that was asked to end. Queued jobs stay queued.
         """
@@ -104,7 +104,7 @@ class JobService:
         self._notify()
 
     def hurry(self) -> None:
-        """End the engine at once, and with it a job that was asked to end."""
+        """Kill the engine at once, which also ends a job that was asked to end."""
         self._engine.kill()
 
     def submit(
@@ -115,15 +115,15 @@ class JobService:
         picture: bytes | None = None,
         lineage: Lineage | None = None,
     ) -> Job:
-        """Queue a job, as `queue.add` does."""
+        """Queue a job; see `Queue.add`."""
         return self.queue.add(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
 
     def resume(self, job_id: str) -> Job:
-        """Let a job go on, as `queue.resume` does."""
+        """Put a job back into the queue; see `Queue.resume`."""
         return self.queue.resume(job_id)
 
     def cancel(self, job_id: str) -> bool:
-        """End a job, as `queue.cancel` does."""
+        """End a job; see `Queue.cancel`."""
         return self.queue.cancel(job_id)
 
     def _wake(self) -> None:
@@ -135,24 +135,24 @@ class JobService:
         return self._worker is not None and self._worker.ask(job_id, wish)
 
     def wishes(self, job_id: str) -> set[Wish]:
-        """Return what a person wants of a job that is being made, by any process, and has not got yet."""
+        """Return the unfulfilled wishes of persons for a job that this or another process is making."""
         return wishes_of(self._store.folder(job_id))
 
     def is_ending(self, job_id: str) -> bool:
-        """Return whether a job that is being made has been asked to end and has not done so yet."""
+        """Return whether a running job has been asked to end and has not ended yet."""
         asked = self._worker is not None and self._worker.is_ending(job_id)
         return asked or "cancel" in self.wishes(job_id)
 
     def job(self, job_id: str) -> Job:
-        """Return a job.
+        """Return a job by its id.
 
         Raises:
-            InputError: If there is none of that id.
+            InputError: If there is no job with that id.
         """
         return self._store.job(job_id)
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """Return the last jobs of the queue and the history, the last place first."""
+        """Return the jobs with the last places in the queue, whatever their state, the last one first."""
         return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
@@ -166,7 +166,7 @@ class JobService:
         return self._store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit)
 
     def queue_position(self, job_id: str) -> int:
-        """Return how many jobs have to end before this one begins: 0 if it runs or is over."""
+        """Return how many jobs must end before this one begins; 0 unless it is queued."""
         job = self.job(job_id)
         if job.state != "queued":
             return 0
@@ -184,14 +184,14 @@ class JobService:
         return [event for _, event in self._store.events(job_id).read()]
 
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event] | None]:
-        """Yield a job's events with their sequence numbers, from number `after` + 1 until the final one.
+        """Yield a job's events with their sequence numbers, from number `after` + 1 until the job ends.
 
-        A resumed job has final events in between. Yields None at least once a second while nothing is new, so
-        that the caller can do something else.
+        The events of a resumed job include the final ones of its earlier runs. While there is no new event,
+        None is yielded at least once a second, so that the caller can do something else.
 
         Raises:
             InputError: If there is no such job.
-            ServiceStopped: If the service was stopped, so that nobody here will finish the job.
+            ServiceStopped: If the service was stopped before the job ended.
         """
         reader, job = self._store.events(job_id), self._store.job(job_id)
         last_round = ended = False
@@ -199,7 +199,7 @@ class JobService:
             seen, stopped = self._changes, self._stopped
             try:
                 job = self._store.job(job_id)
-            except NoSuchJob:  # a person removed it meanwhile
+            except NoSuchJob:  # a person has removed it
                 yield reader.sequence + 1, Cancelled(job=job_id, time=0.0, video=None, frames=0)
                 return
             over = job.is_over
@@ -212,7 +212,7 @@ class JobService:
             if ended and (over or self._is_over(job_id)):
                 return
             if nothing_new:
-                if over and last_round:  # its log lacks a final event, as after a full disk
+                if over and last_round:  # the log has no final event, for example after a full disk
                     yield reader.sequence + 1, final_event(job)
                     return
                 if stopped and not over:

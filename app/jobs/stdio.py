@@ -1,4 +1,4 @@
-"""Standard streams: input and output for one reader and one writer alone, and the end of a child's errors."""
+"""Tools for standard streams: exclusive use of stdin and stdout, and the end of a child's standard error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diffusers_helper.errors import LongtakeError
 
 
 def open_closed_streams() -> None:
-    """Give a process that was started with closed standard streams (`>&-`) empty ones.
+    """Open the null device for each standard stream with which the process was started closed (`>&-`).
 
     Otherwise the next opened file would get the stream's number, and printed text would go into that file.
     """
@@ -29,9 +29,9 @@ def open_closed_streams() -> None:
 
 
 def start_log(level: int | str) -> None:
-    """Write log records from this level on to standard error; a program calls it once.
+    """Write log records from this level on to standard error. A program calls this once.
 
-    The handler has the level too, since a job's own log file hears more than the console shows.
+    The handler has the level too, because a job's own log file lowers the level of its loggers.
     """
     console = logging.StreamHandler()
     console.setLevel(level)
@@ -42,8 +42,8 @@ def say(text: str) -> None:
     """Write a text to standard output at once.
 
     Raises:
-        BrokenPipeError: If nobody reads it any more.
-        LongtakeError: If it cannot be written, as on a full disk.
+        BrokenPipeError: If the reader has closed the pipe.
+        LongtakeError: If it cannot be written, for example on a full disk.
     """
     with explained():
         sys.stdout.write(text)
@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def explained() -> Generator[None, None, None]:
-    """Explain in a sentence why standard output cannot be written.
+    """Turn a failure to write to standard output into an error that explains it.
 
     Raises:
         LongtakeError: In place of any OSError that the block raises, except a broken pipe.
@@ -77,9 +77,9 @@ def opened(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def take_stdout() -> IO[bytes]:
-    """Return the process's stdout, unbuffered, for the caller alone; all other output goes to stderr.
+    """Return the process's stdout, unbuffered, for exclusive use by the caller.
 
-    Child processes do not get it either.
+    All other output, including that of child processes, goes to stderr.
     """
     sys.stdout.flush()
     private = os.dup(1)
@@ -88,7 +88,7 @@ def take_stdout() -> IO[bytes]:
 
 
 def take_stdin() -> IO[bytes]:
-    """Return the process's stdin for the caller alone; everyone else finds it empty."""
+    """Return the process's stdin for exclusive use by the caller; it is empty for all other readers."""
     private = os.fdopen(os.dup(0), "rb")
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -97,7 +97,7 @@ def take_stdin() -> IO[bytes]:
 
 
 class ErrorTail:
-    """The end of what a child writes to its standard error, all of which goes to ours as well.
+    """The end of a child's standard error, all of which is also passed on to this process's own.
 
     Args:
         pipe: The pipe from the child.
@@ -111,13 +111,13 @@ class ErrorTail:
         self._thread.start()
 
     def forget(self) -> None:
-        """Forget what was written until now."""
+        """Forget the text read so far."""
         with self._lock:
             self._tail = b""
 
     def text(self) -> str:
         """Return the last lines of a child that has ended."""
-        self._thread.join(self._SECONDS)  # a process that the child has started may hold the pipe open
+        self._thread.join(self._SECONDS)  # a process that the child started may keep the pipe open
         with self._lock:
             return self._tail.decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""Several videos at once: variants of one, and batch files with the settings of one video a line."""
+"""Requests for several videos: variants of one request, and batch files with one video per line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One video of a batch file. `line` counts from 1."""
+    """The request of one video in a batch file. `line` counts from 1."""
 
     line: int
     request: GenerationRequest
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A line of a batch file that cannot be used, and the reason with settings in back quotes."""
+    """An invalid line of a batch file, and the reason, in which settings are in back quotes."""
 
     line: int
     text: str
@@ -39,22 +39,22 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The content of a batch file. Nothing is started unless it is without problems."""
+    """The content of a batch file, whose videos are made only if there are no problems."""
 
     entries: tuple[Entry, ...]
     problems: tuple[Problem, ...]
 
 
 def random_seed() -> int:
-    """Return a seed that nobody has chosen, short enough to be read and typed."""
+    """Return a random seed that is short enough to read and type."""
     return secrets.randbelow(2**31)
 
 
 def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest, ...]:
-    """Return requests that differ in their seeds alone, which follow each other from the request's own.
+    """Return `count` requests that differ only in their seeds, which are consecutive from the request's own.
 
     Raises:
-        InputError: If there are too few or too many.
+        InputError: If `count` is out of range.
     """
     if not 1 <= count <= MAX_VARIANTS:
         raise InputError(
@@ -65,18 +65,18 @@ def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest,
 
 
 def read_batch(file: Path, common: Mapping[str, Any], *, allow_folder: bool = False) -> Batch:
-    """Read a batch file: JSON lines, or CSV whose first line has the names of settings.
+    """Read a batch file, which holds JSON lines, or CSV with the names of settings in the first line.
 
-    A picture's path is relative to the file. In CSV an empty field stands for a setting that is not given,
-    and "auto" leaves it to the program. Empty lines, and lines of JSON that begin with #, are left out.
+    A picture's path is relative to the file. In CSV, an empty field means that the setting is not given, and
+    "auto" that the program chooses it. Empty lines, and lines of JSON that begin with #, are skipped.
 
     Args:
-        file: The file; its name ends with .csv for CSV.
-        common: The settings of all videos that a line does not give.
+        file: The file; it is read as CSV if its name ends with .csv.
+        common: The settings for all videos; those in a line take precedence.
         allow_folder: Whether a model may be a local folder.
 
     Raises:
-        InputError: If the file cannot be read as a whole.
+        InputError: If the file as a whole cannot be used.
     """
     text = _text_of(file)
     lines = _csv_lines(text) if file.suffix.lower() == ".csv" else _json_lines(text)
@@ -168,7 +168,7 @@ def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 
 def _value(name: str, field: str) -> Any:
-    """Return a field of CSV as its setting takes it. What is no number stays text, which is refused later."""
+    """Return a CSV field as a value for its setting. Text where a number belongs is refused later."""
     setting = SETTINGS.get(name)
     if setting is None or not setting.is_number:
         return None if setting and setting.is_optional and field == "auto" else field
@@ -194,7 +194,7 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
 
 
 def _trouble_with(image: str) -> str | None:
-    """Return the reason why a picture cannot be used, by its header; None if it can."""
+    """Return the reason why a picture with such a header cannot be used; None if it can."""
     try:
         size_of(Path(image))
     except InputError as error:

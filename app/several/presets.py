@@ -1,4 +1,4 @@
-"""Presets: settings by name, as plain JSON files that people may copy and edit."""
+"""Presets, which are named sets of settings in plain JSON files that people may copy and edit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from diffusers_helper.output.recipe import Recipe, read_recipe
 from diffusers_helper.request import SETTINGS
 
 START = "start"
-"""The name of the preset with which the page begins, if there is one."""
+"""The name of the preset whose settings the page starts with, if it exists."""
 _MAX_NAME = 50
 
 
 def presets_folder() -> Path:
-    """Return the folder of this person's presets, which need not exist.
+    """Return the folder of this user's presets, whether or not it exists.
 
     Raises:
         InputError: If there is no home folder.
@@ -40,12 +40,12 @@ def preset_names(folder: Path) -> tuple[str, ...]:
 
 
 def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
-    """Write a preset and return its file. An older one of that name is replaced.
+    """Write a preset and return its file. An older preset of that name is replaced.
 
     Args:
-        folder: The folder of the presets, made if it is missing.
+        folder: The folder of the presets. It is created if it is missing.
         name: The preset's name.
-        settings: The settings to keep; a picture is left out.
+        settings: The settings to save; a picture among them is not saved.
 
     Raises:
         InputError: If the name or a setting cannot be used, or the file cannot be written.
@@ -83,12 +83,12 @@ def load_preset(folder: Path, name: str) -> Recipe:
 
 
 def start_settings(folder: Path) -> Recipe:
-    """Return the settings to begin with; none where there is no preset for them."""
+    """Return the settings that the page starts with; none if there is no preset for them."""
     return load_preset(folder, START) if _file(folder, START).is_file() else Recipe({})
 
 
 def import_preset(folder: Path, name: str, source: Path | bytes) -> Recipe:
-    """Save the settings of any file with a recipe as a preset, and return them with their notices.
+    """Save the settings in a file with a recipe as a preset, and return the recipe with its notices.
 
     Raises:
         InputError: If the file carries no recipe, or the preset cannot be saved.
@@ -102,7 +102,7 @@ def remove_preset(folder: Path, name: str) -> None:
     """Remove a preset, if it exists.
 
     Raises:
-        InputError: If the name cannot be one of a preset.
+        InputError: If the name is invalid.
     """
     _file(folder, name).unlink(missing_ok=True)
 

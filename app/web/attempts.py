@@ -1,4 +1,4 @@
-"""The limits on attempts at the password, for each address and each known browser."""
+"""The limits on login attempts, which apply to each address and to each known browser."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BROWSERS_KNOWN = 1000
 
 
 class Attempts:
-    """A limit on attempts at the password for each address: ten at once, and ten a minute.
+    """A limit on login attempts for each address: ten at once, and ten per minute.
 
-    Nobody can use up another's attempts: there is no common limit, and a browser that was logged in before
-    has its own, even if others guess from its address. The methods may be called from any thread.
+    Nobody can use up another person's attempts: there is no common limit, and a browser that was logged in
+    before has attempts of its own, even if others guess from its address. Any thread may call the methods.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,9 +26,10 @@ class Attempts:
         self._browsers: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, address: str, browser: str | None = None) -> float:
-        """Count an attempt, if one is left, and return the seconds to wait for it; 0 if it may be made now.
+        """Count an attempt if one is left, and return the seconds until the next one; 0 if it was counted.
 
         Args:
+            address: The address that connects.
             browser: The name that `succeeded` returned for that browser before, if any.
         """
         each = LOGIN_SECONDS / LOGIN_ATTEMPTS
@@ -43,7 +44,7 @@ class Attempts:
             return 0.0
 
     def succeeded(self, address: str, browser: str | None = None) -> str:
-        """Give back the attempts before the right password, and return a name for the browser to keep."""
+        """Restore all attempts after a correct password, and return a name for the browser to keep."""
         with self._lock:
             self._free_at.pop(self._who(address, browser), None)
             known = browser if browser and browser in self._browsers else secrets.token_urlsafe(24)

@@ -1,7 +1,7 @@
-"""The names that stand for folders in messages, so that these do not tell where the folders lie.
+"""The names that replace folders in messages, so that the messages do not reveal where the folders are.
 
 Gradio sends the path of an upload to the page and expects it back; the page gets and returns `uploads/...`
-instead. Other folders may appear only in the text of an error, which nobody sends back.
+instead. Other folders appear only in the texts of errors, which are not sent back.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ class FolderNames:
         self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")")
 
     def outward(self, text: bytes) -> bytes:
-        """Return a part of an answer (JSON, HTML or an event stream) with our names of folders."""
+        """Return a part of an answer (JSON, HTML or an event stream) with folders replaced by their names."""
         return self._forms.sub(lambda found: self._names[found[0]], text)
 
     def inward(self, message: bytes) -> bytes:
-        """Return a message in JSON with gradio's names of uploads; leave anything else alone.
+        """Return a JSON message with gradio's paths of uploads; return any other message unchanged.
 
-        Gradio opens, copies or downloads a described file before any handler sees it. So descriptions of
-        anything but uploads, such as network addresses, are removed here, and handlers refuse the rest.
+        Gradio opens, copies or downloads a described file before any handler sees it. Therefore descriptions
+        of anything but uploads, such as network addresses, are removed here, and handlers refuse the rest.
         """
         try:
             return json.dumps(self._real(json.loads(message))).encode()
         except ValueError:
             return message
         except RecursionError:
-            return b"null"  # no message of the page nests so deeply
+            return b"null"  # no message of the page is nested so deeply
 
     def _real(self, value: Any) -> Any:
-        """Return a value with uploads as gradio names them, and without descriptions of other files."""
+        """Return a value with gradio's paths of uploads, and without descriptions of other files."""
         if isinstance(value, list):
             return [self._real(one) for one in value]
         if not isinstance(value, dict):
@@ -70,7 +70,7 @@ class FolderNames:
 
 
 def _is_missing_or_plain(path: str) -> bool:
-    """Return whether a path can be opened without waiting, unlike a pipe."""
+    """Return whether a path can be opened without blocking, unlike a pipe."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def _is_missing_or_plain(path: str) -> bool:
 
 
 def _spellings(folder: Path) -> set[bytes]:
-    """Return the spellings of a path in JSON, with or without ASCII escapes, and in addresses."""
+    """Return a path as it is spelled in JSON, with and without ASCII escapes, and in addresses."""
     paths = {f"{form}/" for form in (folder, folder.resolve())}
     forms = {json.dumps(path, ensure_ascii=plain)[1:-1] for path in paths for plain in (False, True)}
     return {form.encode() for form in forms | {quote(path) for path in paths}}

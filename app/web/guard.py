@@ -1,4 +1,4 @@
-"""The outermost layer of the web server, which decides who may ask for what, and sets the answers' headers.
+"""The outermost layer of the web server, which decides which requests are answered and sets the headers.
 
 Gradio serves far more routes than this page needs. A route that is not listed here is not found.
 """
@@ -26,11 +26,11 @@ from app.web.attempts import Attempts
 from app.web.folder_names import FolderNames
 from app.web.served_files import ServedFiles, UploadRoom, page_script
 
-MAX_MESSAGE_BYTES = 2 * 2**20  # the limit of all requests but uploads; settings and a prompt are a few kB
-_JOINS = 4  # the calls handled at once, of programs and of pages each; more would delay other answers
+MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
+_JOINS = 4  # the number of calls handled at once, separately for programs and pages; more would delay others
 _KNOWN_BROWSER = "longtake-browser"
 _YEAR_SECONDS = 365 * 24 * 3600
-_AROUND_FILES = 2**16  # the bytes of a form besides its files
+_AROUND_FILES = 2**16  # the bytes that a form may have besides its files
 
 _API = "/gradio_api"
 _UPLOADED = f"{_API}/file=uploads/"
@@ -72,13 +72,13 @@ _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 
 @dataclass
 class Hosts:
-    """The names and addresses that the page answers to, so that no foreign name can be pointed at it.
+    """The names and addresses that the page answers to. No foreign name can therefore be pointed at it.
 
     Attributes:
-        local: Whether only this machine reaches the server.
-        names: Host names, lower case, besides `localhost`.
-        trusted: Names given by whoever started the server, such as a reverse proxy's or the public one of
-            --share; pages of those names may call although the proxy changes the Host header.
+        local: Whether only this machine can reach the server.
+        names: Further host names besides `localhost`, in lower case.
+        trusted: Names given when the server was started, such as that of a reverse proxy, and the public name
+            of --share. Pages of those names may send requests although the proxy changes the Host header.
     """
 
     local: bool
@@ -88,8 +88,8 @@ class Hosts:
     def allows(self, host: str) -> bool:
         """Return whether the page answers to `host`, a Host header.
 
-        Where other machines reach the server, any numeric address is allowed, since only names can be pointed
-        elsewhere.
+        If other machines can reach the server, any numeric address is allowed, because only names can be
+        pointed elsewhere.
         """
         found = _HOST.fullmatch(host)
         if found is None:
@@ -104,7 +104,7 @@ class Hosts:
         return address.is_loopback or not self.local
 
     def owns(self, origin: str, host: str) -> bool:
-        """Return whether `origin` is this page's own, if the page was requested as `host`."""
+        """Return whether `origin` is trusted or this page's own, if the page was requested as `host`."""
         try:
             parts = urlsplit(origin)
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -119,7 +119,7 @@ class Hosts:
 
 
 class Guard:
-    """ASGI middleware around gradio's whole application, its own middleware included."""
+    """ASGI middleware around gradio's whole application, including gradio's own middleware."""
 
     def __init__(
         self, app: ASGIApp, *, hosts: Hosts, files: ServedFiles, uploads: UploadRoom, login: bool
@@ -153,7 +153,7 @@ class Guard:
         elif path == _UPLOAD:
             await self._upload(scope, receive, send)
         elif scope["method"] == "POST" and _JOIN.fullmatch(path):
-            # Only browsers name an origin. A page must not wait for a crowd of programs.
+            # Only browsers name an origin. Pages have a limit of their own and need not wait for programs.
             async with self._joins["origin" in Headers(scope=scope)]:
                 await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
         else:
@@ -177,7 +177,7 @@ class Guard:
             known = public or _READ.fullmatch(path) is not None
         else:
             known = method == "POST" and _WRITE.fullmatch(path) is not None
-        # A name has no slash in it, however it is written.
+        # The name of a file has no slash, not even an encoded one.
         if not known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
             return _refuse(404, "There is nothing here.")
         if self._login and not public and not _is_logged_in(scope):
@@ -195,7 +195,7 @@ class Guard:
             # A link to the page does no harm.
             return not (method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate")
         origin = headers.get("origin")
-        # Behind a proxy the two names may differ, but then a browser still says that the page is its own.
+        # Behind a proxy, origin and host may differ, but the browser still reports "same-origin".
         return origin is not None and site != "same-origin" and not self._hosts.owns(origin, headers["host"])
 
     async def _upload(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
@@ -206,7 +206,7 @@ class Guard:
             await _refuse(507, "There is no room for more uploads now; try later.")(scope, receive, send)
 
     async def _try_login(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
-        # This is the address that connects; anyone can write another one into a header.
+        # Only the address that connects counts, because anyone can write another one into a header.
         address = (scope.get("client") or ("", 0))[0]
         browser = Request(scope).cookies.get(_KNOWN_BROWSER)
         wait = self._attempts.begin(address, browser) if scope["method"] == "POST" else 0.0
@@ -228,7 +228,7 @@ class Guard:
 
 
 class _Outgoing:
-    """The sender of an application's answers, with our headers and our names of folders."""
+    """The sender of gradio's answers, with Longtake's headers and with folders replaced by their names."""
 
     def __init__(self, send: Send, names: FolderNames) -> None:
         self._send, self._names = send, names
@@ -249,7 +249,7 @@ class _Outgoing:
             if self._held is not None:
                 await self._hold(message)
                 return
-            if self._is_stream:  # a message holds whole events
+            if self._is_stream:  # each message holds complete events
                 message = {**message, "body": self._names.outward(message.get("body", b""))}
         await self._send(message)
 
@@ -265,7 +265,7 @@ class _Outgoing:
         if headers.get("content-type", "").startswith("text/html"):
             body = body.replace(b"<head>", b"<head>" + scripts.head(), 1)
             headers["content-security-policy"] = _policy(body)
-        if "content-length" in headers and body:  # the answer to HEAD has no body, only its length
+        if "content-length" in headers and body:  # an answer to HEAD has a length but no body
             headers["content-length"] = str(len(body))
         await self._send(start)
         await self._send({**message, "body": body})
@@ -286,7 +286,7 @@ def _set_headers(message: Message) -> None:
 
 
 def _policy(document: bytes) -> str:
-    """Return the content policy of a page, which allows only the scripts that the page came with."""
+    """Return the content policy of a page, whose only inline scripts are those in `document`."""
     digests = (hashlib.sha256(script).digest() for script in _SCRIPT.findall(document))
     inline = "".join(f" 'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return _POLICY.format(inline=inline)
@@ -303,14 +303,14 @@ def _is_logged_in(scope: Scope) -> bool:
 
 
 def _uncompressed(scope: Scope) -> Scope:
-    """Return the request's scope without compression, unless nobody reads the answer on its way out."""
+    """Return the request's scope so that the answer is not compressed, unless it is passed on unread."""
     if scope["path"].startswith(("/assets/", "/static/", "/svelte/")):
         return scope
     return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
 
 
 def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
-    """Return a receiver that gives the changed body as one message, and later messages unchanged."""
+    """Return a receiver that yields the changed body as one message, and later messages unchanged."""
     parts: list[bytes] | None = []
 
     async def whole() -> Message:
@@ -329,7 +329,7 @@ def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Return a receiver that limits a body of unknown length by an error after which gradio tidies up."""
+    """Return a receiver that raises, when a body exceeds the limit, an error after which gradio cleans up."""
     seen = 0
 
     async def counted() -> Message:

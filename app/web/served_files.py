@@ -1,4 +1,4 @@
-"""The files that the page serves: its scripts, pictures and videos of jobs, and a bounded set of uploads."""
+"""The files that the page serves: its scripts, the media and logs of jobs, and a bounded set of uploads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from app.redact import without_names, without_paths
 from app.ui import scripts
 from diffusers_helper.output.job_folder import JobFolder
 
-# A job's folder shows the start picture, the versions of the video and a small picture of each section, and
-# the end of its log.
+# Of a job's folder, the start picture, the versions of the video, the thumbnails and the end of the log are
+# served.
 _SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
 _LOG_BYTES = 64 * 1024
-# No served file may run anything, so SVG drawings, which may hold scripts, are not among the types.
+# Served files must not run code, so SVG drawings, which may hold scripts, are not among the types.
 _TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
@@ -32,10 +32,10 @@ _YOUNG_SECONDS = 600.0  # a younger upload may be about to become a job
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """The files that the page may show, by names that do not say where they lie.
+    """The files of jobs and the uploads, served under names that do not reveal where the files are.
 
-    Both methods answer with the file, ranges included, and with the same refusal for missing files and for
-    files that are not served.
+    Both methods answer with the file or with the requested ranges of it. Missing files, and files that are
+    not served, get the same refusal.
 
     Attributes:
         outputs: The folder of the jobs, absolute.
@@ -46,13 +46,13 @@ class ServedFiles:
     uploads: Path
 
     def of_job(self, path: str) -> Response:
-        """Return a file that a job's folder is meant to show, by `<job>/<name>`."""
+        """Serve one of the public files of a job's folder, given as `<job>/<name>`."""
         job, _, name = path.partition("/")
         if _SHOWN.fullmatch(name) is None or not _is_plain(job):
             return _NOT_THERE
         folder = self.outputs / job
         try:
-            # The outputs folder may be reached through a link, but no job's folder may lead out of it.
+            # The outputs folder may be a link, but no job's folder may be a link that leads out of it.
             is_job = JobFolder(folder).request.is_file() and folder.resolve() == self.outputs.resolve() / job
         except OSError:  # a name that no file system accepts
             return _NOT_THERE
@@ -62,7 +62,7 @@ class ServedFiles:
         return _served_log(folder, self.outputs) if is_log else _served(folder, name)
 
     def upload(self, path: str) -> Response:
-        """Return an upload, by its path below the folder of uploads."""
+        """Serve an uploaded file, given its path within the uploads folder."""
         if not all(map(_is_plain, path.split("/"))):
             return _NOT_THERE
         return _served(self.uploads, path)
@@ -72,7 +72,7 @@ _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 
 def page_script(address: str) -> Response:
-    """Return a script of the page, by its address below the route of scripts."""
+    """Serve a script of the page, given its address below the route of scripts."""
     content = scripts.content(address)
     if content is None:
         return _NOT_THERE
@@ -82,7 +82,7 @@ def page_script(address: str) -> Response:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a name is a single part of a path that leads neither upwards nor to a hidden file."""
+    """Return whether a name is a single part of a path, and neither leads upwards nor names a hidden file."""
     return bool(part) and not part.startswith(".") and not any(mark in part for mark in "/\\\0")
 
 
@@ -95,7 +95,7 @@ def _served(folder: Path, name: str) -> Response:
 
 
 def _inside(folder: Path, name: str) -> Path | None:
-    """Return the regular file of this name in the folder; None if there is none."""
+    """Return the real path of a regular file in the folder; None if there is none of this name."""
     try:
         real = (folder / name).resolve(strict=True)
         # No link in the folder may lead out of it.
@@ -106,7 +106,7 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_log(folder: Path, outputs: Path) -> Response:
-    """Return the end of a job's log as plain text, without names and paths of this machine."""
+    """Serve the end of a job's log as plain text, without names and paths of this machine."""
     real = _inside(folder, JobFolder(folder).log.name)
     if real is None:
         return _NOT_THERE
@@ -129,7 +129,7 @@ class UploadRoom:
 
     Attributes:
         max_bytes: The limit of one upload.
-        max_total_bytes, max_files: The limits of all uploads.
+        max_total_bytes, max_files: The limits of all uploads together.
     """
 
     folder: Path
@@ -139,7 +139,7 @@ class UploadRoom:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
-        """Remove the rest of interrupted uploads, then the oldest ones, and return whether one more fits."""
+        """Remove interrupted uploads, and the oldest others as necessary; return whether one more fits."""
         with self._lock:
             kept = sorted(self._files())
             total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()

@@ -1,4 +1,4 @@
-"""The page as a program: its arguments, its server, and an orderly end."""
+"""The program that serves the page: its arguments, its start and its orderly end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LongtakeError as error:
         sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
-    except BrokenPipeError:  # nobody reads the output any more
+    except BrokenPipeError:  # the reader of the output has gone
         return EXIT_CANCELLED
 
 
@@ -108,10 +108,10 @@ def _parser() -> Parser:
 
 
 def _take_memory_settings(arguments: argparse.Namespace) -> None:
-    """Put the arguments about memory into the environment that page and engine read.
+    """Put the arguments about memory into the environment, which the page and the engine read.
 
     Raises:
-        InputError: For a value there that cannot be used.
+        InputError: If an argument or an environment variable has an invalid value.
     """
     for name, variable in (("vram_cap_gb", CAP_VARIABLE), ("preserved_gb", PRESERVED_VARIABLE)):
         given = SETTINGS[name].check(getattr(arguments, name))
@@ -121,10 +121,10 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
 
 
 def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
-    """Return the names that were given with --allowed-host.
+    """Check and return the names that were given with --allowed-host.
 
     Raises:
-        InputError: For anything but a bare name, to which the page would never answer.
+        InputError: If one is not a bare name. The page would never answer to it.
     """
     for name in given:
         if not _HOST_NAME.fullmatch(name):
@@ -137,10 +137,10 @@ def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """Return user and password.
+    """Return the user and the password; None if no password is set.
 
     Raises:
-        InputError: If they are unusable, or missing where other machines can reach the page.
+        InputError: If they are invalid, or missing although other machines can reach the page.
     """
     given = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
     if given is not None:
@@ -161,7 +161,7 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def _free_port(server: str, port: int) -> int:
-    """Return the port to listen on; for 0 any that is free.
+    """Return the port to listen on, which is any free one if `port` is 0.
 
     Raises:
         InputError: If the address is invalid, or the port cannot be used.
@@ -200,7 +200,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
             share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
             allowed_hosts=allowed_hosts,
         )  # fmt: skip
-        # The engine starts only now, since it would slow down the start of the page.
+        # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)
         say(f"Longtake is on {url}\nCtrl-C ends it.\n")
         if service.is_follower:
@@ -218,14 +218,14 @@ class _StopSignals:
     """The signals that stop the page (Ctrl-C, SIGTERM, a closed terminal); a second one ends the process."""
 
     def __init__(self) -> None:
-        # Written by the interpreter's own handler, so that a signal that comes just before a wait, or in
-        # another thread, ends that wait too. Locks and events promise neither.
+        # The interpreter's own handler writes to this socket, so a signal that comes just before a wait, or
+        # in another thread, ends that wait too. Locks and events guarantee neither.
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._seen = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has the signal ignored
+            if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup the signal is ignored
                 signal.signal(number, self._handle)
 
     def wait(self) -> None:
@@ -234,12 +234,12 @@ class _StopSignals:
 
     def _handle(self, number: int, frame: object) -> None:
         if self._seen:
-            os._exit(128 + number)  # the engine ends with us
+            os._exit(128 + number)  # the engine ends with this process
         self._seen = True
 
 
 def _end_within(seconds: float) -> None:
-    """Limit the time that an orderly end may take."""
+    """End the process after so many seconds if its orderly end takes longer."""
     timer = threading.Timer(seconds, os._exit, (0,))
     timer.daemon = True
     timer.start()

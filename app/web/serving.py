@@ -1,4 +1,4 @@
-"""The page's web server: gradio's own, behind the guard."""
+"""The page's web server, which is gradio's own behind the guard."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from diffusers_helper.planning.profiles import Profile
 
 DEFAULT_PORT = 7860
-UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit, so that the refusal is our own sentence in most cases
-# Gradio has more slots than clients can hold: 100 pages, 500 waiting calls and 1000 that are being stored.
+UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit for pictures, whose refusal has a clearer message
+# Gradio gets more slots than clients can hold: 100 pages, 500 waiting calls and 1000 that are being stored.
 _SLOTS = 2000
 _SERVER_SECONDS = 0.5
-# Gradio's own pauses of 1 and 10 milliseconds between two looks for calls take 6 % of a core of an idle page.
+# With gradio's own pauses of 1 and 10 milliseconds between two checks for calls, an idle page uses 6 % of a
+# core.
 _CALL_SECONDS, _PROGRESS_SECONDS = 0.03, 0.5
 
 
 def is_local(server: str) -> bool:
-    """Return whether only this machine reaches a server on that address."""
+    """Return whether only this machine can reach a server on that address."""
     if server == "localhost":
         return True
     try:
@@ -63,14 +64,16 @@ def open_page(
     """Serve the page in a thread.
 
     Args:
-        outputs: The service's folder; the page serves the media of its jobs.
-        allowed_hosts: Names, besides this machine's own, by which the page may be requested.
+        outputs: The service's folder, of which the page serves the media of jobs.
+        auth: The user and the password; None for a page without a login.
+        allowed_hosts: Names, besides this machine's own, under which the page may be requested.
+        profile: The profile to plan with; by default this machine's.
 
     Returns:
-        The page, for `close_page`, and its address.
+        The page, which `close_page` takes, and its address.
 
     Raises:
-        InputError: If there is no such model or no folder for uploads, or if the calibration cannot be used.
+        InputError: If the model, the folder for uploads or the calibration cannot be used.
     """
     _take_environment()
     from app.ui.catalogue import Catalogue
@@ -90,7 +93,7 @@ def open_page(
         share=share,
         inbrowser=inbrowser,
         auth=None if auth is None else _checker(*auth),
-        allowed_paths=[str(outputs)],  # gradio copies the answer of /generate from here; its route is closed
+        allowed_paths=[str(outputs)],  # from here gradio copies the answer of /generate; its route is closed
         blocked_paths=[str(outputs / ".longtake")],
         max_file_size=UPLOAD_BYTES,
         max_threads=_SLOTS,
@@ -100,7 +103,7 @@ def open_page(
     )  # fmt: skip
     if public_url:
         hosts.trusted.add(urlsplit(public_url).hostname or "")
-        page.share = False  # otherwise gradio's page would load a script of another site
+        page.share = False  # otherwise gradio's page would load a script from another site
     return page, public_url or url
 
 
@@ -117,10 +120,10 @@ def _take_environment() -> None:
         InputError: If the folder for uploads cannot be made.
     """
     os.environ.setdefault("GRADIO_TEMP_DIR", str(cache_folder() / "page"))
-    # Otherwise whoever connects from this machine, as each visitor does through a proxy, could write another
-    # address into a header. A person with a trusted proxy sets this variable, as uvicorn describes it.
+    # Otherwise anyone who connects from this machine, like all visitors behind a proxy, could write another
+    # address into a header. For a trusted proxy, a person sets this variable as uvicorn's documentation says.
     os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
-    # Otherwise gradio rebuilds a table of all calls after each of them, for a route that the guard closes.
+    # Otherwise gradio rebuilds a table of all calls after each call, for a route that the guard closes.
     os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     try:
@@ -133,7 +136,7 @@ def _take_environment() -> None:
 
 
 def close_page(page: gr.Blocks) -> None:
-    """Close the server, without waiting long for browsers that hold a connection open."""
+    """Close the server without waiting long for browsers that keep a connection open."""
     from gradio.tunneling import CURRENT_TUNNELS
 
     for tunnel in CURRENT_TUNNELS:
@@ -146,7 +149,7 @@ def close_page(page: gr.Blocks) -> None:
 def _guarded(
     hosts: Hosts, outputs: Path, *, has_login: bool
 ) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
-    """Put the guard around the whole application before the server takes its first request.
+    """Return a lifespan that puts the guard around the whole application before the first request.
 
     Middleware that is passed to gradio would run behind gradio's own, which answers some requests itself.
     """

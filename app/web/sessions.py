@@ -13,8 +13,8 @@ from gradio.state_holder import SessionState, StateHolder
 class LeanSessions(StateHolder):
     """The sessions of a page, without Gradio's description of every component for each session.
 
-    The description takes tens of milliseconds in which the server answers nobody, so that many calls at
-    once block it.
+    The description takes tens of milliseconds during which the server answers nobody, so many simultaneous
+    calls would block it.
     """
 
     def __init__(self, page: gr.Blocks) -> None:

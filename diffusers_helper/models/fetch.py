@@ -73,7 +73,7 @@ def find_part(
     Args:
         source: The source of the part.
         cancel: The token that ends a download.
-        on_bytes: A function that is called, from any thread, with the number of the part's bytes that are here.
+        on_bytes: A function that is called, from any thread, with the number of bytes that are here.
 
     Raises:
         GenerationCancelled: If the job was cancelled during a download.

@@ -1,4 +1,4 @@
-"""Raw HTTP requests that well-behaved clients would not send."""
+"""A client for raw HTTP requests, also those that well-behaved clients would not send."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def ask(
 ) -> Answer:
     """Send one request exactly as described, and return the answer.
 
-    `Host` is the server's own unless given. `data` is sent as JSON, an iterable `body` in chunks without a
-    length. `source` is the address that asks.
+    `Host` is the server's own unless it is given. `data` is sent as JSON, and an iterable `body` in chunks
+    without a length. `source` is the address from which the request is sent.
     """
     given = list(headers.items()) if isinstance(headers, dict) else list(headers)
     if data is not None:
@@ -54,7 +54,7 @@ def ask(
             connection.putheader("Transfer-Encoding", "chunked")
         elif body is not None and not any(name.lower() == "content-length" for name, _ in given):
             connection.putheader("Content-Length", str(len(body)))  # pyright: ignore[reportArgumentType]
-        # The server may refuse a request before all of it was sent; the answer can be read nevertheless.
+        # The server may refuse a request before all of it is sent; the answer can still be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.endheaders(body, encode_chunked=is_chunked)
         response = connection.getresponse()
@@ -65,7 +65,7 @@ def ask(
 
 
 def form(name: bytes, content: bytes) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of an upload of one file."""
+    """Return the headers and the body of an upload of one file."""
     head = b'--lt\r\nContent-Disposition: form-data; name="files"; filename="' + name + b'"\r\n'
     body = head + b"Content-Type: application/octet-stream\r\n\r\n" + content + b"\r\n--lt--\r\n"
     return {"Content-Type": "multipart/form-data; boundary=lt"}, body

@@ -1,4 +1,4 @@
-"""Clips to write, and readers of what a written MP4 says about itself."""
+"""Clips for tests of the writer, and readers of the frames, times and boxes of an MP4."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from diffusers_helper.packing import Mode, SectionPlan, plan_sections
 
 FPS = 30
 Sections = list[tuple[np.ndarray | None, np.ndarray | None]]
-# Boxes that contain boxes, and the number of bytes before the first of those.
+# The boxes that contain boxes, and the number of bytes before the first of those.
 _PARENTS = {b"moov": 0, b"trak": 0, b"mdia": 0, b"minf": 0, b"stbl": 0, b"edts": 0, b"stsd": 8, b"avc1": 78}
 
 
 def scene(num_frames: int, height: int = 64, width: int = 96) -> np.ndarray:
-    """Draw soft light that wanders under a moving disc, uint8 (T, H, W, 3); no two frames are equal."""
+    """Draw a moving disc over a moving soft pattern, uint8 (T, H, W, 3); no two frames are equal."""
     time = np.arange(num_frames)[:, None, None, None]
     y, x = np.mgrid[:height, :width][:, None, :, :, None]
     phase = np.array([0.0, 2.0, 4.0])
@@ -57,7 +57,7 @@ def writer(folder: Path, mode: Mode = "forward", **changes: Any) -> GrowingVideo
 
 
 def parts_of(clip: np.ndarray, mode: Mode) -> Sections:
-    """Return the arguments of `add_section` for a clip of 36 N + 1 frames, in order of making."""
+    """Return the arguments of `add_section` for a clip of 36 N + 1 frames, in the order of the calls."""
     plan = plan_sections(1.2 * (len(clip) // 36), mode=mode)
     assert plan.total_frames == len(clip)
     return cut(clip, plan)
@@ -72,12 +72,12 @@ def write(folder: Path, clip: np.ndarray, mode: Mode, **changes: Any) -> Path:
 
 
 def names(folder: Path) -> set[str]:
-    """Return all files below a folder, hidden ones included."""
+    """Return the relative paths of all files below a folder, including hidden ones."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def visible(frames: np.ndarray, shown: int, mode: Mode) -> np.ndarray:
-    """Return the part of a clip that a version of `shown` frames shows."""
+    """Return the part of a clip that a version of the video with `shown` frames shows."""
     return frames[:shown] if mode == "forward" else frames[len(frames) - shown :]
 
 
@@ -88,13 +88,13 @@ def read(path: Path) -> np.ndarray:
 
 
 def read_luma(path: Path) -> np.ndarray:
-    """Return the luma plane of all frames as it is coded, uint8 (T, H, W)."""
+    """Return the decoded luma plane of all frames, uint8 (T, H, W)."""
     with av.open(path) as container:
         return np.stack([frame.to_ndarray()[: frame.height] for frame in container.decode(video=0)])
 
 
 def times(path: Path) -> tuple[list[Fraction], list[Fraction]]:
-    """Return decoding times in the order of the file, and presentation times in rising order, in frames."""
+    """Return the decoding times in the order of the file, and the sorted presentation times, in frames."""
     with av.open(path) as container:
         packets = [packet for packet in container.demux(video=0) if packet.pts is not None]
     unit = packets[0].time_base * FPS
@@ -108,7 +108,7 @@ def psnr(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def boxes(data: bytes, path: str = "") -> Iterator[tuple[str, bytes]]:
-    """Return the boxes of an MP4 in their order, as ("moov/trak/…", payload)."""
+    """Yield the boxes of an MP4 in order, each as its path ("moov/trak/…") and its payload."""
     at = 0
     while at < len(data):
         size, kind = struct.unpack(">I4s", data[at : at + 8])

@@ -1,4 +1,4 @@
-"""The tiny model with more blocks in its transformer, so that streaming some of them saves memory."""
+"""The tiny model with more blocks in its transformer, of which some can be streamed to save memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOUBLE_BLOCKS, SINGLE_BLOCKS = 3, 5
 
 
 def write_deep_model(tiny_model: Path, folder: Path) -> Path:
-    """Copy the tiny model and replace its transformer; the bytes are the same each time."""
+    """Copy the tiny model and replace its transformer, with the same bytes each time."""
     shutil.copytree(tiny_model, folder)
     config = HunyuanVideoFramepackTransformer3DModel.load_config(folder / "transformer")
     deeper = {**config, "num_layers": DOUBLE_BLOCKS, "num_single_layers": SINGLE_BLOCKS}

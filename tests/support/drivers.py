@@ -19,7 +19,7 @@ from diffusers_helper.miopen_fallback import classify
 NO_ALGORITHM = "MIOpen Error: No suitable algorithm was found to execute the required convolution"
 MEMORY = "HIP out of memory. Tried to allocate 2.00 GiB"
 ONE, NONE = (1, 1, 1), (0, 0, 0)
-# Messages that the product recognises, as drivers gave them.
+# Error messages of drivers that the product recognises.
 TEXTS = {
     "miopenStatusUnknownError": ErrorKind.DRIVER,
     "miopenStatusInternalError": ErrorKind.DRIVER,
@@ -45,7 +45,7 @@ TEXTS = {
 
 
 class Driver:
-    """A stand-in for a driver; `fails` tells which calls of conv3d raise an error."""
+    """A stand-in for a driver, whose `fails` decides which calls of conv3d raise an error."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fails: Callable[[Tensor, Tensor], bool] = lambda x, weight: False
@@ -65,7 +65,7 @@ class Driver:
 
 
 def break_rungs(monkeypatch: pytest.MonkeyPatch, *names: str, text: str = NO_ALGORITHM) -> list[str]:
-    """Make rungs fail; each call appends the rung's name to the list."""
+    """Make rungs fail, and return a list to which each call of them appends the rung's name."""
     asked: list[str] = []
 
     def failing(name: str) -> Callable[..., Tensor]:
@@ -85,7 +85,7 @@ def ladder(folder: Path | None = None, **settings: Any) -> ConvLadder:
 
 
 def some_call() -> tuple[Any, ...]:
-    """Return arguments of a convolution that every rung can compute."""
+    """Return the arguments of a convolution that every rung can compute."""
     generator = torch.Generator().manual_seed(3)
     x, weight = (torch.randn(*shape, generator=generator) for shape in ((1, 3, 4, 6, 8), (5, 3, 3, 3, 3)))
     return x, weight, torch.randn(5, generator=generator), ONE, ONE, ONE, 1

@@ -1,4 +1,4 @@
-"""A checkout of the set-up files alone, on a machine where only the named programs exist."""
+"""A checkout with only the set-up files, on a machine with only certain programs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TOOLS = (
     *("bash", "cat", "cp", "df", "dirname", "du", "env", "flock", "grep", "mkdir", "readlink"),
     *("rm", "sed", "sleep", "tail", "timeout", "touch"),
 )
-# A stand-in for an interpreter: it copies itself as a virtual environment and writes down what pip is
-# asked to install. PIP_DOES says what pip then does.
+# A stand-in for an interpreter, which copies itself as a virtual environment and records what pip is asked to
+# install. PIP_DOES holds the commands that pip then runs.
 _PYTHON = """\
 #!/usr/bin/env bash
 case "$*" in
@@ -33,7 +33,7 @@ esac
 
 
 class FreshCheckout:
-    """Copies of the set-up files in a folder whose name has a space, with a PATH of its own."""
+    """A copy of the set-up files in a folder whose name has a space, with its own PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "a checkout"
@@ -52,7 +52,7 @@ class FreshCheckout:
 
     @property
     def venv(self) -> Path:
-        """Return the virtual environment that the set-up makes."""
+        """Return the folder of the virtual environment that the set-up makes."""
         return self.root / ".venv"
 
     def program(self, name: str, script: str) -> Path:
@@ -69,7 +69,7 @@ class FreshCheckout:
         return self.program(name, script)
 
     def free_gigabytes(self, gigabytes: float) -> None:
-        """Let `df` report this much free space."""
+        """Make `df` report this much free space."""
         blocks = int(gigabytes * 1000 * 1000)
         self.program("df", f"#!/usr/bin/env bash\necho header\necho disk 1 1 {blocks} 1% /\n")
 
@@ -83,7 +83,7 @@ class FreshCheckout:
         return self._run(["bash", "-c", source + commands], environment)
 
     def installs(self) -> list[str]:
-        """Return what pip was asked to install since the last call."""
+        """Return what pip was asked to install since the last call of this method."""
         if not self.pip_log.exists():
             return []
         lines = self.pip_log.read_text().splitlines()

@@ -1,10 +1,11 @@
-"""A program that imports modules and reports every effect of importing them, in a process of its own.
+"""A program that imports modules and reports every side effect of that.
 
     python import_probe.py REPORT WARM_UP MODULES
 
-REPORT is the file that receives a JSON list of findings. WARM_UP are packages of other authors, imported
-before anything is watched, and MODULES are the product's, both separated by commas. Each module of the
-product is imported as if it were the first, so that imports that work in one order only are found too.
+REPORT is the file that receives a JSON object with the findings. WARM_UP are third-party packages, which are
+imported before anything is watched, and MODULES are modules of the product; both are separated by commas.
+Each module of the product is imported as if it were the first, so that imports which work in only one order
+are found too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LOUD_EVENTS = (
 
 
 class Watch:
-    """Records of the interpreter's audit events and of the process's state during one import."""
+    """A watcher of the interpreter's audit events and of the process's state during one import."""
 
     def __init__(self) -> None:
         self.findings: list[str] = []
@@ -70,7 +71,7 @@ class Watch:
 
 @contextlib.contextmanager
 def caught_output() -> Iterator[list[str]]:
-    """Collect what is written to the process's stdout and stderr inside, by C code too."""
+    """Collect the text that is written to stdout and stderr within the context, also by C code."""
     output: list[str] = []
     streams = (sys.stdout, sys.stderr)
     kept = [os.dup(stream.fileno()) for stream in streams]

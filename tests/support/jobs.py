@@ -1,4 +1,4 @@
-"""Helpers for the tests of jobs, engine and command line."""
+"""Helpers for the tests of jobs, of the engine and of the command line."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from diffusers_helper.request import GenerationRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = str(Path(__file__).with_name("faulty"))
-# Seconds that a test waits for an event that is sure to come. Only a fault takes so long, on any machine; no
-# test asserts a duration.
+# The seconds for which a test waits for an event that is sure to come. On any machine, only a fault takes
+# that long; no test asserts a duration.
 PATIENCE = 120.0
 
 
-# A program that hands in the jobs whose scripts it gets, says their ids and runs them.
+# A program that submits a job for each script that it gets, prints the ids and runs the jobs.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -46,7 +46,7 @@ sys.stdin.read()
 
 
 def write_blank_model(folder: Path) -> Path:
-    """Write a folder that passes for a model as long as nothing is loaded from it."""
+    """Write a folder that is accepted as a model as long as nothing is loaded from it."""
     for part in PARTS:
         (folder / part).mkdir(parents=True)
     return folder
@@ -59,7 +59,7 @@ def write_picture(path: Path) -> Path:
 
 
 class Studio:
-    """A service over the stand-in engine, with a request ready to submit."""
+    """A service with the stand-in engine, and a picture and a model for requests."""
 
     def __init__(self, folder: Path) -> None:
         self.model = write_blank_model(folder / "model")
@@ -72,11 +72,11 @@ class Studio:
         return (service or self.service).submit(GenerationRequest.from_dict(given), allow_folder=True)
 
     def events(self, job: Job, after: int = 0) -> list[Event]:
-        """Return all events, up to the final one."""
+        """Wait for the end of a job, and return all its events."""
         return [item[1] for item in self.service.follow(job.id, after) if item is not None]
 
     def until(self, job: Job, kind: type[Event], number: int = 1) -> Event:
-        """Wait for the first, second, ... event of a kind."""
+        """Wait for the first, second, ... event of a kind, and return it."""
         found = (item[1] for item in self.service.follow(job.id) if item and isinstance(item[1], kind))
         return nth(found, number)
 
@@ -94,7 +94,7 @@ def engine_facts(event: Event) -> dict[str, int]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether such a process runs; a dead one that is not yet collected does not count."""
+    """Return whether a process is running. A zombie is not."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -116,7 +116,7 @@ def processes_in_group(group: int) -> list[int]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Poll for a condition that no event announces, such as the end of another program's child."""
+    """Wait, by polling, for a condition that no event announces, such as the end of another's child."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, f"the condition did not hold within {PATIENCE} s"
@@ -124,7 +124,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], list[str]]:
-    """Start a server over the stand-in engine; return it and the ids of the jobs that it was given."""
+    """Start a program with the stand-in engine and these jobs; return it and the ids of the jobs."""
     arguments = [str(studio.outputs), str(studio.picture), str(studio.model), *scripts]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments],
@@ -145,12 +145,12 @@ def states_of(folder: Path) -> list[str]:
 
 
 def sections_of(events: list[Event]) -> list[int]:
-    """Return the sections that were finished, in the order in which that was told."""
+    """Return the numbers of the finished sections, in the order of their events."""
     return [event.section for event in events if isinstance(event, SectionFinished)]
 
 
 def damage_index(outputs: Path, damage: str) -> None:
-    """Remove the index of an outputs folder; with "garbage", put something else in its place."""
+    """Remove the index of an outputs folder; if `damage` is "garbage", replace it by another file."""
     index = outputs / ".longtake"
     shutil.rmtree(index)
     if damage == "garbage":

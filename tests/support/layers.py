@@ -1,4 +1,4 @@
-"""The import table of the architecture and the house rules, as a check of syntax trees that imports nothing.
+"""The checks of the table of layers and of the house rules, which read syntax trees and import nothing.
 
 To admit a new package, or to move a module to another layer, change the table in pyproject.toml.
 """
@@ -24,12 +24,12 @@ class Layer:
 
     Attributes:
         name: The name that other layers use in `imports`.
-        modules: Names of modules and packages, each with all below it.
+        modules: The names of modules and packages, each including everything below it.
         imports: The other layers that it may import from.
-        packages: Packages of other authors that it may import; "any" allows all but those in `banned`.
-        banned: Top-level names, of the standard library too, that are refused at any depth.
-        deferred: Top-level names of both kinds that may be imported inside a function only.
-        strict: Whether the type checker is strict with it.
+        packages: Third-party packages that it may import; "any" allows all but those in `banned`.
+        banned: Top-level names, also of the standard library, that it may not import anywhere.
+        deferred: Top-level names that it may import only inside functions.
+        strict: Whether the type checker is strict with its modules.
         reads_environment: Whether it may read environment variables.
         writes_environment: Whether it may change environment variables.
         prints: Whether it may print.
@@ -51,19 +51,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 LAYERS = tuple(Layer(**entry) for entry in PROJECT["longtake"]["layers"])
 CORE = next(layer for layer in LAYERS if layer.name == "core").modules
 HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
-# Main modules of processes, which are started and never imported.
+# The main modules of processes, which are run and never imported.
 NEVER_IMPORTED = ("app.engine", "app.probe", "app.ui.picture_worker", "app.__main__", "demo_gradio")
 UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
 
 
 def place(module: str) -> str:
-    """Return the path of a module or package: a folder ends in a slash."""
+    """Return the path of a module or package. The path of a folder ends in a slash."""
     path = module.replace(".", "/")
     return f"{path}/" if (ROOT / path).is_dir() else f"{path}.py"
 
 
 def own_modules(layer: Layer) -> list[str]:
-    """Return the places of a layer's entries that exist, without the files of packages."""
+    """Return the paths of a layer's entries that exist, without packages' `__init__` files."""
     places = [place(module) for module in layer.modules if not module.endswith(".__init__")]
     return [path for path in places if (ROOT / path).exists()]
 
@@ -81,19 +81,19 @@ def layer_table() -> str:
 
 
 def is_below(module: str, prefix: str) -> bool:
-    """Return whether a module is the one named or lies below it; `package.__init__` is the package."""
+    """Return whether a module is `prefix` or below it. The name `package.__init__` stands for the package."""
     return module == prefix or module.startswith(prefix + ".") or f"{module}.__init__" == prefix
 
 
 def layer_of(file: str) -> Layer:
-    """Return the layer of a file, named as a module that ends in `.__init__` for a package's own file."""
+    """Return the layer of a file, which is given as in `Source.file`."""
     matches = [(len(prefix), layer) for layer in LAYERS for prefix in layer.modules if is_below(file, prefix)]
     return max(matches, key=lambda match: match[0])[1]
 
 
 @dataclass
 class Source:
-    """One file as a module; `known` are all modules of the repository."""
+    """One parsed file. `known` are all modules of the repository."""
 
     path: str
     text: str
@@ -105,7 +105,7 @@ class Source:
 
     @property
     def file(self) -> str:
-        """Return the path as a module's name, with `.__init__` at its end for a package."""
+        """Return the path as the name of a module, which ends in `.__init__` for a package's own file."""
         return self.path.removesuffix(".py").replace("/", ".")
 
     @property
@@ -114,7 +114,7 @@ class Source:
 
 
 def named(node: ast.AST) -> str:
-    """Return `a.b.c` as written, or an empty string for anything but names."""
+    """Return a name such as `a.b.c` as it is written, or "" for any other expression."""
     if isinstance(node, ast.Attribute):
         prefix = named(node.value)
         return f"{prefix}.{node.attr}" if prefix else ""
@@ -134,7 +134,7 @@ def not_run_on_import(tree: ast.Module) -> set[ast.AST]:
 
 
 def imports(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    """Return each imported module, `from package import module` and `import_module("name")` included."""
+    """Yield each imported module, also those of `from package import module` and `import_module("name")`."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
@@ -199,7 +199,7 @@ def environment_and_print_faults(source: Source) -> Iterator[tuple[ast.AST, str]
 
 
 def house_faults(source: Source) -> Iterator[tuple[ast.AST | None, str]]:
-    """Return the violations of the rules that hold for every file, tests included."""
+    """Yield the violations of the rules that hold for every file, including tests."""
     lines = source.text.splitlines()
     limit = MAX_STARTER_LINES if source.path == "demo_gradio.py" else MAX_FILE_LINES
     if len(lines) > limit:
@@ -243,7 +243,7 @@ def is_blind(handler: ast.ExceptHandler, line: str) -> bool:
 
 
 def circles(graph: dict[str, set[str]]) -> list[str]:
-    """Return the nodes that reach themselves, of a graph of imports."""
+    """Return the nodes of a graph of imports that reach themselves."""
 
     def reached(start: str) -> set[str]:
         found: set[str] = set()
@@ -259,7 +259,7 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
 
 
 def import_graph(files: tuple[Source, ...]) -> dict[str, set[str]]:
-    """Return what each module imports of the others, anywhere in its file."""
+    """Return the modules that each module imports, anywhere in its file."""
     modules = {source.module for source in files}
     return {source.module: {target for _, target in imports(source) if target in modules} for source in files}
 
@@ -283,7 +283,7 @@ def python_files(*folders: str) -> list[str]:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """Return every file of the product and of the tests, read and parsed once."""
+    """Return every file of the product and of the tests, parsed only once."""
     paths = python_files(*PRODUCT, "tests", "benchmarks")
     paths += ["demo_gradio.py"] if (ROOT / "demo_gradio.py").is_file() else []
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in paths}

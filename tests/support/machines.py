@@ -1,4 +1,4 @@
-"""Machines laid out as files, as the kernel shows them."""
+"""Writers of the files with which the kernel describes a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_card(
     cores: int = 0,
     name: str = "",
 ) -> None:
-    """Write one AMD card into KFD's topology, with its memory; `target` is what gfx_target_version holds."""
+    """Write one AMD card and its memory into KFD's topology; `target` is its `gfx_target_version`."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
     write(nodes / "0/properties", "cpu_cores_count 16\ngfx_target_version 0\n")
     render = 127 + number

@@ -18,7 +18,7 @@ from diffusers_helper.request import GenerationRequest
 
 
 def write_scene(path: Path, width: int = 64, height: int = 64) -> Path:
-    """Write a picture with slopes and an edge, so that every latent of it differs from its neighbours."""
+    """Write a picture with gradients and an edge, in which every latent differs from its neighbours."""
     y, x = np.mgrid[0:height, 0:width]
     red, green = 255 * x // width, 255 * y // height
     blue = np.where((x - width / 2) ** 2 + (y - height / 2) ** 2 < (min(width, height) / 4) ** 2, 230, 40)
@@ -31,7 +31,7 @@ def load_tiny(tiny_model: Path) -> Models:
 
 
 def tiny_request(image: Path, **settings: Any) -> GenerationRequest:
-    """Return a request of one section of two steps, unless told otherwise."""
+    """Return a request for one section with two steps, unless the settings differ."""
     given = {"prompt": "the red ball moves right", "seconds": 1.0, "steps": 2, "seed": 7, **settings}
     return GenerationRequest(image=str(image), **given)
 
@@ -39,13 +39,13 @@ def tiny_request(image: Path, **settings: Any) -> GenerationRequest:
 def make(
     request: GenerationRequest, models: Models, folder: Path, **settings: Any
 ) -> tuple[Result, list[Event]]:
-    """Run a whole job, and return its events."""
+    """Run a whole job, and return its result and its events."""
     events: list[Event] = []
     return generate(request, models, folder=folder, on_event=events.append, **settings), events
 
 
 def outline(events: list[Event]) -> list[str]:
-    """Return the stages and sections by name, and steps as a count."""
+    """Return one short line for each event."""
     lines: list[str] = []
     for event in events:
         if isinstance(event, StepDone):
@@ -62,7 +62,7 @@ def outline(events: list[Event]) -> list[str]:
 
 
 class Frames:
-    """The final frames that a pipeline hands to the video, as they are before encoding."""
+    """A record of the final frames that a pipeline passes to the video, before they are encoded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._parts: list[np.ndarray] = []
@@ -80,7 +80,7 @@ class Frames:
         monkeypatch.setattr("diffusers_helper.job.GrowingVideo", Recording)
 
     def all(self) -> np.ndarray:
-        """Return them as (T, H, W, 3) uint8 in order of time."""
+        """Return all frames, uint8 (T, H, W, 3), in the order of the video."""
         return np.concatenate(self._parts)
 
 

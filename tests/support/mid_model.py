@@ -1,7 +1,7 @@
-"""A model folder with random weights, large enough that weights, activations and streamed blocks all count.
+"""A model folder with random weights, in which weights, activations and streamed blocks all take memory.
 
-It has the tiny model's tokenizers, a wider VAE, and a transformer and encoders of many blocks. The files hold
-the types of the published weights: bf16, fp16 and fp32.
+It has the tiny model's tokenizers, a wider VAE, and a transformer and encoders with many blocks. The files
+have the number formats of the published weights: bf16, fp16 and fp32.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Size:
     """The size of a model.
 
     Attributes:
-        width: The width of transformer and Llama, a multiple of 64.
-        side_width: The width of CLIP and SigLIP.
-        dual, single, layers: Number of blocks of the transformer, and of Llama.
-        channels: The VAE's first width.
+        width: The width of the transformer and of Llama, a multiple of 64.
+        side_width: The width of CLIP and of SigLIP.
+        dual, single, layers: The numbers of the transformer's dual and single blocks, and of Llama's blocks.
+        channels: The width of the VAE's first layer.
     """
 
     width: int = 512
@@ -39,7 +39,7 @@ class Size:
 
 
 def write_mid_model(folder: Path, size: Size) -> Path:
-    """Write all eight parts; the bytes are the same each time."""
+    """Write all eight parts, with the same bytes each time."""
     write_tiny_model(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(23)

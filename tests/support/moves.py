@@ -1,4 +1,4 @@
-"""The order of a job's loads and flushes, as the memory document gives it."""
+"""The order of a job's loads and flushes according to the memory document (docs/amd-memory.md)."""
 
 from __future__ import annotations
 

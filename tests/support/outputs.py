@@ -1,4 +1,4 @@
-"""An outputs folder with real jobs, the programs that work on it, and how they end."""
+"""An outputs folder with real jobs, and the programs that work on it and can be killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ sys.stdin.read()
 
 
 class Folder:
-    """An outputs folder, the programs that work on it, and how they end."""
+    """An outputs folder, and the programs that work on it and can be killed."""
 
     def __init__(
         self, folder: Path, model: Path, mode: str, environment: Mapping[str, str] | None = None
@@ -77,7 +77,7 @@ class Folder:
         return name in self._programs and self._programs[name].poll() is None
 
     def kill(self, *names: str) -> None:
-        """Kill the programs alone; their engines have to notice that by themselves."""
+        """Kill the programs but not their engines, which have to notice that by themselves."""
         for name in names:
             if self.runs(name):
                 self._programs[name].send_signal(signal.SIGKILL)
@@ -86,7 +86,7 @@ class Folder:
                 program.communicate()
 
     def kill_engines(self) -> None:
-        """Kill the children of the programs."""
+        """Kill the engines of all programs."""
         for program in self._programs.values():
             for process in processes_in_group(program.pid):
                 if process != program.pid:
@@ -108,7 +108,7 @@ class Folder:
         return sum(job.events.read_bytes().count(b"\n") for job in self.jobs() if job.events.exists())
 
     def wait_for_signs(self, count: int, seconds: float) -> None:
-        """Wait for so many further signs of life of any job, but no longer than so many seconds."""
+        """Wait for so many further events of any jobs, for at most so many seconds."""
         begin, before = time.monotonic(), self.lines()
         while self.lines() < before + count and time.monotonic() - begin < seconds:
             if all(map(self.is_over, self.jobs())):

@@ -1,4 +1,4 @@
-"""The page served for a test, and queries about it in the browser."""
+"""The page served for a test, and helpers that use it in the browser."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from diffusers_helper.request import SETTINGS
 from tests.support.jobs import PATIENCE, ROOT
 from tests.support.staged_engine import STEPS, StagedEngine
 
-# The number of events of a job until its first section can be watched, and of each further section.
+# The number of a job's events until its first section can be watched, and for each further section.
 FIRST, FURTHER = 2 + 1 + STEPS + 2, 1 + STEPS + 2
-# Returns the video's readiness, its length in seconds, and the mean colour of the frame that it shows.
+# Returns the video's length and its position in seconds, and the mean brightness of the frame that it shows.
 VIDEO = """async () => {
     // The one on top may change at any moment, and the other one never gets its data.
     let video;
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 def write_photo(path: Path) -> Path:
-    """Write a red disc before a blue-green slope, 320 by 240 pixels."""
+    """Write a picture of a red disc on a blue-green gradient, 320 by 240 pixels."""
     image = Image.linear_gradient("L").resize((320, 240)).convert("RGB")
     image = Image.blend(image, Image.new("RGB", image.size, (70, 140, 170)), 0.6)
     ImageDraw.Draw(image).ellipse((60, 80, 160, 180), fill=(210, 60, 45))
@@ -66,7 +66,7 @@ def write_photo(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Stand:
-    """A page over a staged engine, in this process."""
+    """A page with a staged engine, served by this process."""
 
     url: str
     outputs: Path
@@ -76,7 +76,7 @@ class Stand:
 
 @contextlib.contextmanager
 def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
-    """Serve the page; on leaving, end what still runs."""
+    """Serve the page within the context, and end all its jobs afterwards."""
     from app.web.server import close_page, open_page
 
     outputs, engine = folder / "outputs", StagedEngine()
@@ -93,7 +93,7 @@ def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
 
 
 class PageProgram:
-    """The program `demo_gradio.py` in a process and a process group of its own."""
+    """The program `demo_gradio.py`, running in its own process and process group."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self.folder, self.outputs = folder, folder / "outputs"
@@ -116,7 +116,7 @@ class PageProgram:
         return self.url
 
     def result(self) -> tuple[int, str, str]:
-        """Return exit code, standard output and standard error of a program that ends by itself."""
+        """Return the exit code, standard output and standard error of a program that ends by itself."""
         out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err
 
@@ -135,7 +135,7 @@ def visit(page: Any, stand: Stand) -> None:
 
 
 def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right", **numbers: float) -> None:
-    """Fill the page in and press Start."""
+    """Fill in the form and press Start."""
     if photo is not None:
         page.set_input_files("input[type=file]", str(photo))
         page.wait_for_selector(".lt-request .image-container img")
@@ -150,7 +150,7 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
 
 
 def open_folds(page: Any) -> None:
-    """Open the folded parts of the form, whose controls are otherwise not in the page."""
+    """Open the closed sections of the form, whose controls are otherwise not in the page."""
     page.wait_for_selector("#fold-memory > button[aria-expanded]")
     for name in ("look", "output", "memory"):
         head = page.locator(f"#fold-{name} > button")
@@ -174,5 +174,5 @@ def notice(page: Any, text: str) -> Any:
 
 
 def no_notice(page: Any) -> None:
-    """Wait until the line beside Start is gone, with the room that it took."""
+    """Wait until the line beside Start is gone and takes no space."""
     page.wait_for_function("!document.querySelector('#notice')?.offsetHeight")

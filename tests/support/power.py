@@ -1,4 +1,4 @@
-"""A disk that loses what was not synced, as a power cut may."""
+"""A disk that loses everything that was not synced, as in a power cut."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.support.bad_disk.sitecustomize import record
 
 
 class Disk:
-    """The record of everything under a folder that was synced: contents of files, and names in folders.
+    """A record of everything in a folder that was synced: the contents of files and the names in folders.
 
-    A file comes back with its content at its last sync, or empty, and only under a name that its folder had
-    at the folder's own last sync. SQLite syncs on its own, so that an index never comes back.
+    After a power cut, a file has its content at its last sync, or is empty, and only has a name that its
+    folder had at the folder's own last sync. SQLite's own syncs are not seen, so an index is always lost.
 
     Attributes:
         environment: The variables that make other programs add to the record.
     """
 
     def __init__(self, root: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Begin the record of a folder, with an own folder on the same file system for it."""
+        """Begin to record the folder `root`, in the folder `own` on the same file system."""
         self._root, self._own, self._sync = root, own, os.fsync
         for kind in ("names", "contents", "links"):
             (own / kind).mkdir(parents=True)
@@ -38,12 +38,12 @@ class Disk:
         record(descriptor, self._root, self._own)
 
     def cut(self, target: Path) -> Path:
-        """Write what a power cut would leave now to another folder, and return that."""
+        """Write everything that would survive a power cut now to another folder, and return that folder."""
         self._write(self._root.stat().st_ino, target)
         return target
 
     def lose(self) -> None:
-        """Leave of the folder what a power cut would leave now; nothing may use it meanwhile."""
+        """Remove everything from the folder that would not survive a power cut now, while nothing uses it."""
         left = self.cut(self._own / "left")
         self._root.rename(self._own / f"before-{len(list(self._own.iterdir()))}")
         left.rename(self._root)

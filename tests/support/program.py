@@ -1,4 +1,4 @@
-"""The command line as a program, for the tests that run it."""
+"""A runner of the command line for tests."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ JSON_FIELDS = {
 
 
 class Program:
-    """The command line in a folder with a picture and a model, in a process group of its own."""
+    """A runner of the command line in separate process groups, with a picture and a model."""
 
     def __init__(self, folder: Path, model: Path | None = None) -> None:
-        """Use the stand-in engine unless a real model is given."""
+        """Prepare the folder. The stand-in engine is used unless a real model is given."""
         self.folder = folder
         self.outputs = folder / "videos"
         self.model = model or write_blank_model(folder / "model")
@@ -52,7 +52,7 @@ class Program:
         stderr: int = subprocess.PIPE,
         closed: int | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start the program; `closed` is the number of a standard stream that it does not get."""
+        """Start the program; `closed` is the number of a standard stream that is closed."""
         command = [sys.executable, "-m", "app", *arguments]
         if script is not None:
             command += ["--image", str(self.picture), "--model", str(self.model), "--out", str(self.outputs)]
@@ -68,7 +68,7 @@ class Program:
         return process
 
     def run(self, *arguments: str, script: str | None = None) -> tuple[int, str, str]:
-        """Run the program, and return exit code, standard output and standard error."""
+        """Run the program, and return its exit code, standard output and standard error."""
         process = self.start(*arguments, script=script)
         out, err = process.communicate(timeout=PATIENCE)
         return process.returncode, out.decode(), err.decode()
@@ -103,7 +103,7 @@ def until(process: subprocess.Popen[bytes], name: str, count: int = 1) -> dict[s
 
 
 def check_contract(lines: list[str]) -> list[dict[str, Any]]:
-    """Check what the JSON output promises about any job, and return the events."""
+    """Check everything that is documented about the JSON output of any job, and return the events."""
     events = [json.loads(line) for line in lines]
     for event in events:
         assert list(event)[:3] == ["event", "job", "time"]

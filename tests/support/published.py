@@ -1,4 +1,4 @@
-"""Toy-size models in the layout of the published ones: repositories in a hub cache, fp16 and bf16, shards."""
+"""Toy-size models in the layout of the published ones, in a hub cache with sharded fp16 and bf16 files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CLIP_SPECIAL = ("<|startoftext|>", "<|endoftext|>")
 
 
 def part_folder(cache: Path, info: ModelInfo, part: str) -> Path:
-    """Return the folder where huggingface_hub keeps a part: a repository's snapshot at its revision."""
+    """Return the folder in which huggingface_hub stores a part: a repository's snapshot at its revision."""
     source = info.parts[part]
     repository = "models--" + source.location.replace("/", "--")
     return cache / repository / "snapshots" / str(source.revision) / source.subfolder
 
 
 def write_published(cache: Path, info: ModelInfo) -> None:
-    """Fill a hub cache as a download of the model would."""
+    """Fill a hub cache like a download of the model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(21)
         llama_words = _write_llama_tokenizer(part_folder(cache, info, "tokenizer"))
@@ -74,7 +74,7 @@ def _clip(words: int) -> CLIPTextModel:
 
 
 def _write_llama_tokenizer(folder: Path) -> int:
-    """Write a byte-level BPE under the real one's class name, which would load it as another kind."""
+    """Write a byte-level BPE under the class name of the real one, which would load it as another kind."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -109,7 +109,7 @@ def _write_llama_tokenizer(folder: Path) -> int:
 
 
 def _write_clip_tokenizer(folder: Path) -> int:
-    """Write the two files of the old kind, without tokenizer.json."""
+    """Write the two files of the old format, without tokenizer.json."""
     letters = sorted(ByteLevel.alphabet())
     words = [*letters, *(letter + "</w>" for letter in letters), *CLIP_SPECIAL]
     folder.mkdir(parents=True)

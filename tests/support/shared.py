@@ -1,4 +1,4 @@
-"""Several programs that share one outputs folder, as services with staged engines in one process."""
+"""Stand-ins for several programs that share one outputs folder: services with staged engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.staged_engine import StagedEngine
 
 
 class Sharing:
-    """An outputs folder and its services, each with its own locks, as processes have them."""
+    """An outputs folder and its services, each of which has its own locks like a separate process."""
 
     def __init__(self, folder: Path) -> None:
         self.outputs = folder / "outputs"
@@ -32,7 +32,7 @@ class Sharing:
         return service
 
     def go(self, service: JobService, events: int = 1000) -> None:
-        """Let the service's engine go on for so many events."""
+        """Let the service's engine emit so many further events."""
         self._engines[id(service)].go(events)
 
     def request(self, prompt: str = "a ball", **settings: object) -> GenerationRequest:
@@ -48,17 +48,17 @@ class Sharing:
 
 
 def until(service: JobService, job: Job, kind: type[Event], number: int = 1) -> Event:
-    """Wait for the first, second, ... event of a kind."""
+    """Wait for the first, second, ... event of a kind, and return it."""
     found = (item[1] for item in service.follow(job.id) if item and isinstance(item[1], kind))
     return nth(found, number)
 
 
 def until_state(service: JobService, job: Job, state: str) -> Job:
-    """Wait until a job has come to a state."""
+    """Wait until a job is in a state, and return the job."""
     wait_until(lambda: service.job(job.id).state == state)
     return service.job(job.id)
 
 
 def events(service: JobService, job: Job) -> list[Event]:
-    """Return all events of a job, up to the final one."""
+    """Wait for the end of a job, and return all its events."""
     return [item[1] for item in service.follow(job.id) if item is not None]

@@ -1,4 +1,4 @@
-"""An engine without a model, which goes on only when a test says so."""
+"""An engine without a model, which a test drives event by event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.clips import cut, scene, writer
 
 STEPS = 2
 PEAK = 3 * 2**30
-# The memory that it claims to use: the cap, and for each stage the planned and the measured peak.
+# The memory that the engine reports: the cap and the reserve, and each stage's planned and measured peak.
 CAP, RESERVE = 20 * 2**30, 2**30
 PLANNED = {"text": 3 * 2**30, "sample": 6 * 2**30, "decode": 7 * 2**30}
 MEASURED = {"text": 2 * 2**30, "sample": 5 * 2**30, "decode": 13 * 2**29}
@@ -38,7 +38,7 @@ MESSAGE, REMEDY = "The <b>stage</b> collapsed.", "Build another & start again."
 
 
 def memory_record(sections: int) -> dict[str, Any]:
-    """Return an engine's record of its memory after so many sections: one second per network use."""
+    """Return a record of memory after so many sections, in which each use of a network takes one second."""
     uses = [("text", None), *((name, n) for n in range(1, sections + 1) for name in ("sample", "decode"))]
     stages = [
         {
@@ -56,7 +56,7 @@ def memory_record(sections: int) -> dict[str, Any]:
 
 
 class StagedEngine:
-    """An engine that shows `tests.support.clips.scene` and waits for one `go` before each event of a job."""
+    """An engine that makes videos of `tests.support.clips.scene`, and whose events wait for `go`."""
 
     restarts = False
 
@@ -68,7 +68,7 @@ class StagedEngine:
         self._killed = False
 
     def hold_cancel(self) -> None:
-        """Keep cancelled jobs, as if within a step, from ending before `release_cancel`."""
+        """Keep cancelled jobs from ending before `release_cancel`, as if a step took long."""
         self._holds_cancel = True
 
     def release_cancel(self) -> None:
@@ -77,7 +77,7 @@ class StagedEngine:
             self._changed.notify_all()
 
     def go(self, events: int = 1) -> None:
-        """Let the next events happen."""
+        """Let so many further events happen."""
         with self._changed:
             self._permits += events
             self._changed.notify_all()
@@ -87,7 +87,7 @@ class StagedEngine:
     def close(self) -> None: ...
 
     def kill(self) -> None:
-        """End the run at hand, as when the program ends."""
+        """Make the current run raise EngineDied, as at the end of the program."""
         with self._changed:
             self._killed = True
             self._changed.notify_all()

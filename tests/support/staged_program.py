@@ -1,9 +1,10 @@
-"""The page over a staged engine as a process of its own, which can be killed.
+"""A program that serves the page with a staged engine, and can be killed.
 
     python -m tests.support.staged_program FOLDER PORT
 
-It writes `up` once it serves. A line of its standard input is the number of events by which the engine may go
-on, or, if negative, a request for the process's figures as a line of JSON. It ends with its input.
+It prints `up` when it serves the page. Each line of its standard input is a number: the number of further
+events for the engine or, if it is negative, a request for the process's figures as a line of JSON. The
+program ends when its input does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.support.staged_engine import StagedEngine
 
 
 def figures() -> dict[str, int]:
-    """Return this process's resident bytes, threads, open files, and highest resident bytes so far."""
+    """Return this process's present and peak resident bytes, and its numbers of threads and open files."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
         "rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"),

@@ -1,6 +1,6 @@
-"""A complete model folder at the smallest size that keeps every part's real class, with random fp32 weights.
+"""A complete model folder of the smallest size, with every part's real class and random fp32 weights.
 
-It was never trained, but its outputs are finite, vary over the picture, and change with the prompt.
+The model is untrained, but its outputs are finite, vary over the picture, and depend on the prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VOCABULARY = (*SPECIAL, *WORDS)
 
 
 def write_tiny_model(folder: Path) -> None:
-    """Write all eight parts and longtake.json; the bytes are the same each time."""
+    """Write all eight parts and longtake.json, with the same bytes each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20)
         tiny_transformer().save_pretrained(folder / "transformer")
@@ -75,7 +75,7 @@ def tiny_vae() -> AutoencoderKLHunyuanVideo:
         block_out_channels=(4, 8, 8, 8), layers_per_block=1, norm_num_groups=2
     ).eval()
     with torch.inference_mode():
-        # Random weights decode to nearly grey; spread the output over most of the range from -1 to 1.
+        # Random weights decode to nearly grey, so the output is spread over most of the range from -1 to 1.
         frames = vae.decode(torch.randn(1, 16, 3, 8, 8)).sample
     with torch.no_grad():
         last = vae.decoder.conv_out.conv
@@ -155,7 +155,7 @@ def _wrapped(tokenizer: Tokenizer, length: int, single: str) -> PreTrainedTokeni
 
 
 def llama_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose template head is as long as the pipeline cuts off."""
+    """Return a tokenizer for which the template's head has as many tokens as the pipeline cuts off."""
     tokenizer = _word_level()
     crop = DEFAULT_PROMPT_TEMPLATE["crop_start"]
     head = tokenizer.encode(DEFAULT_PROMPT_TEMPLATE["template"].split("{}")[0]).ids

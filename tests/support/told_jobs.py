@@ -1,4 +1,4 @@
-"""Jobs as they are told: their facts, and the events of jobs of known costs."""
+"""Jobs that were never made: their facts, and events with known or recorded times."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def job_of(mode: Mode = "inverted", seconds: float = 6.0, **changes: Any) -> Job
 def history(
     job: Job, *, load: float, first: float, step: float, latent: float, write: float = 0.0
 ) -> list[Event]:
-    """Return a job of known costs in seconds.
+    """Return the events of a job in which everything takes a known time, in seconds.
 
     Args:
         job: The job.
         load: The time before the first section.
         first: The time of a section's first step.
         step: The time of each further step.
-        latent: The time to decode a latent frame.
-        write: The time to write a latent frame's frames.
+        latent: The time to decode one latent frame.
+        write: The time to write the frames of one latent frame.
     """
     plan = plan_sections(job.request.seconds, mode=job.request.mode)
     events: list[Event] = []
@@ -78,15 +78,15 @@ def history(
 
 
 def later(events: list[Event], seconds: float, index: int) -> list[Event]:
-    """Return the events with those from an index on so many seconds later."""
+    """Return the events, with those from an index on delayed by so many seconds."""
     return [replace(event, time=event.time + seconds * (at >= index)) for at, event in enumerate(events)]
 
 
 def recorded(name: str) -> tuple[Job, list[Event]]:
-    """Return a job of the demo model and its events, with the times that they had on one idle processor.
+    """Return a job of the demo model and its events, with times recorded on one idle processor.
 
     Args:
-        name: Seconds and order, such as `10 inverted`.
+        name: The length in seconds and the order, such as `10 inverted`.
     """
     seconds, mode = name.split()
     job = job_of(mode, float(seconds))  # pyright: ignore[reportArgumentType]

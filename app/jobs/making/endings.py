@@ -1,4 +1,4 @@
-"""The meaning of an engine's failure or death for its job, which may wait, or end in words for a person."""
+"""The consequences of an engine's failure or death for its job: a reason to wait, or a final event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from diffusers_helper.planning.death_note import DeathNote
 
 
 def passing_trouble(store: JobStore, job: Job, failed: Failed) -> dict[str, str] | None:
-    """Return why a job has to wait if the engine lost its folder; None after any other failure."""
+    """Return why a job has to wait after a failure of its storage.
+
+    Returns:
+        The facts `message` and `remedy`; None if the failure has another cause or the job was removed.
+    """
     if store.is_removed(job.id):
         return None
     if failed.code == "disk_full":
@@ -33,7 +37,7 @@ def passing_trouble(store: JobStore, job: Job, failed: Failed) -> dict[str, str]
 
 
 def _needed_bytes(store: JobStore, job: Job) -> int:
-    """Return about how much the rest of a job needs, from what its sections took; 0 if none exists."""
+    """Estimate the bytes that the rest of a job needs, from its finished sections; 0 if there are none."""
     done = [event for _, event in store.events(job.id).read() if isinstance(event, SectionFinished)]
     if not done:
         return 0
@@ -42,7 +46,7 @@ def _needed_bytes(store: JobStore, job: Job) -> int:
 
 
 def death_event(job: Job, death: EngineDied, video: str | None, frames: int) -> Failed:
-    """Return the end of a job whose engines have died too often, with the video so far."""
+    """Return the final event, with the video so far, of a job whose engines have died too often."""
     end = engine_died_event(
         death.exit_code, job.id, 0.0, video, frames,
         attempts=death.attempts, lessons=death.lessons, errors=death.errors,

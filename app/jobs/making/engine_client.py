@@ -1,4 +1,4 @@
-"""The client of the engine, which starts the child process, gives it jobs, reads its events and ends it."""
+"""The client of the engine, which starts its process, sends it jobs, reads its events and ends it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLOSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A first use of a rung, as the engine reports it: the convolution's case, and the rung."""
+    """The first use of a rung of the ladder for one case of a convolution, as reported by the engine."""
 
     case: str
     rung: str
@@ -38,12 +38,12 @@ class EngineDied(Exception):
     """The death of an engine before the end of its job.
 
     Attributes:
-        exit_code: The value of `Popen.returncode`; None where there is none.
-        trial: The convolution that it was computing in an untried way.
-        attempts: The number of engines that have died at the job.
-        lessons: The lessons from their deaths, a line each.
-        errors: The last lines that it wrote to standard error.
-        shortage: The driver's words if the job has died for lack of memory; empty otherwise.
+        exit_code: The value of `Popen.returncode`; None if there is none.
+        trial: The convolution that the engine was computing in an untried way; None if there was none.
+        attempts: The number of engines that have died while making the job.
+        lessons: What is known about each death, one line per death.
+        errors: The end of what the engine wrote to standard error.
+        shortage: The driver's error text if the engine died for lack of memory; "" otherwise.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class EngineDied(Exception):
 
     @property
     def cause(self) -> str:
-        """Return the words that follow "the engine"."""
+        """Return the cause as a phrase that follows the words "the engine"."""
         return cause_of_death(self.exit_code)
 
 
-# Messages of the engine: an event, a trial that begins, "" for one that has ended, None at the end.
+# A message of the engine: an event, a trial that begins, "" when that has ended, None when the pipe closes.
 _Said = Event | Trial | Literal[""] | None
 
 
@@ -74,7 +74,7 @@ class Engine(Protocol):
     """A maker of videos, one at a time.
 
     Attributes:
-        restarts: Whether `run` works again after a death.
+        restarts: Whether `run` can be called again after a death.
     """
 
     restarts: bool
@@ -84,36 +84,36 @@ class Engine(Protocol):
         ...
 
     def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
-        """Make one video, beginning with what an earlier run has left in the job's folder.
+        """Make one video and yield its events, up to the final one; yield None while nothing happens.
 
-        Ends after the job's final event. Yields None while nothing happens.
+        Work that an earlier run has left in the job's folder is not repeated.
 
         Args:
             deadly: The trials that ended an engine and must not be repeated, each with its reason.
 
         Raises:
-            EngineDied: If that never comes.
+            EngineDied: If the engine dies before the final event.
         """
         ...
 
     def cancel(self, job_id: str) -> None:
-        """Ask a job, even one that is only about to run, to end within a step. Any thread may call this."""
+        """Ask a running job, or one that is about to run, to end within a step. Any thread may call this."""
         ...
 
     def kill(self) -> None:
-        """End `run` at once, with EngineDied. Any thread may call this."""
+        """Make `run` raise EngineDied at once. Any thread may call this."""
         ...
 
     def close(self) -> None:
-        """End everything that belongs to the engine."""
+        """End the engine and everything that belongs to it."""
         ...
 
 
 class EngineProcess:
-    """An engine in a child process, started when first needed and again after a death.
+    """An engine in a child process, which is started when first needed, and again after a death.
 
-    Commands go to its stdin and events come from its stdout, as lines of JSON. Its stdin closes when this
-    process ends, which tells it to end too. It also dies with the *thread* that started it.
+    Commands go to the child's stdin and events come from its stdout, as lines of JSON. When this process
+    ends, that stdin closes, and the child ends too. It is also killed when the *thread* that started it ends.
     """
 
     restarts = True
@@ -132,7 +132,7 @@ class EngineProcess:
         return None if process is None else process.pid
 
     def start(self) -> None:
-        """Start the child if none is alive. It loads its libraries at once, models with the first job."""
+        """Start the child if it is not alive. It loads its libraries at once, models with the first job."""
         with self._lock:
             self._start()
 
@@ -183,7 +183,7 @@ class EngineProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        # The child shares our process group, environment and log level, so that signals reach both.
+        # The child is in this process's group, so that signals reach both, and has its log level.
         command, environ = module_command("app.engine", os.environ)
         environ |= engine_environment(this_profile(os.environ), os.environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
@@ -202,7 +202,7 @@ class EngineProcess:
         return self._process
 
     def _send(self, command: dict[str, Any]) -> None:
-        """Write a command. A dead child is noticed where its events are read, not here."""
+        """Write a command. The death of the child is noticed by the reader of its events, not here."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 pipe = opened(self._process.stdin)
@@ -217,7 +217,7 @@ class EngineProcess:
             try:
                 said = events.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                # A process that the engine started may hold the pipe open after the engine is gone.
+                # A process that the engine started may keep the pipe open after the engine is gone.
                 said = None
                 if process.poll() is None:
                     yield None
@@ -233,7 +233,7 @@ class EngineProcess:
 
 
 def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Said]) -> None:
-    """Read the engine's messages until the pipe ends, then put None."""
+    """Put the engine's messages into the queue until the pipe closes, then put None."""
     for line in pipe:
         try:
             events.put(_said(json.loads(line)))
@@ -252,6 +252,6 @@ def _said(data: dict[str, Any]) -> _Said:
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     try:
         return process.wait(_CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:  # it has closed its pipe and still runs, but is useless
+    except subprocess.TimeoutExpired:  # the engine still runs, but is useless since it has closed its pipe
         process.kill()
         return process.wait()

@@ -1,4 +1,4 @@
-"""The limits of an engine's silence, beyond which it counts as hung, learned from earlier silences."""
+"""The limits of an engine's silence, after which it counts as hung, learned from earlier silences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from diffusers_helper.planning.profiles import engine_environment
 
 _log = logging.getLogger(__name__)
 
-# The limits for work that was never seen here. MIOpen may search and compile kernels for half an hour, and
-# the first load of a model may download 40 GB.
+# The limits for work that this machine has not done before. MIOpen may search and compile kernels for half
+# an hour, and the first load of a model may download 40 GB.
 FIRST_SECONDS = 45 * 60.0
 FIRST_LOAD_SECONDS = 6 * 3600.0
-# The factor for known work: a machine that swaps or is shared may be eight times as slow for a while.
+# The least limit and the factor for known work. A machine that swaps or is shared may be eight times as slow.
 SHORTEST_SECONDS = 60.0
 _FACTOR = 8.0
 _MOST_ENTRIES = 500
@@ -31,15 +31,15 @@ MIOPEN_FOLDERS = (".config/miopen", ".cache/miopen")
 
 
 def has_kernels(home: Path) -> bool:
-    """Return whether MIOpen has kept kernels; without them, as after a clean-up, it compiles again."""
+    """Return whether MIOpen has stored kernels. Without them, as after a clean-up, it compiles them again."""
     return any((home / name).is_dir() for name in MIOPEN_FOLDERS)
 
 
 def card_in_use(environ: Mapping[str, str]) -> str:
-    """Return what a silence depends on besides the work: the card, and the causes of a new kernel search.
+    """Return a name for the card and for everything whose change makes MIOpen search its kernels anew.
 
     Raises:
-        InputError: For a value in the environment that cannot be used.
+        InputError: If an environment variable has an invalid value.
     """
     profile = this_profile(environ)
     machine = profile.machine
@@ -52,12 +52,13 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class Patience:
-    """The longest silences by card and kind of work, in seconds.
+    """The longest silences that ended well, in seconds, by card and kind of work.
 
     Attributes:
-        file: The JSON file that keeps them; None to forget them.
-        card: The card that works; the times of another one do not apply to it.
-        first: The limit for work that was never seen, except loading.
+        file: The JSON file that stores them; None to store nothing.
+        card: The card in use; the times of another one do not apply to it.
+        shortest: The least limit for known work, in seconds.
+        first: The limit for new work except loading, in seconds.
     """
 
     file: Path | None = None
@@ -80,7 +81,12 @@ class Patience:
         return self._key(kind) in self._longest
 
     def limit(self, kind: str, *, load: bool = False) -> float:
-        """Return the seconds of silence after which this work counts as hung; `load` prepares a model."""
+        """Return the seconds of silence after which this work counts as hung.
+
+        Args:
+            kind: The kind of work.
+            load: Whether the work is loading a model, for which nothing is learned.
+        """
         most = FIRST_LOAD_SECONDS if load else self.first
         if not self.knows(kind) or load:
             return most
@@ -91,14 +97,14 @@ class Patience:
         key = self._key(kind)
         if seconds > self._longest.get(key, 0.0):
             self._longest.pop(key, None)
-            self._longest[key] = seconds  # moves it to the end, as the oldest entries are dropped first
+            self._longest[key] = seconds  # last, since the first entries are dropped when there are too many
             self._changed = True
 
     def _key(self, kind: str) -> str:
         return f"{self.card}: {kind}"
 
     def save(self) -> None:
-        """Write what was learned since the last call, if there is a file for it."""
+        """Write the silences to the file, if there is one and they have changed since the last call."""
         if self.file is None or not self._changed:
             return
         self._changed = False

@@ -1,8 +1,8 @@
-"""The supervisor, which lets the engine make a job, watches it, and restarts it when it dies or hangs.
+"""The supervisor, which has the engine make a job, watches it, and restarts it when it dies or hangs.
 
 The causes of death on Radeons cannot be caught inside the engine: HSA and MIOpen abort the process, and a
-kernel search may never return. Finished work is on the disk, so that a new engine continues with the
-interrupted section, with the same settings, and the video gets the same bytes.
+kernel search may never return. Finished work is on the disk, so a new engine continues with the interrupted
+section and the same settings, and the video gets the same bytes.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from diffusers_helper.units import duration
 
 _log = logging.getLogger(__name__)
 
-# The allowed deaths that the engine caused itself since the last finished section, and the allowed deaths at
-# the same point by a kill from outside, which says nothing about the work.
+# The numbers of deaths since the last finished section after which a job fails: deaths that the engine caused
+# itself; kills from outside at the same point, which say nothing about the work; the same before any section.
 _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
-# The allowed deaths that exclude a way of computing convolutions. After three of them the ways at fault are
-# avoided everywhere, so that more deaths need one more faulty way each.
+# The number of deaths charged to ways of computing convolutions after which a job fails. After three, a way
+# at fault is avoided everywhere, so each further death needs another faulty way.
 _MOST_CHARGED = 7
-# The characters of engines' last words that a message quotes, and that a job's folder keeps.
+# The number of characters of an engine's standard error that a message quotes, and that a job's folder keeps.
 _MOST_WORDS, _MOST_ERRORS = 200, 65_536
-_CANCEL_SECONDS = 30.0  # seconds for a cancelled engine to end by itself, unless a step takes longer
+_CANCEL_SECONDS = 30.0  # the time for a cancelled engine to end by itself, unless a step takes longer
 _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
 _SIGNAL_SECONDS = 0.5
@@ -56,7 +56,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of an engine in a job at its last sign of life."""
+    """The point in a job that an engine had reached at its last sign of life."""
 
     stage: str = ""
     section: int | None = None
@@ -75,9 +75,9 @@ class Death:
     """The end of an engine before the end of its job.
 
     Attributes:
-        from_outside: Whether it was a kill that says nothing about the work.
+        from_outside: Whether the cause was a kill from outside, which says nothing about the work.
         trial: The convolution that was being computed in an untried way.
-        shortage: The driver's words, if it ended the engine for lack of the device's memory.
+        shortage: The driver's error text if it ended the engine for lack of the device's memory; else "".
     """
 
     place: Place
@@ -88,11 +88,11 @@ class Death:
 
 
 class Supervisor:
-    """A maker of jobs with one engine.
+    """The supervisor of one engine.
 
     Args:
         patience: The limits of the engine's silence.
-        compiles: Whether a first run may be silent because kernels are compiled, as on ROCm.
+        compiles: Whether a first run may be silent because kernels are being compiled, as on ROCm.
     """
 
     def __init__(self, engine: Engine, patience: Patience, *, compiles: bool = False) -> None:
@@ -101,15 +101,15 @@ class Supervisor:
     def make(
         self, job: Job, asked_to_end: Callable[[float], bool], before: Sequence[Event] = ()
     ) -> Iterator[Event]:
-        """Yield the job's events, as if one engine had made it, with a warning at each restart.
+        """Yield the job's events as if one engine had made it, and a warning at each restart.
 
         Args:
-            asked_to_end: A function that waits for so many seconds and returns whether a person, or the end
-                of the program, wants the job to end.
+            asked_to_end: A function that waits for up to the given seconds and returns whether the job was
+                asked to end, by a person or by the end of the program.
             before: The events of the job's earlier runs, if it continues.
 
         Raises:
-            EngineDied: If the job cannot be made, or if the engine died after it was asked to end.
+            EngineDied: If engines died too often, or if the engine died after the job was asked to end.
         """
         run = _Run(job, self._engine, self._patience, asked_to_end, self._compiles)
         run.recall(before)
@@ -121,7 +121,7 @@ class Supervisor:
                         self._patience.save()
                     yield event
             except EngineDied as died:
-                # A signal to a whole process group reaches the engine just before our own handler.
+                # A signal to the whole process group reaches the engine just before this process's handler.
                 wait = _SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0
                 if asked_to_end(wait) or not self._engine.restarts:
                     raise
@@ -162,15 +162,15 @@ class _Run:
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
         self.place = Place()
-        self.advanced = False  # whether the last attempt left a result that is not computed again
+        self.advanced = False  # whether the last attempt left a result that need not be computed again
 
     def recall(self, before: Sequence[Event]) -> None:
-        """Take note of the events that readers know already."""
+        """Take note of the events that readers already know."""
         for event in before:
             self._fresh(event)
 
     def attempt(self) -> Iterator[Event]:
-        """Yield the events of one engine's work on the job, without those that readers know."""
+        """Run the engine once, and yield its events except those that readers already know."""
         self.place, self.advanced, self._hung = Place(), False, ""
         self._kills_before = _memory_kills()
         folder = JobFolder(self._job.folder)
@@ -201,7 +201,7 @@ class _Run:
             self._patience.learn(self._kind(), seconds)
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
-        """React to `silence` seconds without a message: explain them, or end the engine."""
+        """React to `silence` seconds without a message, with an explanation or by killing the engine."""
         kind, loading = self._kind(), self.place.stage in ("", "load")
         if self._asked_to_end(0.0):
             self._asked = self._asked or now
@@ -243,12 +243,12 @@ class _Run:
             self.advanced = True
             self._shown = event
             if self._job.request.mode == "inverted":
-                # The new engine does not know what the earlier one had shown.
+                # The new engine does not know how many frames the earlier one had shown.
                 return replace(event, added_in_front=event.frames - shown.frames if shown else 0)
         return event
 
     def death_of(self, died: EngineDied) -> Death:
-        """Return what is known about a death, and keep the engine's last words with the job."""
+        """Return what is known about a death, and keep the end of the engine's standard error."""
         killed = died.exit_code == -signal.SIGKILL
         if died.errors:
             _keep(died.errors, JobFolder(self._job.folder).engine_errors)
@@ -261,19 +261,19 @@ class _Run:
         if killed or trouble is None:
             return Death(self.place, died.cause, killed, died.trial)
         shortage = words if trouble == "device_memory" else ""
-        # What lacks memory is the job, not this way of computing the convolution.
+        # A lack of memory is no fault of this way of computing the convolution.
         trial = None if shortage else died.trial
         return Death(
             self.place, f"{died.cause} after the words “{words[:_MOST_WORDS]}”", False, trial, shortage
         )
 
     def charge(self, deaths: list[Death]) -> None:
-        """Let a convolution be computed in another way if it caused the last death."""
+        """Exclude a convolution's way from the next attempts if it caused the last death."""
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
             self._deadly[trial] = f"the engine {deaths[-1].cause}"
 
     def save_memory(self, deaths: list[Death]) -> None:
-        """Let the next engine use the smallest plan after a second death at one place for lack of memory."""
+        """Make the next engine use the smallest plan after a second death in one stage for lack of memory."""
         last = deaths[-1]
         here = [death for death in deaths if death.place.stage == last.place.stage and death.shortage]
         file = JobFolder(self._job.folder).shortage
@@ -281,7 +281,7 @@ class _Run:
             DeathNote(last.place.stage, last.shortage).write(file)
 
     def warning(self, death: Death) -> Warned:
-        # The encodings made before the first section are kept too.
+        # The encodings that precede the first section are kept too.
         begun = self._shown.section + 1 if self._shown else death.place.section
         section = f" section {begun}" if begun else " the beginning"
         message = (
@@ -297,14 +297,17 @@ class _Run:
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:
-    """Return whether a convolution caused the death, which a first kill from outside does not prove."""
+    """Return whether a convolution caused the death. A single kill from outside is no proof of that."""
     death = deaths[index]
     again = index > 0 and deaths[index - 1].trial == death.trial
     return death.trial is not None and (not death.from_outside or again)
 
 
 def _is_hopeless(deaths: list[Death]) -> bool:
-    """Return whether to give up after `deaths` since the last section; a charged one leaves another way."""
+    """Return whether to give up after these deaths since the last finished section.
+
+    A death that is charged to a way of computing a convolution counts less, since another way is left.
+    """
     charged = [_is_charged(deaths, index) for index in range(len(deaths))]
     own = [d for d, is_charged in zip(deaths, charged, strict=True) if not d.from_outside and not is_charged]
     if len(own) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
@@ -324,7 +327,7 @@ def _lessons(deaths: list[Death]) -> str:
 
 
 def _keep(errors: str, file: Path) -> None:
-    """Add an engine's last words to the job's, of which the last ones are kept."""
+    """Append the end of an engine's standard error to the job's file, which keeps only its last part."""
     try:
         before = file.read_text(encoding="utf-8") if file.exists() else ""
         file.write_text(f"{before}{errors}\n"[-_MOST_ERRORS:], encoding="utf-8")

@@ -29,24 +29,25 @@ from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # the rest of a stop's time that is kept for killing the engine
-_BEAT_SECONDS = 0.2  # the pause between two checks whether something has ended
-# The pauses between two attempts while passing trouble, such as a full disk, holds up a job.
+_BEAT_SECONDS = 0.2  # the pause between two checks of whether something has ended
+# The first and the longest pause between two attempts while a temporary problem, such as a full disk, delays
+# a job.
 _RETRY_SECONDS, _LONGEST_PAUSE = 2.0, 30.0
-_LOOK_SECONDS = 1.0  # the pause between two looks for the jobs and the end of other processes
+_LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
 _TIDY_SECONDS = 3600.0
 _KFD = Path("/dev/kfd")  # exists with the kernel's driver for AMD GPUs
 
 
 class Worker:
-    """The maker of the jobs in the store's queue, while no other process is that.
+    """The maker of the jobs in the store's queue, as long as no other process makes them.
 
     Args:
         on_change: Called after each event, from the worker's thread.
-        retention: The limits of what is kept.
-        adopts: Whether all jobs are made here, and not only those of this process.
+        retention: The limits beyond which old videos are removed.
+        adopts: Whether this process makes all jobs, instead of only its own.
 
     Attributes:
-        is_follower: Whether another process makes the jobs.
+        is_follower: Whether another process makes the jobs while this one waits to take over.
     """
 
     def __init__(
@@ -65,16 +66,16 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._running: str | None = None
-        self._wish: Wish | None = None  # what the running job has been asked for
+        self._wish: Wish | None = None  # the wish that was passed on to the running job
         self._retention, self._tidied = retention, -_TIDY_SECONDS
         self.is_follower = False
         self._thread: threading.Thread | None = None
 
     def start(self, *, warm: bool) -> None:
-        """Begin to work.
+        """Start the worker's thread.
 
         Args:
-            warm: Whether to start the engine as soon as this process makes the jobs.
+            warm: Whether to start the engine as soon as this process makes the jobs, before the first job.
 
         Raises:
             OSError, sqlite3.Error: If the folder cannot be written.
@@ -84,11 +85,11 @@ class Worker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Make the thread look for a new job."""
+        """Make the thread look for a new job at once."""
         self._wake.set()
 
     def ask(self, job_id: str, wish: Wish) -> bool:
-        """Ask a job to end, or to pause, within a step; return False if it is not the running one."""
+        """Ask a job to end or to pause within a step, and return whether it is the running job."""
         with self._lock:
             if job_id != self._running:
                 return False
@@ -104,7 +105,7 @@ class Worker:
             return job_id == self._running and self._wish == "cancel"
 
     def stop(self, timeout: float) -> None:
-        """Interrupt the running job, and leave no process behind.
+        """Interrupt the running job and end the engine's process.
 
         Waits at most `timeout` seconds for a job that was asked to end. Queued jobs stay queued.
         """
@@ -118,12 +119,13 @@ class Worker:
         if ends:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
-            # This is repeated, since the engine may be starting only now.
+            # This is repeated, because the engine may just be starting.
             self._engine.kill()
             self._thread.join(_BEAT_SECONDS)
 
     def _work(self, warm: bool) -> None:
-        # Ctrl-C is for the main thread. An engine that starts with it blocked is not hit while it starts.
+        # Only the main thread handles Ctrl-C. The engine inherits the blocked signal, which therefore cannot
+        # end it while it starts.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         trouble = ""
         while not self._stopping.is_set():
@@ -155,7 +157,7 @@ class Worker:
             _log.exception("the engine did not start; the first job tries again")
 
     def _take_lead(self) -> bool:
-        """Return whether this process makes the jobs, which it does from now on if no other one does."""
+        """Take the lock for making the jobs if possible, and return whether this process holds it."""
         wants = self._adopts or self._store.has_own()
         if not wants:
             self._store.give_up_lead()
@@ -171,7 +173,7 @@ class Worker:
         return leads
 
     def _look_around(self, *, leads: bool) -> None:
-        """Recover the jobs of processes that have died since, so that nobody waits for them in vain."""
+        """Recover the jobs of processes that have died, and remove old videos now and then."""
         if self._store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
             self._store.recover(adopt=self._adopts)
             self._on_change()
@@ -203,7 +205,7 @@ class Worker:
             self._on_change()
 
     def _make(self, job: Job) -> None:
-        """Have the engine make the job, again after passing trouble, until the job or the program ends."""
+        """Have the engine make the job, again after temporary problems, until the job or the program ends."""
         pause = _RETRY_SECONDS
         try:
             while (trouble := self._attempt(job)) is not None:
@@ -221,8 +223,8 @@ class Worker:
         """Run the engine once, and return why the job has to wait; None if it has ended.
 
         Raises:
-            EngineDied: If the engine died for good, or because the job should end.
-            _AskedToEnd: If the job should end while it waits for something to be written.
+            EngineDied: If the engine died too often, or after the job was asked to end.
+            _AskedToEnd: If the job was asked to end while it waited for something to be written.
         """
         if self._stopping.is_set():
             raise _AskedToEnd
@@ -239,7 +241,11 @@ class Worker:
         return None
 
     def _heed(self, job: Job, event: Event | None = None) -> None:
-        """Take up what any process wants of the job, as the files in its folder say it."""
+        """Pass the wishes that are left in the job's folder on to the engine.
+
+        Args:
+            event: The engine's newest event, after which a job may have to stop.
+        """
         wishes = wishes_of(JobFolder(job.folder))
         ends_here = isinstance(event, SectionFinished) and event.section < event.sections
         if "cancel" in wishes or ("stop_after_section" in wishes and ends_here):
@@ -248,7 +254,7 @@ class Worker:
             self.ask(job.id, "pause")
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
-        """Let a job wait, at least until its folder can be written."""
+        """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
         self._hold(job, trouble)
         self._write(job, partial(self._store.enter, job.id, "waiting", **trouble), waits=True)
         said = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
@@ -259,13 +265,14 @@ class Worker:
         self._write(job, partial(self._store.enter, job.id, "running", message="", remedy=""))
 
     def _write(self, job: Job, write: Callable[[], object], *, waits: bool = False) -> None:
-        """Write something of a job; the job waits until an attempt succeeds.
+        """Call `write` until it succeeds; meanwhile the job is in the state "waiting".
 
         Args:
-            waits: Whether the job waits after that, too.
+            write: Writes something to the job's folder or to the index.
+            waits: Whether the job stays in that state afterwards.
 
         Raises:
-            _AskedToEnd: If the job should end before that.
+            _AskedToEnd: If the job is asked to end before `write` succeeds.
             OSError: If only this job's own files cannot be written, so that waiting would not help.
         """
         began, trouble = time.monotonic(), None
@@ -301,12 +308,12 @@ class Worker:
         self._on_change()
 
     def _finish(self, job: Job, end: Event) -> None:
-        """Write a job's end, or its pause; if that fails, it holds at least within this program."""
+        """Write a job's end or its pause. If it cannot be written, this program remembers it."""
         end = _timed(job, end)
         state, facts = change_by(end, job.folder) or ("failed", {})
         write = partial(self._store.record, end)
         if pauses := isinstance(end, Cancelled) and self._wish == "pause":
-            self._engine.close()  # gives the device's memory back
+            self._engine.close()  # frees the device's memory
             state, facts = "paused", facts | PAUSED | {"ended": None}
             write = partial(self._pause, job, facts)
         try:
@@ -323,7 +330,7 @@ class Worker:
             self._store.enter(job.id, "queued", reason="The pause was withdrawn.", message="", remedy="")
 
     def _break_off(self, job: Job) -> None:
-        """End or pause a job as a person asked, or mark it as interrupted if the program ends."""
+        """End or pause a job if a person asked for it; mark it as interrupted if the program is ending."""
         if self._wish is not None:
             video, frames = self._salvage(job)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
@@ -331,7 +338,7 @@ class Worker:
         JobFolder(job.folder).remove_leftovers()
         try:
             self._store.enter(job.id, "interrupted", **INTERRUPTED)
-        except TROUBLE as error:  # then the next program finds that it was interrupted
+        except TROUBLE as error:  # the next program will find that the job was interrupted
             _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
 
     @staticmethod
@@ -342,7 +349,11 @@ class Worker:
             return None, 0
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Return whether, within `wait` seconds, the job is cancelled or paused, or the program ends."""
+        """Wait until the job is cancelled or paused, or the program ends, for at most `wait` seconds.
+
+        Returns:
+            Whether one of these happened.
+        """
         deadline = time.monotonic() + wait
         while self._wish is None:
             self._heed(job)
@@ -355,11 +366,11 @@ class Worker:
 
 
 class _AskedToEnd(Exception):
-    """The wish of a person, or of the ending program, that a waiting job end."""
+    """The signal that a waiting job should end, because a person or the ending program asked for it."""
 
 
 def _timed(job: Job, event: Event) -> Event:
-    """Return the event by the job's clock; the engine's starts when it has loaded its libraries."""
+    """Return the event with the time since the job began. The engine counts from its own start."""
     return replace(event, time=_since(job))
 
 

@@ -12,7 +12,7 @@ from diffusers_helper.events import Event, from_dict, to_dict
 
 
 def append_event(path: Path, event: Event) -> None:
-    """Append one line with a single write, after cutting off a torn last line, as a full disk leaves it."""
+    """Append an event with a single write, after removing an incomplete last line, as left by a full disk."""
     line = json.dumps(to_dict(event), allow_nan=False).encode() + b"\n"
     with path.open("a+b") as file:
         cut_torn_line(file.fileno())
@@ -23,21 +23,21 @@ def append_event(path: Path, event: Event) -> None:
 
 
 def cut_torn_line(descriptor: int) -> None:
-    """Remove what follows the last line break of an open file."""
+    """Remove everything after the last line break of an open file."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
 def last_event(path: Path) -> Event | None:
-    """Return the last event of a log; None if there is none."""
+    """Return the last event of a log; None if it has none."""
     events = [event for _, event in EventReader(path).read()]
     return events[-1] if events else None
 
 
 @dataclass(slots=True)
 class EventReader:
-    """A reader of a log that may still grow, which gives each event once.
+    """A reader of a log that may still grow, which yields each event once.
 
     Attributes:
         sequence: The number of the last line that was read.
@@ -48,12 +48,12 @@ class EventReader:
     _offset: int = 0
 
     def read(self) -> Iterator[tuple[int, Event]]:
-        """Yield the sequence number and the event of every whole line that has come since the last call."""
+        """Yield the sequence number and the event of each complete line added since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:  # the log is missing or unreadable, which must not stop the reading of other logs
+        except OSError:  # a missing or unreadable log must not prevent the reading of other logs
             return
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._offset += len(line)

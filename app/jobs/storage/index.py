@@ -20,7 +20,7 @@ from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
-# The wait is short, since whoever waits for the index holds up the page. Necessary writes are repeated.
+# The wait for a locked index is short, because it delays the page. Necessary writes are repeated.
 _BUSY_SECONDS = 2.0
 # An index of another version is rebuilt.
 _VERSION = 3
@@ -44,7 +44,7 @@ PRAGMA user_version = {_VERSION};
 
 
 def open_index(path: Path) -> sqlite3.Connection:
-    """Open the index and bring it up to date with the job folders beside it; set a damaged one aside.
+    """Open the index and bring it up to date with the job folders; set a damaged index aside and rebuild it.
 
     Raises:
         sqlite3.OperationalError: If the file cannot be opened or written.
@@ -69,8 +69,8 @@ def _open(path: Path) -> sqlite3.Connection:
         on_failure.callback(database.close)
         database.row_factory = sqlite3.Row
         database.execute("PRAGMA journal_mode = WAL")
-        # A power cut may take the last changes from the index. The folders keep them, since their logs are
-        # synced before anyone is told, and the next start compares the two.
+        # A power cut may remove the last changes from the index. The folders keep them, because their logs
+        # are synced before a change is announced, and the next start compares the two.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("BEGIN IMMEDIATE")
         if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
@@ -83,7 +83,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def agree(database: sqlite3.Connection, outputs: Path) -> None:
-    """Read the folders that have changed since the index was written, and forget those that are gone."""
+    """Read the folders that have changed since the index was written, and remove missing ones from it."""
     known = {row["id"]: row["size"] for row in database.execute("SELECT id, size FROM jobs")}
     there = {folder.job: folder for folder in job_folders(outputs)}
     for job_id in known.keys() - there.keys():
@@ -101,12 +101,12 @@ def job_folders(outputs: Path) -> Iterable[JobFolder]:
     with os.scandir(outputs) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".")]
     for name in names:
-        if os.path.exists(f"{outputs}/{name}/request.json"):  # quicker than by Path, for thousands of jobs
+        if os.path.exists(f"{outputs}/{name}/request.json"):  # faster than Path, for thousands of jobs
             yield JobFolder(outputs / name)
 
 
 def _size(folder: JobFolder) -> int:
-    """Return the size of the log of states, which grows with each change; -1 if there is none."""
+    """Return the size of a job's `states.jsonl`, which grows with each change; -1 if there is none."""
     try:
         return os.stat(folder.states).st_size
     except FileNotFoundError:
@@ -133,12 +133,12 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
 
 
 def words_of(request: GenerationRequest) -> str:
-    """Return the text in which a search looks, without regard to capitals in any script."""
+    """Return the text that a search looks through, with case folded."""
     return f"{request.prompt}\n{request.negative}\n{request.seed}".casefold()
 
 
 def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
-    """Return a row as a job. The paths follow the folder, so that an outputs folder can be moved."""
+    """Return a row as a job, with paths below `outputs`, so that an outputs folder can be moved."""
     folder = JobFolder(outputs / row["id"])
     return Job(
         id=row["id"],
@@ -159,12 +159,12 @@ def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
 
 @lru_cache(maxsize=8192)
 def _request(text: str, image: str) -> GenerationRequest:
-    """Return a request from its JSON. It is cached, since a page reads a long queue again and again."""
+    """Return a request from its JSON. It is cached, because a page reads a long queue again and again."""
     return GenerationRequest.from_dict({**json.loads(text), "image": image})
 
 
 def final_event(job: Job) -> Event:
-    """Return the final event of a job that is over, from its row in the index."""
+    """Return a final event for a job that is over, made from its facts in the index."""
     seconds = (job.ended or job.created) - (job.started or job.created)
     video = None if job.video is None else str(job.video)
     if job.state == "finished" and video is not None:

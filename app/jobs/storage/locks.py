@@ -1,6 +1,6 @@
-"""The locks by which programs know of each other: who computes, and who makes a job.
+"""The locks that show which program makes a folder's jobs, and which one is making a certain job.
 
-The kernel frees them however the process ends, and they work across containers, unlike process ids.
+The kernel frees them however their process ends. Unlike process ids, they work across containers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 class Lock:
-    """A lock on a file, which no other process holds at the same time.
+    """A lock on a file, which no other process can hold at the same time.
 
-    Take the lock of a job with the index locked: `is_locked` holds it for a moment.
+    Take the lock of a job only while the index is locked, because `is_locked` holds it for a moment.
 
     Raises:
-        BlockingIOError: If another process, or another object, holds it.
+        BlockingIOError: If another process, or another object of this one, holds it.
         OSError: If the file cannot be opened.
     """
 
@@ -30,21 +30,21 @@ class Lock:
             raise
 
     def holds(self) -> bool:
-        """Return whether this is still the lock that others find; not if its file was removed."""
+        """Return whether this lock is still effective; it is not if its file was removed or replaced."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except OSError:
             return False
 
     def release(self) -> None:
-        """Free the lock. A second call does nothing."""
+        """Release the lock. A second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock. Call it with the index locked."""
+    """Return whether a living process holds the lock. Call this only while the index is locked."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:

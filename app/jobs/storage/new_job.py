@@ -1,4 +1,4 @@
-"""The folder of a new job, which appears whole or not at all."""
+"""The folder of a new job, which appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def new_folder(
     place: float,
     fill: Callable[[JobFolder], None] = lambda folder: None,
 ) -> Generator[JobFolder, None, None]:
-    """Write the folder of a new job, which vanishes again if the block fails. Call it with the index locked.
+    """Write the folder of a new job, which is removed again if the block fails.
+
+    Call this only while the index is locked.
 
     Args:
         outputs: The folder of all jobs.
@@ -33,7 +35,7 @@ def new_folder(
         fill: Puts further files into the folder, such as those that a branch keeps.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the folder cannot be written.
     """
     with contextlib.ExitStack() as on_failure:
         folder = JobFolder.new(outputs)

@@ -1,4 +1,4 @@
-"""The recovery of jobs whose process is gone, and the removal of its unfinished files."""
+"""The recovery of jobs whose process has ended, and the removal of unfinished files."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ INTERRUPTED: dict[str, Any] = {
     "remedy": "It goes on when the page is started on this folder, or with: generate --resume",
 }
 PAUSED: dict[str, Any] = {"message": "A person paused it.", "remedy": "It goes on when a person says so."}
-# The allowed deaths of the program at the same point of a job. The job is usually not their cause, but one
-# that brings the whole machine down would otherwise be started again and again.
+# The number of deaths of the program at the same point of a job after which the job fails. The job is usually
+# not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50
 _JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _OLD_SECONDS = 60.0
 
 
 def recover(database: sqlite3.Connection, outputs: Path, adopts: Callable[[str], bool]) -> None:
-    """Mark the jobs that lost their process as interrupted, and put those that `adopts` takes into the queue.
+    """Mark the jobs whose process has ended as interrupted, and queue those that `adopts` accepts.
 
-    Call it with the index locked.
+    Call this only while the index is locked.
     """
     states = ", ".join(f"'{state}'" for state in (*BEGUN, "interrupted"))
     for row in database.execute(f"SELECT id FROM jobs WHERE state IN ({states})").fetchall():
@@ -59,7 +59,7 @@ def recover(database: sqlite3.Connection, outputs: Path, adopts: Callable[[str],
 
 
 def recover_job(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool) -> None:
-    """Do the same for one job, unless a living process makes it."""
+    """Mark one job as interrupted, and queue it if `adopt` is true, unless a living process makes it."""
     if not is_locked(folder.states):
         _recover(folder, adopt=adopt)
         put(database, folder)
@@ -103,7 +103,7 @@ def _end(folder: JobFolder, log: StateLog, end: Event) -> None:
 
 
 def _say(folder: JobFolder, event: Event) -> None:
-    """Add an event to a job's log, if that can be: one bad log must not keep all other jobs from theirs."""
+    """Add an event to a job's log. A log that cannot be written is skipped, for the sake of other jobs."""
     try:
         append_event(folder.events, event)
     except OSError as error:
@@ -111,21 +111,21 @@ def _say(folder: JobFolder, event: Event) -> None:
 
 
 def _count_death(folder: JobFolder, facts: dict[str, Any], last: Event | None) -> dict[str, Any]:
-    """Return how often a job's process has died at one point of its work, without any progress."""
+    """Return the facts that count how often a job's process has died at the same point of its work."""
     if not isinstance(last, StageStarted | StepDone | PieceDone):
-        return {}  # the engine had not begun yet
+        return {}  # the engine had not begun
     step = last.step if isinstance(last, StepDone) else 0
     death = f"{folder.checkpoints} checkpoints, {type(last).__name__} {last.section} {step}"
     return {"death": death, "deaths": facts["deaths"] + 1 if death == facts["death"] else 1}
 
 
 def salvage(folder: JobFolder) -> tuple[str | None, int]:
-    """Tidy the folder of a job that does not continue, as if the job had ended in order.
+    """Tidy the folder of a job that does not continue, as if it had ended normally.
 
-    Removes unfinished files and copies the last video shown to the place of the finished one.
+    This removes unfinished files and copies the last video shown to the path of the finished one.
 
     Returns:
-        That video and its number of frames.
+        The path of that video, None if there is none, and its number of frames.
     """
     folder.remove_leftovers()
     facts = StateLog(folder).read()
@@ -133,7 +133,7 @@ def salvage(folder: JobFolder) -> tuple[str | None, int]:
         return None, 0
     shown = folder.path / facts["video"]
     if shown != folder.video and shown.exists():
-        with contextlib.suppress(OSError):  # on a full disk it stays where it is
+        with contextlib.suppress(OSError):  # on a full disk, the video stays where it is
             with replacing(folder.video) as temporary:
                 shutil.copyfile(shown, temporary)
             sync_folder(folder.path)
@@ -143,21 +143,21 @@ def salvage(folder: JobFolder) -> tuple[str | None, int]:
 def sweep(outputs: Path, index: Path) -> None:
     """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
 
-    Call it with the index locked, so that no living process is submitting a job, and by the process that
-    computes, which alone writes files beside the index.
+    Call this only while the index is locked, so that no living process is submitting a job, and only in the
+    process that makes the jobs, which alone writes files beside the index.
     """
     for path in outputs.glob(".*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     for path in index.glob(".*.tmp"):
         path.unlink(missing_ok=True)
-    shutil.rmtree(index / "owners", ignore_errors=True)  # of version 0.1
+    shutil.rmtree(index / "owners", ignore_errors=True)  # written by version 0.1
     for path in outputs.iterdir():
         if _JOB_ID.fullmatch(path.name) and _is_orphan(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_orphan(path: Path) -> bool:
-    """Return whether a folder of version 0.1 never became a job, as it holds at most a picture."""
+    """Return whether a folder of version 0.1 never became a job, because it holds at most a picture."""
     if (path / "request.json").exists() or time.time() - path.stat().st_mtime < _OLD_SECONDS:
         return False
     return all(file.name == "input.png" or file.suffix == ".tmp" for file in path.iterdir())

@@ -1,4 +1,4 @@
-"""The removal of old videos, which is off unless a person sets its limits."""
+"""The automatic removal of old jobs, which is off unless a person sets a limit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _DAY = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits of what is kept; favourites, and jobs that are not over, are always kept.
+    """The limits beyond which jobs are removed. Favourites, and jobs that are not over, are always kept.
 
     Attributes:
-        seconds: The age, counted from a job's end, at which it is removed.
-        size_bytes: The size of all jobs together, beyond which the oldest are removed.
+        seconds: The time after a job's end at which the job is removed.
+        size_bytes: The size of all jobs together above which the oldest are removed.
     """
 
     seconds: float = math.inf
@@ -33,10 +33,10 @@ class Retention:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Retention:
-        """Return the limits that a person has set; none by default.
+        """Return the limits from the environment; there are none by default.
 
         Raises:
-            InputError: For a value that is not a number above 0.
+            InputError: If a value is not a number above 0.
         """
         return cls(_number(environ, KEEP_DAYS) * _DAY, _number(environ, KEEP_GB) * GB)
 
@@ -53,7 +53,7 @@ def _number(environ: Mapping[str, str], name: str) -> float:
 
 
 def tidy(store: JobStore, retention: Retention) -> list[str]:
-    """Move what is beyond the limits to the trash, and delete what has been there for long.
+    """Move the jobs beyond the limits to the trash, and delete those that have been there for a week.
 
     Returns:
         The ids of the removed jobs.
@@ -68,7 +68,7 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
         jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
         for job in _beyond(store, jobs, retention):
             with store.transaction() as database, contextlib.suppress(InputError):
-                now = store.job(job.id)  # a person may have changed it since
+                now = store.job(job.id)  # a person may have changed it in the meantime
                 if now.is_over and not now.favourite:
                     trash.discard(database, store.folder(job.id), bin_)
                     removed.append(job.id)
@@ -96,6 +96,6 @@ def size_of(folder: Path) -> int:
     """Return the bytes of all files in a folder."""
     total = 0
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # it is being replaced
+        with contextlib.suppress(OSError):  # the file is being replaced
             total += path.lstat().st_size
     return total

@@ -1,4 +1,4 @@
-"""The log `states.jsonl`, which decides on a job's state: one line a change, with its time and reason."""
+"""The log `states.jsonl`, which determines a job's state: one line per change, with its time and reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionF
 from diffusers_helper.files import sync_folder
 from diffusers_helper.output.job_folder import JobFolder
 
-# The facts of a job besides its request, with their values before the first line.
+# The facts of a job besides its request, with their initial values.
 _FIRST: dict[str, Any] = {
     "state": "queued", "place": 0.0, "created": 0.0, "started": None, "ended": None, "video": None,
     "frames": 0, "message": "", "remedy": "", "favourite": False, "edits": 0, "deaths": 0, "death": "",
@@ -30,7 +30,7 @@ class Transition:
 
     Attributes:
         time: Seconds since the epoch; 0 if it was not recorded.
-        reason: Why it happened, in words.
+        reason: A sentence that says why it happened; "" if none was recorded.
     """
 
     state: JobState
@@ -39,10 +39,10 @@ class Transition:
 
 
 class StateLog:
-    """The facts of one job. A later line's facts replace those of the lines before it.
+    """The facts of one job, read from its log. The facts in a line replace those in the lines before it.
 
-    Each line is on the disk when it counts as written. The process that makes the job may always write, and
-    any other one with the index locked.
+    A method that writes a line returns when the line is on the disk. The process that makes the job may write
+    at any time, other processes only while the index is locked.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -50,7 +50,7 @@ class StateLog:
         self.path = folder.states
 
     def read(self) -> dict[str, Any]:
-        """Return the facts by name; for a folder of version 0.1, which has no such log, from its events.
+        """Return the facts by name. For a folder of version 0.1, which has no such log, its events are read.
 
         Raises:
             OSError: If the folder cannot be read.
@@ -80,28 +80,28 @@ class StateLog:
         data = self.path.read_bytes() if self.path.exists() else b""
         found: list[dict[str, Any]] = []
         for line in data[: data.rfind(b"\n") + 1].splitlines():
-            with contextlib.suppress(ValueError):  # a line was damaged from outside; the other lines hold
+            with contextlib.suppress(ValueError):  # a line was damaged from outside; the others are valid
                 read = json.loads(line)
                 found += [read] if isinstance(read, dict) else []
         return found
 
     def enter(self, state: JobState, *, reason: str = "", **facts: Any) -> dict[str, Any]:
-        """Add a line and return the facts that hold now.
+        """Add a line with a state, and return all facts.
 
         Args:
-            state: The job's state from now on, which may be the one it has.
-            reason: Why the state changes, if the fact `message` does not say it.
-            facts: The other changes, by the names in `FACTS`.
+            state: The job's new state, which may equal the present one.
+            reason: Why the state changes, if the fact `message` does not say so.
+            facts: Other changed facts, by the names in `FACTS`.
 
         Raises:
             OSError: If the line cannot be written.
-            ValueError: If this state cannot follow the one before.
+            ValueError: If this state cannot follow the present one.
         """
         before = self.read()
         if state != before["state"] and state not in TRANSITIONS[before["state"]]:
             raise ValueError(f"job {self._folder.job} is {before['state']}; it cannot become {state}.")
         after = {**before, "state": state, **facts}
-        if after == before and self.path.exists():  # the line exists, as after an attempt that failed later
+        if after == before and self.path.exists():  # an earlier attempt that failed later wrote the line
             return before
         line = {"state": state, "time": round(time.time(), 3), **_said(reason), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size
@@ -111,7 +111,7 @@ class StateLog:
         return after
 
     def add(self, **facts: Any) -> None:
-        """Add facts that leave the state as it is, whoever may change that meanwhile.
+        """Add a line with facts but no state, so that a state written at the same time stays in force.
 
         Raises:
             OSError: If the line cannot be written.
@@ -137,10 +137,10 @@ def _said(reason: str) -> dict[str, str]:
 
 
 def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:
-    """Return the state and the facts that an event brings; None if it brings none."""
+    """Return the state and the facts that follow from an event; None if it does not change the state."""
     if not isinstance(event, SectionFinished | Finished | Cancelled | Failed):
         return None
-    # Relative, so that an outputs folder can be moved.
+    # The path is stored relative to the job's folder, so that an outputs folder can be moved.
     video = event.video
     if video is not None and Path(video).is_relative_to(folder):
         video = str(Path(video).relative_to(folder))

@@ -1,4 +1,4 @@
-"""The jobs of one outputs folder, kept in their folders, with an SQLite index that can be rebuilt."""
+"""The store of the jobs of one outputs folder: their folders, and an SQLite index that can be rebuilt."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
 class JobStore:
-    """The jobs, for any thread. Several processes may open one folder; one of them computes.
+    """The jobs of one folder, for any thread. Of several processes on a folder, the leading one makes them.
 
-    A change is on the disk, in the job's folder, before it is in the index and before anyone is told.
+    A change is on the disk, in the job's folder, before it is in the index and before it is announced.
 
     Args:
-        outputs: The folder that holds one folder per job; made if it is missing.
+        outputs: The folder that holds one folder per job. It is created if it is missing.
 
     Raises:
-        InputError: If nothing can be written there.
+        InputError: If the folder cannot be written.
     """
 
     def __init__(self, outputs: Path) -> None:
@@ -52,9 +52,9 @@ class JobStore:
         self._lock = threading.RLock()  # held while writing
         self._reading = threading.Lock()
         self._file = self.outputs / INDEX_FOLDER / "jobs.sqlite3"
-        self._lead: Lock | None = None  # held by the process that computes
-        self._own: set[str] = set()  # the jobs that this process has handed in or resumed
-        self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process makes now
+        self._lead: Lock | None = None  # held by the leading process
+        self._own: set[str] = set()  # the jobs that this process has submitted or resumed
+        self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         try:
             if not self.outputs.exists():
@@ -73,12 +73,12 @@ class JobStore:
         self._identity = _identity(self._file)
 
     def lead(self, *, adopt: bool) -> bool:
-        """Return whether this process is the one that computes, which it becomes if no other one is.
+        """Take the lock for making the jobs if it is free, and return whether this process holds it.
 
-        Whoever becomes it first tidies up after the process before it.
+        A process that takes the lock first tidies up after the previous holder.
 
         Args:
-            adopt: Whether it takes all jobs, and not only its own.
+            adopt: Whether this process takes over all jobs, instead of only its own.
         """
         with self._lock:
             if self._lead is not None and self._lead.holds():
@@ -100,7 +100,7 @@ class JobStore:
             return True
 
     def has_leader(self) -> bool:
-        """Return whether any process computes."""
+        """Return whether any process holds the lock for making this folder's jobs."""
         return is_locked(self._file.parent / MAKER)
 
     def rebuild(self) -> None:
@@ -110,14 +110,14 @@ class JobStore:
             agree(database, self.outputs)
 
     def give_up_lead(self) -> None:
-        """Let another process compute."""
+        """Release the lock for making this folder's jobs, so that another process can take it."""
         with self._lock:
             if self._lead is not None:
                 self._lead.release()
                 self._lead = None
 
     def release(self) -> None:
-        """Give up the lead and the jobs at hand, which wait for the next process that leads."""
+        """Give up the lead and the current jobs, which the next leading process continues."""
         with self._lock:
             for lock in self._locks.values():
                 lock.release()
@@ -125,7 +125,7 @@ class JobStore:
             self.give_up_lead()
 
     def own(self, job_id: str) -> None:
-        """Let this process make a job even if it does not adopt all jobs."""
+        """Count a job among this process's own, which it makes even if it does not adopt all jobs."""
         self._own.add(job_id)
 
     def has_own(self) -> bool:
@@ -135,11 +135,11 @@ class JobStore:
 
     @property
     def held(self) -> Path:
-        """Return the file that says, while it exists, that no job may begin; it names the paused ones."""
+        """Return the path of a file; while it exists, no job may begin. It lists the jobs paused for that."""
         return self._file.parent / HELD
 
     def add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
-        """Put a new job at the end of the queue. Its folder appears whole or not at all.
+        """Put a new job at the end of the queue. Its folder appears complete or not at all.
 
         Args:
             request: The settings of the video.
@@ -147,7 +147,7 @@ class JobStore:
             fill: Puts further files into the folder.
 
         Raises:
-            OSError, sqlite3.Error: If it cannot be written; then there is no job.
+            OSError, sqlite3.Error: If the job cannot be written; then it does not exist.
         """
         with (
             self.transaction() as database,
@@ -158,15 +158,15 @@ class JobStore:
         return job_from_row(self.outputs, row)
 
     def last_place(self) -> float:
-        """Return the place at the end of the queue: the time, or a second after the last one."""
+        """Return the place at the end of the queue: the present time, or one more than the last place."""
         ((last,),) = self.select("", what="max(place)")
-        return max(time.time(), (last or 0.0) + 1.0)  # the room between two serves those that are moved there
+        return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave places for jobs that are moved
 
     def claim(self, *, adopt: bool) -> Job | None:
         """Mark the first queued job as running and return it; None if there is none.
 
         Args:
-            adopt: Whether to take any job, and not only one of this process.
+            adopt: Whether to take any job, instead of only one of this process.
         """
         self._write_held()
         if _identity(self._file) == self._identity and not self.select("WHERE state = 'queued' LIMIT 1"):
@@ -220,10 +220,10 @@ class JobStore:
                 lock.release()
 
     def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
-        """Write a job's state, to its folder and then to the index.
+        """Write a job's state and facts to its folder, and then to the index.
 
         Raises:
-            OSError, sqlite3.Error: If it cannot be written, as on a full disk.
+            OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         with self.transaction() as database:
             folder = self.folder(job_id)
@@ -233,15 +233,15 @@ class JobStore:
             return job_from_row(self.outputs, put(database, folder))
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:
-        """Write facts of a job that leave its state alone, to its folder and then to the index."""
+        """Write facts of a job to its folder, and then to the index, without changing its state."""
         with self.transaction() as database:
             StateLog(self.folder(job_id)).add(**facts)
             return job_from_row(self.outputs, put(database, self.folder(job_id)))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
-        """Remember a state that cannot be written yet; it holds within this process.
+        """Remember a state that cannot be written yet, for use within this process.
 
-        The folder may take it even now, as where only the index is locked.
+        The state is still written to the folder if possible, for example if only the index is locked.
 
         Returns:
             Whether the state or its facts are new.
@@ -254,20 +254,20 @@ class JobStore:
         return is_new
 
     def unhold(self, job_id: str) -> None:
-        """Forget a remembered state, since a later one was written."""
+        """Forget a remembered state, because a later one has been written."""
         self._held.pop(job_id, None)
 
     def note(self, job_id: str, seconds: float, text: str) -> None:
-        """Write a warning for a person into a job's log, dated `seconds` after the job began."""
+        """Write a warning to a job's log of events, dated `seconds` after the job began."""
         append_event(self.folder(job_id).events, Warned(job=job_id, time=seconds, message=text))
 
     def record(self, event: Event) -> None:
-        """Write the state that an event brings, and then the event to its job's log.
+        """Write the state that follows from an event, and then the event to its job's log.
 
-        Thus whoever reads a final event from the log finds the job ended.
+        In this order, a reader of a final event finds that the job has ended.
 
         Raises:
-            OSError, sqlite3.Error: If it cannot be written, as on a full disk.
+            OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         folder = self.folder(event.job)
         if change := change_by(event, folder.path):
@@ -280,21 +280,21 @@ class JobStore:
         append_event(folder.events, event)
 
     def is_removed(self, job_id: str) -> bool:
-        """Return whether somebody removed a job's folder while the outputs folder still exists."""
+        """Return whether a job's folder was removed while the outputs folder still exists."""
         return _identity(self._file) == self._identity and not self.folder(job_id).path.exists()
 
     def _bury(self, database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
-        """Mark a job whose folder cannot be used as failed in the index, where alone that can be written."""
+        """Mark a job as failed in the index only, because its folder cannot be used."""
         database.execute(
             "UPDATE jobs SET state = 'failed', ended = ?, message = ?, remedy = ? WHERE id = ?",
             (time.time(), message, remedy, job_id),
         )
 
     def job(self, job_id: str) -> Job:
-        """Return a job.
+        """Return a job by its id.
 
         Raises:
-            NoSuchJob: If there is none of that id.
+            NoSuchJob: If there is no job with that id.
         """
         rows = self.select("WHERE id = ?", job_id)
         if not rows:
@@ -302,22 +302,22 @@ class JobStore:
         return self._as_known(job_from_row(self.outputs, rows[0]))
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
-        """Return the jobs that a condition in SQL selects."""
+        """Return the jobs that an SQL condition selects."""
         return self.readable(self.select(condition, *values))
 
     def readable(self, rows: Iterable[sqlite3.Row]) -> list[Job]:
-        """Return rows of the index as jobs; those of another version are left out."""
+        """Return rows of the index as jobs, without those that this version cannot read."""
         found: list[Job] = []
         for row in rows:
             try:
                 found.append(self._as_known(job_from_row(self.outputs, row)))
-            except InputError as error:  # the job is of another version, with other settings
+            except InputError as error:  # the job comes from a version with other settings
                 _log.warning("Job %s is left out: %s", row["id"], error)
         return found
 
     def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
-        """Return the rows of the index that a condition in SQL selects."""
-        # Reading has its own connection, so that a program that locks the index for writing does not stop it.
+        """Return the rows of the index that an SQL condition selects."""
+        # Reading has its own connection, so a program that locks the index for writing does not block it.
         with self._reading:
             return self._reader.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
 
@@ -336,9 +336,9 @@ class JobStore:
         return EventReader(self.folder(job_id).events)
 
     def recover(self, *, adopt: bool) -> None:
-        """Recover the jobs of processes that are gone, and queue all of them, or this process's own.
+        """Write remembered final states, and recover the jobs whose process has ended.
 
-        Also writes the final states that could not be written before.
+        All of them are queued if `adopt` is true, otherwise only this process's own.
         """
         self._write_held()
         with self.transaction() as database:
@@ -351,14 +351,14 @@ class JobStore:
                 self.unhold(job_id)
 
     def folder(self, job_id: str) -> JobFolder:
-        """Return a job's folder, which need not exist."""
+        """Return the folder of a job, whether or not it exists."""
         return JobFolder(self.outputs / job_id)
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[sqlite3.Connection, None, None]:
-        """Exclude other threads and processes; the index gets all changes of the block or none."""
+        """Lock the index for the block. The index gets all changes of the block or none."""
         with self._lock:
-            if self._database.in_transaction:  # a caller has opened it
+            if self._database.in_transaction:  # a caller has opened the transaction
                 yield self._database
                 return
             if _identity(self._file) != self._identity:
@@ -368,7 +368,7 @@ class JobStore:
                 yield self._database
                 self._database.execute("COMMIT")
             except sqlite3.DatabaseError as error:
-                if not isinstance(error, sqlite3.OperationalError):  # damaged, so the next one rebuilds it
+                if not isinstance(error, sqlite3.OperationalError):  # damaged: the next call rebuilds it
                     self._identity = (-1, -1)
                 raise
             finally:
@@ -376,7 +376,7 @@ class JobStore:
                     self._database.execute("ROLLBACK")
 
     def _reopen(self) -> None:
-        """Rebuild an index that somebody has removed, unless the whole folder is missing."""
+        """Rebuild an index that was removed or damaged, unless a folder in use is missing."""
         if not self.outputs.is_dir() or any(not self.folder(job).path.exists() for job in self._locks):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.outputs))
         self._database.close()
@@ -384,7 +384,7 @@ class JobStore:
 
 
 def _sync_video(event: Event, folder: JobFolder) -> None:
-    """Make sure that the name of the video that an event tells of is on the disk."""
+    """Make sure that the name of an event's video is on the disk."""
     if video := getattr(event, "video", None):
         for path in {folder.path, Path(video).parent}:
             with contextlib.suppress(FileNotFoundError):
@@ -392,7 +392,7 @@ def _sync_video(event: Event, folder: JobFolder) -> None:
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of the same name; None if it does not exist."""
+    """Return the numbers that distinguish a file from others of the same name; None if it does not exist."""
     try:
         found = file.stat()
     except OSError:

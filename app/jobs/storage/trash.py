@@ -1,4 +1,4 @@
-"""The removed jobs, which can be brought back for a while."""
+"""The trash, from which removed jobs can be brought back for a while."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KEPT_SECONDS = 7 * 24 * 3600.0
 
 
 def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> None:
-    """Move a job's folder to the trash. Call it with the index locked.
+    """Move a job's folder to the trash. Call this only while the index is locked.
 
     Raises:
-        InputError: If a process makes the job now.
+        InputError: If a process is making the job.
         OSError: If the folder cannot be moved.
     """
     if folder.path.exists():
@@ -40,10 +40,10 @@ def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> Non
 
 
 def bring_back(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> None:
-    """Move a job's folder back from the trash. Call it with the index locked.
+    """Move a job's folder back from the trash. Call this only while the index is locked.
 
     Raises:
-        NoSuchJob: If it is not there any more.
+        NoSuchJob: If the folder is not in the trash.
         OSError: If the folder cannot be moved.
     """
     if Path(folder.job).name != folder.job or not (trash / folder.job / "request.json").exists():
@@ -54,7 +54,7 @@ def bring_back(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> 
 
 
 def empty(trash: Path, kept_seconds: float = KEPT_SECONDS) -> None:
-    """Delete what was removed longer ago than `kept_seconds`."""
+    """Delete the jobs that were removed more than `kept_seconds` ago."""
     for path in trash.iterdir() if trash.exists() else ():
         if time.time() - path.stat().st_mtime > kept_seconds:
             shutil.rmtree(path, ignore_errors=True)

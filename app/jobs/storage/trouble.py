@@ -1,4 +1,4 @@
-"""The words for trouble with the outputs folder."""
+"""The errors of an outputs folder, and their explanations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from diffusers_helper.foreign_errors import trouble_of
 from diffusers_helper.machine.storage import storage_words
 from diffusers_helper.units import gb_text
 
-# These errors go away by themselves, or when a person does something about them outside of the program.
+# The errors that disappear by themselves, or when a person solves the problem outside the program.
 TROUBLE = (OSError, sqlite3.Error)
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
-    """Return message and remedy for a job that waits because of an error.
+    """Return the facts `message` and `remedy` of a job that waits because of an error.
 
     Args:
         error: The error.
-        needed_bytes: The room that the job needs on a full disk; 0 if that is not known.
+        needed_bytes: The free disk space that the job needs; 0 if it is not known.
     """
     message, remedy = storage_words(error)
     if needed_bytes:
@@ -43,6 +43,6 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
 
 
 def is_of_one_job(error: BaseException, outputs: Path) -> bool:
-    """Return whether an error is that of one job's own files, so that the folder can still be written."""
+    """Return whether an error concerns one job's own files, while the outputs folder can still be written."""
     own = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
     return isinstance(error, OSError) and error.errno in own and os.access(outputs, os.W_OK)

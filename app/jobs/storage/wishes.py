@@ -1,7 +1,7 @@
-"""The wishes of a person about a job that is being made, as empty files in its folder.
+"""The wishes of a person for a job that is being made, which are empty files in the job's folder.
 
 Any process may leave one. The process that makes the job looks for them at each sign of life of its engine,
-and they outlast its death. They are empty so that a full disk still takes them.
+and they outlast its death. Empty files can be created even on a full disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREFIX = "wish-"
 
 
 def leave_wish(folder: JobFolder, wish: Wish) -> None:
-    """Leave a wish, which is on the disk when this returns.
+    """Leave a wish, and return when it is on the disk.
 
     Raises:
         OSError: If it cannot be written.
@@ -27,16 +27,16 @@ def leave_wish(folder: JobFolder, wish: Wish) -> None:
 
 
 def wishes_of(folder: JobFolder) -> set[Wish]:
-    """Return the wishes that were not fulfilled yet."""
+    """Return the wishes that have not been fulfilled yet."""
     return {wish for wish in WISHES if (folder.path / f"{_PREFIX}{wish}").exists()}
 
 
 def withdraw_wish(folder: JobFolder, wish: Wish) -> None:
-    """Remove a wish, if it was left."""
+    """Remove a wish, if there is one."""
     (folder.path / f"{_PREFIX}{wish}").unlink(missing_ok=True)
 
 
 def forget_wishes(folder: JobFolder) -> None:
-    """Remove the wishes, since they are fulfilled or have lost their object."""
+    """Remove all wishes, because they are fulfilled or the job no longer runs."""
     for wish in WISHES:
         withdraw_wish(folder, wish)

@@ -1,12 +1,12 @@
-"""A disk that fails as disks do, put into programs from outside by their PYTHONPATH.
+"""A disk that is full or records its syncs, simulated in programs by their PYTHONPATH.
 
-BAD_DISK_FULL names a file of two lines, a part of a path and a number. Where a path has that part, opening a
-file to write, or moving one there, fails as on a full disk, that number of times. Each failure adds a byte to
-a file beside it, whose name ends with `.failed`.
+BAD_DISK_FULL names a file of two lines, which are a part of a path and a number. For paths with that part,
+opening a file for writing, or moving one there, fails as on a full disk, that number of times. Each failure
+adds a byte to a file beside it, whose name ends with `.failed`.
 
 BAD_DISK_RECORD names a folder on the same file system. At each sync it receives a file's content as
-`contents/INODE`, or a folder's names as `names/INODE.json`. A link to each file, `links/INODE`, keeps another
-file from getting the same inode. Files outside of the folder BAD_DISK_ROOT are not recorded.
+`contents/INODE`, or a folder's names as `names/INODE.json`. A link to each file, `links/INODE`, keeps other
+files from getting the same inode. Files outside the folder BAD_DISK_ROOT are not recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 
 def record(descriptor: int, root: Path, folder: Path) -> None:
-    """Record the content of an open file, or the names in an open folder, as they are now."""
+    """Record the present content of an open file, or the names in an open folder."""
     opened = Path(f"/proc/self/fd/{descriptor}")
     path, found = opened.readlink(), os.fstat(descriptor)
     if not path.is_relative_to(root):

@@ -1,12 +1,12 @@
-"""A convolution that fails as drivers do, put into an engine from outside by its PYTHONPATH.
+"""A convolution that fails like those of drivers, installed in an engine by its PYTHONPATH.
 
-BAD_DRIVER_FAULT is `raise`, `abort`, `sleep` or `kill` (the first time only). The convolution is the VAE
-decoder's first one for the longest stretch of frames, called through `torch.nn.functional.conv3d`. With
-`texts`, all of the decoder's convolutions with kernels of 3 x 3 x 3 raise; each shape raises another of the
-texts in BAD_DRIVER_TEXTS, which is JSON. With `large`, such convolutions abort, in the encoder too, if their
-input is at least BAD_DRIVER_SIDE pixels high or wide, after they have written BAD_DRIVER_SAYS to standard
-error; with `shape`, those whose input is as BAD_DRIVER_SHAPE says (`1x3x5x6x8`) abort. Each failing call adds
-a byte to the file that BAD_DRIVER_CALLS names. Without BAD_DRIVER_FAULT nothing fails.
+BAD_DRIVER_FAULT selects the fault; without it nothing fails. With `raise`, `abort`, `sleep` or `kill` (the
+first time only), the VAE decoder's first convolution over the most frames fails in that way. With `texts`,
+all of the decoder's convolutions with kernels of 3 x 3 x 3 raise errors, a different one for each shape,
+whose texts are a JSON list in BAD_DRIVER_TEXTS. With `large`, such convolutions, also the encoder's, write
+BAD_DRIVER_SAYS to standard error and abort if their input is at least BAD_DRIVER_SIDE pixels high or wide.
+With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`. Each
+failing call adds a byte to the file that BAD_DRIVER_CALLS names.
 
 BAD_DRIVER_FRAMES names a folder that receives the final frames of each section, before they are encoded, as
 `0001.npy` and so on.

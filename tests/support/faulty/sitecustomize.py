@@ -1,4 +1,4 @@
-"""A hook, put on an engine's PYTHONPATH, that replaces loading and generating by a stand-in."""
+"""A hook that replaces an engine's loader and pipeline by a stand-in, installed by its PYTHONPATH."""
 
 from __future__ import annotations
 

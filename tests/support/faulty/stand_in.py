@@ -1,11 +1,11 @@
-"""Loader and pipeline of the engine's fault tests: no models, and trouble on demand.
+"""A loader and a pipeline for the engine's fault tests, without models and with faults on demand.
 
-The prompt is the script, as in `sections=3 steps=5 at=7 fault=SIGKILL`: it says what happens after how many
-steps. With `times=2` the trouble happens on the first two occasions only. Faults are `wait` (until
+The prompt is the script, such as `sections=3 steps=5 at=7 fault=SIGKILL`: it names the fault and the number
+of steps before it. With `times=2` the fault happens on the first two occasions only. Faults are `wait` (until
 cancelled), `hang` (reacts to nothing), `pause` (until the job's folder holds a file `go`, or is gone), `full`
-(the disk has no room), `gil` (reacts to nothing and blocks all threads), `noise` (prints), `native` (a thread
+(the disk is full), `gil` (reacts to nothing and blocks all threads), `noise` (prints), `native` (a thread
 stays in a native library after the end), `exit`, `memory`, `error`, `input`, and names of signals. Without a
-fault the job finishes. Each run of a job first warns with its process and how many models have been loaded.
+fault the job finishes. Each run of a job first warns with its process id and the number of loaded models.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MIOpenFallbackHandler:
         """Log nothing."""
 
     def print_stats(self) -> None:
-        """Print nothing, since there are no convolutions."""
+        """Print nothing, because there are no convolutions."""
 
 
 def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
@@ -65,7 +65,7 @@ def initialize_miopen_fallback(**_: object) -> MIOpenFallbackHandler:
 
 _numbers = count(1)
 _gate = os.environ.get("STAND_IN_IMPORT_GATE")
-while _gate and not Path(_gate).exists():  # takes as long as importing torch from a cold disk
+while _gate and not Path(_gate).exists():  # stands for a slow import of torch, as from a cold disk
     time.sleep(0.01)
 
 
