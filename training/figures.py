@@ -118,7 +118,7 @@ def judge(renderer: Renderer, case: Case, size: tuple[int, int], mode: str, sect
     """Return all figures of one video (3, T, H, W) in -1..1."""
     frames = video.shape[1]
     truth = renderer.case(case, [0, frames - 1], size)
-    seen = observe(renderer, case.scene, video)
+    seen = observe(renderer, case, video)
     steps = (video[:, 1:] - video[:, :-1]).abs().mul(127.5)
     mask = still_background(case, size, frames)
     if mask is not None and not mask.any():

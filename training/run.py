@@ -72,7 +72,7 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
         if not frozen.exists():
             LOG.info("scaling factor %.4f", freeze(folder, "clips"))
     elif name == "transformer":
-        launch(train, (str(folder), Plan(minutes, arguments.rate)), processes)
+        launch(train, (str(folder), Plan(minutes, arguments.rate, arguments.seed)), processes)
     elif name == "export":
         transformer, vae = load_parts(folder, arguments.start, arguments.share)
         export(transformer, vae, folder / "model", arguments.target)
@@ -98,6 +98,7 @@ def main() -> None:
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
     parser.add_argument("--rate", type=float, default=Plan.lr, help="the transformer's learning rate")
+    parser.add_argument("--seed", type=int, default=Plan.seed, help="seed of the transformer's clips")
     parser.add_argument(
         "--share",
         type=float,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional as F
@@ -30,6 +30,10 @@ from training.scenes import (
 )
 
 AMOUNTS = (0.25, 0.4, 0.55, 0.75, 1.0, 1.3, 1.67, 2.1)
+# The steps in which the best of them is then refined.
+FINER = (1.2, 1.1, 1.05)
+# Motions look the same if their pictures differ by less than two of 255 levels.
+INVISIBLE = (4 / 255) ** 2
 # A motion counts as seen between this share and this multiple of its named strength.
 LEAST, MOST = 0.45, 2.2
 
@@ -62,40 +66,84 @@ def shown_strength(case: Case, seen: Seen) -> float:
     return seen.amount / expected if named and expected else 0.0
 
 
-def possible(scene: Scene, amounts: tuple[float, ...]) -> Iterator[tuple[str, float, int]]:
-    """Yield every motion that could be seen: its name, its strength, and the thing that moves."""
-    yield STILL, 0.0, 0
-    for amount in amounts:
-        for name in CAMERA_MOTIONS:
-            yield name, amount, 0
-        for target, thing in enumerate(scene.things):
-            for name in OBJECT_MOTIONS:
-                if not (name == "spins" and thing.shape == "ball"):
-                    yield name, amount, target
+def possible(scene: Scene) -> Iterator[tuple[str, int]]:
+    """Yield every motion that could be seen but none at all: its name, and the thing that moves."""
+    for name in CAMERA_MOTIONS:
+        yield name, 0
+    for target, thing in enumerate(scene.things):
+        for name in OBJECT_MOTIONS:
+            if not (name == "spins" and thing.shape == "ball"):
+                yield name, target
 
 
-def observe(
+@dataclass
+class Reader:
+    """A comparison of a video's pictures (3, T, h, w), of the times ``frames``, with all possible motions."""
+
+    renderer: Renderer
+    scene: Scene
+    pictures: torch.Tensor
+    frames: list[int]
+
+    def drawn(self, seen: Seen) -> torch.Tensor:
+        """Return the pictures (3, T, h, w) as they would be with a motion."""
+        motion = Motion(seen.motion, "", seen.amount)
+        size = (self.pictures.shape[2], self.pictures.shape[3])
+        return self.renderer.clip(self.scene, motion, self.frames, size, target=seen.target)
+
+    def at(self, motion: str, amount: float, target: int) -> Seen:
+        """Return a motion with its error against the pictures."""
+        seen = Seen(motion, amount, target, 0.0)
+        return replace(seen, error=float((self.drawn(seen) - self.pictures).square().mean()))
+
+    def nearest(self, motion: str, target: int, amounts: tuple[float, ...]) -> Seen:
+        """Return a motion at the strength nearest to the pictures, one of ``amounts`` or between them."""
+        best = min((self.at(motion, amount, target) for amount in amounts), key=_error)
+        for factor in FINER:
+            others = (self.at(motion, best.amount * f, target) for f in (factor, 1 / factor))
+            best = min(best, *others, key=_error)
+        return best
+
+    def read(self, amounts: tuple[float, ...]) -> list[Seen]:
+        """Return the nearest motion and all that look the same as it."""
+        found = [self.nearest(*kind, amounts) for kind in possible(self.scene)]
+        found.append(self.at(STILL, 0.0, 0))
+        best = self.drawn(min(found, key=_error))
+        return [seen for seen in found if float((self.drawn(seen) - best).square().mean()) <= INVISIBLE]
+
+
+def _error(seen: Seen) -> float:
+    return seen.error
+
+
+def read(
     renderer: Renderer,
-    scene: Scene,
-    video: torch.Tensor,
+    case: Case,
+    pictures: torch.Tensor,
+    frames: list[int],
     amounts: tuple[float, ...] = AMOUNTS,
     side: int = 64,
 ) -> Seen:
-    """Return the motion nearest to a video (3, T, H, W) in -1..1, judged on its middle and last frame."""
-    height, width = video.shape[-2:]
+    """Return the motion nearest to pictures (3, T, H, W) in -1..1, which are a video's ``frames``.
+
+    Where several motions look the same, as a pan and a move do on a plain ground, it is the named one. Where
+    one of them is none at all, nothing is seen to move.
+    """
+    height, width = pictures.shape[-2:]
     scale = side / math.sqrt(height * width)
     size = (round(height * scale), round(width * scale))
+    small = F.interpolate(pictures.transpose(0, 1), size, mode="bilinear", antialias=True).transpose(0, 1)
+    alike = Reader(renderer, case.scene, small, frames).read(amounts)
+    alike.sort(key=lambda seen: (seen.motion != STILL, not agrees(case, seen), seen.error))
+    return alike[0]
+
+
+def observe(
+    renderer: Renderer, case: Case, video: torch.Tensor, amounts: tuple[float, ...] = AMOUNTS
+) -> Seen:
+    """Return the motion nearest to a video (3, T, H, W) in -1..1, judged on its middle and last frame."""
     frames = [(video.shape[1] - 1) // 2, video.shape[1] - 1]
-    small = F.interpolate(video[:, frames].transpose(0, 1), size, mode="bilinear", antialias=True).transpose(
-        0, 1
-    )
-    best = Seen(STILL, 0.0, 0, float("inf"))
-    for name, amount, target in possible(scene, amounts):
-        drawn = renderer.clip(scene, Motion(name, "", amount), frames, size, target=target)
-        error = float((drawn - small).square().mean())
-        if error < best.error:
-            best = Seen(name, amount, target, error)
-    return best
+    return read(renderer, case, video[:, frames], frames, amounts)
 
 
 def agrees(case: Case, seen: Seen) -> bool:

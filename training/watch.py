@@ -45,7 +45,7 @@ class Watch:
             if len(kept) >= per_motion:
                 continue
             truth = renderer.case(case, range(37), size)
-            if agrees(case, observe(renderer, case.scene, truth, WATCH_AMOUNTS)):
+            if agrees(case, observe(renderer, case, truth, WATCH_AMOUNTS)):
                 kept.append(case)
         cases = [case for kept in found.values() for case in kept]
         return cls(size, cases, encode_cases(vae, encoders, renderer, cases, size), renderer)
@@ -83,7 +83,7 @@ class Watch:
             latents = sample_latents(model, mode, 1, latents[:, :, :1], conditions, steps, seed=offset)
             for index, video in zip(chosen, decode(vae, latents), strict=True):
                 case = self.cases[index]
-                seen = observe(self.renderer, case.scene, video, WATCH_AMOUNTS)
+                seen = observe(self.renderer, case, video, WATCH_AMOUNTS)
                 if agrees(case, seen):
                     right += 1
                 else:

@@ -137,6 +137,19 @@ def test_a_photograph_is_judged_by_where_the_camera_should_be(monkeypatch: pytes
     assert photograph(engine, cases, 0, "pans left", 2, "forward") > 60
 
 
+def test_a_case_is_kept_only_if_its_true_clips_are_judged_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.evaluate.canvases", lambda seed, count: make_canvases(seed, 1))
+    cases = Cases(5)
+    # In two sections this triangle turns by 240 degrees, and by 120 in half of the time: it looks as before.
+    turning = case_of("triangle", Motion("spins", "", 1.6))
+    for sections, right in ((1, True), (2, False)):
+        truth = cases.renderer.case(turning, range(36 * sections + 1), SIZE)
+        assert judge(cases.renderer, turning, SIZE, "forward", sections, truth).right == right
+    assert not cases.readable(turning, SIZE)
+    assert cases.rejected == 1
+    assert cases.readable(case_of("square", Motion("spins")), SIZE)
+
+
 def test_orders_and_lengths_take_turns(renderer: Renderer) -> None:
     engine, cases = StillEngine(), SimpleNamespace(renderer=renderer)
     made = [make_and_judge(engine, cases, index, case_of(), SIZE) for index in range(4)]

@@ -175,6 +175,15 @@ class TestRun:
         assert all(torch.equal(value, stopped[name]) for name, value in whole.items())
         assert all(torch.equal(value, stopped_mean[name]) for name, value in mean.items())
 
+    def test_runs_of_different_seeds_draw_different_clips(self, tmp_path: Path) -> None:
+        clips = []
+        for seed in (1, 2, 1):
+            start_from(MODEL, folder := tmp_path / str(len(clips)))
+            trainer = Trainer(0, 1, folder, Plan(minutes=10, visits=2, seed=seed))
+            trainer.train_step()
+            clips.append([item.latents.sum().item() for item in trainer.pool.items[32, 32]])
+        assert clips[0] == clips[2] != clips[1]
+
     def test_training_lowers_the_loss_on_its_clips(self, tmp_path: Path) -> None:
         start_from(MODEL, tmp_path)
         trainer = self.trainer(tmp_path)
