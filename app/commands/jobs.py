@@ -12,13 +12,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from app.commands.arguments import EXIT_FAILED, Parser, add_outputs, add_request, command_words
+from app.commands.arguments import (
+    EXIT_FAILED,
+    Parser,
+    add_outputs,
+    add_request,
+    add_settings,
+    command_words,
+    given_settings,
+)  # fmt: skip
 from app.commands.origin import request_of
 from app.jobs.job import Job, JobState
+from app.jobs.record import full_record, record
 from app.jobs.service import JobService
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, replacing
+from diffusers_helper.output.branch import MAY_DIFFER, kept_words
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import SETTINGS
 
 _EXIT_CODES = (
@@ -75,16 +87,6 @@ def _run(verb: Verb, arguments: argparse.Namespace) -> int:
     return verb.run(JobService(outputs), arguments)
 
 
-def record(job: Job) -> dict[str, Any]:
-    """Return the facts of a job that the command prints as JSON."""
-    return {
-        "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
-        "ended": job.ended, "video": None if job.video is None else str(job.video), "frames": job.frames,
-        "message": job.message, "remedy": job.remedy, "favourite": job.favourite, "folder": str(job.folder),
-        "request": json.loads(job.request.to_json()),
-    }  # fmt: skip
-
-
 def tell(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
     """Print a job, either as JSON together with `more`, or as the given text."""
     say(f"{json.dumps({**record(job), **more}) if arguments.json else command_words(text)}\n")
@@ -110,20 +112,19 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _show(service: JobService, arguments: argparse.Namespace) -> int:
-    job = service.job(arguments.job)
-    states = service.history.transitions(job.id)
+    job, shown = service.job(arguments.job), full_record(service, arguments.job)
     lines = [f"{job.id}: {job.state}", f"{job.message} {job.remedy}".strip()]
     lines += [f"Video: {job.video} ({job.frames} frames)"] if job.video else []
     if job.state == "queued":
-        lines.append(f"Jobs before it: {service.queue_position(job.id)}")
+        lines.append(f"Jobs before it: {shown['jobs_before']}")
     lines += [
         f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}"
-        for name, value in record(job)["request"].items()
+        for name, value in shown["request"].items()
         if name in SETTINGS and value is not None
     ]
-    lines += [f"{_clock(one.time)} {one.state}. {one.reason}".rstrip() for one in states]
-    more = {"states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states]}
-    tell(arguments, job, "\n".join(filter(None, lines)), **more)
+    lines += [f"{_clock(one['time'])} {one['state']}. {one['reason']}".rstrip() for one in shown["states"]]
+    text = "\n".join(filter(None, lines))
+    say(f"{json.dumps(shown) if arguments.json else command_words(text)}\n")
     return 0
 
 
@@ -136,10 +137,10 @@ def _add(service: JobService, arguments: argparse.Namespace) -> int:
     return _queued(service, arguments, job)
 
 
-def _queued(service: JobService, arguments: argparse.Namespace, job: Job) -> int:
+def _queued(service: JobService, arguments: argparse.Namespace, job: Job, more: str = "") -> int:
     has_maker = service.queue.has_maker
-    text = f"{job.id}: {job.state}"
-    tell(arguments, job, text if has_maker else f"{text}. {_NO_MAKER.format(job.id)}", has_maker=has_maker)
+    said = (f"{job.id}: {job.state}", more.rstrip("."), "" if has_maker else _NO_MAKER.format(job.id))
+    tell(arguments, job, ". ".join(filter(None, said)), has_maker=has_maker)
     return 0
 
 
@@ -178,6 +179,16 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
         if not was.is_resumable:
             return EXIT_FAILED
     return 0
+
+
+def _branch(service: JobService, arguments: argparse.Namespace) -> int:
+    changes = given_settings(arguments)
+    if arguments.keep is not None:
+        job = service.queue.branch(arguments.job, arguments.keep, **changes)
+    else:
+        job = service.queue.extend(arguments.job, arguments.longer, **changes)
+    kept = Lineage.read(JobFolder(job.folder).lineage).kept
+    return _queued(service, arguments, job, kept_words(job.request, kept))
 
 
 def _reorder(service: JobService, arguments: argparse.Namespace) -> int:
@@ -269,6 +280,14 @@ def _or_all(parser: Parser) -> None:
     parser.add_argument("--all", action="store_true", help="do so with the whole queue")
 
 
+def _branch_arguments(parser: Parser) -> None:
+    _one_job(parser)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--keep", type=int, metavar="N", help="keep the first N sections, in order of making")
+    how.add_argument("--longer", type=float, metavar="SECONDS", help="make a finished video longer")
+    add_settings(parser, left_out=[name for name in SETTINGS if name not in MAY_DIFFER])
+
+
 def _reorder_arguments(parser: Parser) -> None:
     _one_job(parser)
     where = parser.add_mutually_exclusive_group(required=True)
@@ -291,6 +310,9 @@ VERBS = (
     Verb("pause", "set jobs aside until they are resumed, and free the device", _or_all, _pause),
     Verb("resume", "let jobs go on that were paused or interrupted", _or_all, _resume),
     Verb("retry", "let jobs go on that have failed or were cancelled", _or_all, _resume),
+    Verb(
+        "branch", "keep sections of a job, and make the rest with other settings", _branch_arguments, _branch
+    ),
     Verb("reorder", "give a job another place in the queue", _reorder_arguments, _reorder),
     Verb("remove", "remove jobs with their files, which can be brought back for a week", _some_jobs, _remove),
     Verb("restore", "bring removed jobs back", _some_jobs, _restore),

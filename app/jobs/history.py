@@ -89,9 +89,10 @@ class History:
         more = f"{rows[limit - 1]['created']!r} {rows[limit - 1]['id']}" if len(rows) > limit > 0 else ""
         return Found(store.readable(rows[:limit]), more)
 
-    def count(self) -> int:
-        """Return the number of all jobs."""
-        ((count,),) = self._open_store().select("", what="count(*)")
+    def count(self, states: Collection[JobState] = ()) -> int:
+        """Return the number of the jobs in some states; of all jobs if none is given."""
+        kept = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
+        ((count,),) = self._open_store().select(kept, *states, what="count(*)")
         return count
 
     def models(self) -> list[str]:

@@ -324,7 +324,7 @@ class Queue:
     def restore(self, job_id: str) -> Job:
         """Bring a removed job back, with its former state and place."""
         with self.store.transaction() as database:
-            trash.bring_back(database, self.store.folder(job_id), self._trash)
+            trash.bring_back(database, self.store.outputs, job_id, self._trash)
         return self.store.job(job_id)
 
     @property

@@ -55,6 +55,7 @@ class JobService:
         self._opened: JobStore | None = None
         self._worker: Worker | None = None
         self._stopped = False
+        self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
         self.queue = Queue(lambda: self._store, self._ask, self._wake)
         self.history = History(lambda: self._store, self._notify)
 
@@ -157,9 +158,18 @@ class JobService:
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
         """Return the running job and the queued ones that come after it."""
-        jobs = self._store.jobs("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
-        running = [job for job in jobs if job.state in BEGUN]
-        return (running[0] if running else None), tuple(job for job in jobs if job.state == "queued")
+        known, revision = self._open_jobs, self._store.revision
+        if known is None or known[0] != revision:  # a page asks several times a second
+            jobs = self._store.jobs("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
+            running = [job for job in jobs if job.state in BEGUN]
+            queued = tuple(job for job in jobs if job.state == "queued")
+            known = self._open_jobs = revision, ((running[0] if running else None), queued)
+        return known[1]
+
+    @property
+    def revision(self) -> str:
+        """Return a text that changes whenever a job's facts do, by whichever process."""
+        return f"{hash(self._store.revision):x}"
 
     def finished_jobs(self, limit: int) -> list[Job]:
         """Return the last finished jobs, newest first."""

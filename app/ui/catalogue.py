@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import contextlib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from app.jobs.service import JobService
 from app.ui.planner import Planner
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
+from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 
@@ -61,6 +63,12 @@ class Catalogue:
             return str(self.folder.folder)
         return name
 
+    def name_of(self, key: str) -> str:
+        """Return the name by which pages and programs know a job's model, without the path of a folder."""
+        if self.folder is not None and key == str(self.folder.folder):
+            return self.preselected
+        return key if key in model_names() else Path(key).name
+
     def submit(self, service: JobService, settings: dict[str, object], *, may_download: bool = False) -> Job:
         """Queue one job with a person's settings; a `mode` of None stands for the model's own.
 
@@ -73,6 +81,27 @@ class Catalogue:
             NotHere: For a model that is not here, if it may not be downloaded or there is no room for it.
             InputError: For anything that cannot be used, and for what does not fit into the machine's memory.
         """
+        request, picture, allow_folder = self._checked(settings, may_download)
+        return service.submit(request, allow_folder=allow_folder, picture=picture)
+
+    def edit(
+        self, service: JobService, job_id: str, settings: dict[str, object], *, may_download: bool = False
+    ) -> Job:
+        """Give a job that has not begun other settings, checked like those of a new one by `submit`.
+
+        An upload of the job's own picture counts as that picture, which a branch may not change.
+        """
+        job = service.job(job_id)
+        request, picture, allow_folder = self._checked(settings, may_download)
+        with contextlib.suppress(OSError):
+            if JobFolder(job.folder).input.read_bytes() == picture:
+                request = replace(request, image=job.request.image)
+        return service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
+
+    def _checked(
+        self, settings: dict[str, object], may_download: bool
+    ) -> tuple[GenerationRequest, bytes, bool]:
+        """Return a request that fits this machine, its picture, and whether its model is the folder."""
         model: Any = settings.get("model", self.preselected)
         settings = {**settings, "model": self.key(model)}
         if settings.get("mode") is None and isinstance(model, str):
@@ -82,5 +111,4 @@ class Catalogue:
         absence = absence_of(self.info(str(model)))
         if absence is not None and not (may_download and absence.has_room):
             raise NotHere(absence)
-        picture = self.planner.pictures.plain(request.image)
-        return service.submit(request, allow_folder=request.model != model, picture=picture)
+        return request, self.planner.pictures.plain(request.image), request.model != model

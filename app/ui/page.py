@@ -9,18 +9,27 @@ from html import escape
 import gradio as gr
 
 from app.jobs.service import JobService
-from app.ui.api import add_endpoint
+from app.ui.calls.generate import add_endpoints
+from app.ui.calls.jobs import JobCalls
+from app.ui.calls.serve import add_calls
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
+from app.ui.history.panel import build_history
 from app.ui.live.subscribe import Result, connect_updates
-from app.ui.scripts import call
+from app.ui.queue.panel import build_queue
+from app.ui.scripts import call, on_load
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
 # The form's script inserts the chosen model's title.
 _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
+<nav class="lt-tabs" role="tablist" aria-label="Parts of the page">
+<a role="tab" id="tab-create" href="#create" aria-controls="panel-create">Create</a>
+<a role="tab" id="tab-queue" href="#queue" aria-controls="panel-queue">Queue
+<span class="lt-tab-count"></span></a>
+<a role="tab" id="tab-history" href="#history" aria-controls="panel-history">History</a></nav>
 <p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
 <span title="{reason}">{cap}</span></p></header>"""
 _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
@@ -37,8 +46,8 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
     with gr.Blocks(
         title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
     ) as page:
-        gr.HTML(_header(catalogue), apply_default_css=False, js_on_load=None)
-        with gr.Row(elem_classes="lt-main"):
+        gr.HTML(_header(catalogue), apply_default_css=False, js_on_load=on_load("tabs.js"))
+        with gr.Row(elem_classes="lt-main", elem_id="panel-create"):
             with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
                 request = RequestForm(catalogue)
             with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
@@ -46,10 +55,13 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
                 result = Result()
                 request.demo_box.render()
                 gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
+        build_queue()
+        build_history()
         actions = Actions(service, catalogue)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
-        add_endpoint(page, service, catalogue)
+        add_endpoints(page, service, catalogue)
+        add_calls(JobCalls(service, catalogue).all)
     return page
 
 
@@ -79,6 +91,11 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
     async def download_and_start(*values: object) -> str:
         return await submit(values, True)
 
+    async def save(job_id: str, *values: object) -> str:
+        settings = dict(zip(names, values, strict=True))
+        await actions.catalogue.planner.pictures.prepare_upload(settings["image"])
+        return await asyncio.to_thread(actions.save, job_id, settings)
+
     # The values stay unprocessed, since the request itself checks them, as it does for the command line.
     for event, submits in (request.start.click, start), (request.notice.click, download_and_start):
         event(
@@ -86,6 +103,8 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions
             js=call("form/notice.js", "judge", names), preprocess=False, **QUIET,
         ).then(**SHOW_STAGE)  # fmt: skip
     request.end.click(actions.end, None, request.notice, **QUIET)
-    request.go_on.click(actions.go_on, request.resumable, request.notice, **QUIET)
-    request.remove.click(actions.remove_newest, None, request.notice, **QUIET)
+    request.save.click(
+        save, [request.edited, *request.controls.values()], request.notice,
+        js=call("form/editing.js", "judge", names), preprocess=False, **QUIET,
+    )  # fmt: skip
     connect_updates(page, actions.service, result, request)

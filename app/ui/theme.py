@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gradio as gr
 
-CSS_FILES = [Path(__file__).parent / name for name in ("style.css", "live/live.css")]
+CSS_FILES = [Path(__file__).parent / name for name in ("style.css", "live/live.css", "queue/queue.css")]
 ICON_FILE = Path(__file__).with_name("icon.svg")
 
 _SANS = ("ui-sans-serif", "system-ui", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")

@@ -143,7 +143,8 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send)
         elif path.startswith(_JOBS):
-            await self._files.of_job(scope["path"].removeprefix(_JOBS))(scope, receive, send)
+            answer = await asyncio.to_thread(self._files.of_job, scope["path"].removeprefix(_JOBS))
+            await answer(scope, receive, send)
         elif path.startswith(_SCRIPTS):
             await page_script(scope["path"].removeprefix(_SCRIPTS))(scope, receive, send)
         elif path.startswith(_UPLOADED):

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import stat
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
+from PIL import Image
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from app.redact import without_names, without_paths
 from app.ui import scripts
+from app.ui.calls.records import SMALL_PICTURE
 from diffusers_helper.output.job_folder import JobFolder
 
-# Of a job's folder, the start picture, the versions of the video, the thumbnails and the end of the log are
-# served.
-_SHOWN = re.compile(r"input\.png|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
+# Of a job's folder, the start picture, a small copy of it, the versions of the video, the thumbnails and the
+# end of the log are served.
+_SHOWN = re.compile(r"input\.png|picture\.webp|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
 _LOG_BYTES = 64 * 1024
+_SMALL = (240, 160)  # the pixels of a small start picture, at most
 # Served files must not run code, so SVG drawings, which may hold scripts, are not among the types.
 _TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
@@ -58,6 +63,8 @@ class ServedFiles:
             return _NOT_THERE
         if not is_job:
             return _NOT_THERE
+        if name == SMALL_PICTURE:
+            return _served_small_picture(folder)
         is_log = name == JobFolder(folder).log.name
         return _served_log(folder, self.outputs) if is_log else _served(folder, name)
 
@@ -103,6 +110,29 @@ def _inside(folder: Path, name: str) -> Path | None:
     except OSError:  # it does not exist, or no file system accepts the name
         return None
     return real if is_ours else None
+
+
+def _served_small_picture(folder: Path) -> Response:
+    """Return a small copy of a start picture, which the program itself has written as a plain PNG."""
+    real = _inside(folder, JobFolder(folder).input.name)
+    try:
+        content = None if real is None else _small_picture(real, real.stat().st_mtime_ns)
+    except OSError:
+        content = None
+    if content is None:
+        return _NOT_THERE
+    headers = {"content-disposition": "inline", "cache-control": "private, max-age=60"}
+    return Response(content, media_type="image/webp", headers=headers)
+
+
+@lru_cache(maxsize=1024)
+def _small_picture(file: Path, _changed: int) -> bytes:
+    with Image.open(file, formats=["PNG"]) as picture:
+        small = picture.convert("RGB")
+        small.thumbnail(_SMALL)
+    content = io.BytesIO()
+    small.save(content, "WEBP", quality=80)
+    return content.getvalue()
 
 
 def _served_log(folder: Path, outputs: Path) -> Response:

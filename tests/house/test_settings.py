@@ -12,7 +12,7 @@ import gradio as gr
 import pytest
 
 from app.commands import arguments
-from app.ui import api
+from app.ui.calls.generate import endpoints
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from app.ui.form import settings as form
@@ -65,7 +65,7 @@ def test_a_new_setting_is_an_argument(glow: SettingInfo, capsys: pytest.CaptureF
 
 def test_a_new_setting_is_a_parameter_of_the_endpoint(glow: SettingInfo) -> None:
     service: Any = None
-    parameter = signature(api.endpoint(service, Catalogue())).parameters["glow"]
+    parameter = signature(endpoints(service, Catalogue())["generate"]).parameters["glow"]
     assert (parameter.default, parameter.annotation) == (2.5, float)
 
 
@@ -100,7 +100,7 @@ def test_every_setting_is_on_every_surface() -> None:
     parser = argparse.ArgumentParser()
     arguments.add_settings(parser)
     service: Any = None
-    endpoint = signature(api.endpoint(service, Catalogue())).parameters
+    endpoint = signature(endpoints(service, Catalogue())["generate"]).parameters
     with gr.Blocks():
         controls = RequestForm(Catalogue()).controls
     for name, setting in SETTINGS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.events import Event, from_dict, to_dict
+from diffusers_helper.files import sync_folder
+from diffusers_helper.output.job_folder import JobFolder
 
 
 def append_event(path: Path, event: Event) -> None:
@@ -66,3 +69,11 @@ class EventReader:
             ):  # a line of another version keeps its number but yields no event
                 continue
             yield self.sequence, event
+
+
+def sync_video(event: Event, folder: JobFolder) -> None:
+    """Make sure that the name of the video that an event tells of is on the disk."""
+    if video := getattr(event, "video", None):
+        for path in {folder.path, Path(video).parent}:
+            with contextlib.suppress(FileNotFoundError):
+                sync_folder(path)

@@ -139,22 +139,29 @@ def words_of(request: GenerationRequest) -> str:
 
 def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
     """Return a row as a job, with paths below `outputs`, so that an outputs folder can be moved."""
-    folder = JobFolder(outputs / row["id"])
+    folder, image = _paths(outputs, row["id"])
     return Job(
         id=row["id"],
         state=row["state"],
-        request=_request(row["request"], str(folder.input)),
-        folder=folder.path,
+        request=_request(row["request"], image),
+        folder=folder,
         created=row["created"],
         place=row["place"],
         started=row["started"],
         ended=row["ended"],
-        video=None if row["video"] is None else folder.path / row["video"],
+        video=None if row["video"] is None else folder / row["video"],
         frames=row["frames"],
         message=row["message"],
         remedy=row["remedy"],
         favourite=bool(row["favourite"]),
     )
+
+
+@lru_cache(maxsize=8192)
+def _paths(outputs: Path, job_id: str) -> tuple[Path, str]:
+    """Return a job's folder and the path of its picture."""
+    folder = JobFolder(outputs / job_id)
+    return folder.path, str(folder.input)
 
 
 @lru_cache(maxsize=8192)

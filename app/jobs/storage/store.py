@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
-from app.jobs.storage.event_log import EventReader, append_event
+from app.jobs.storage.event_log import EventReader, append_event, sync_video
 from app.jobs.storage.index import agree, job_from_row, open_index, put
 from app.jobs.storage.locks import Lock, is_locked
 from app.jobs.storage.new_job import new_folder
@@ -275,7 +275,7 @@ class JobStore:
                 with self.transaction() as database:
                     self._bury(database, event.job, *_REMOVED)
                 return
-            _sync_video(event, folder)
+            sync_video(event, folder)
             self.enter(event.job, change[0], **change[1])
         append_event(folder.events, event)
 
@@ -350,6 +350,13 @@ class JobStore:
                 self.enter(job_id, **held)
                 self.unhold(job_id)
 
+    @property
+    def revision(self) -> tuple[object, ...]:
+        """Return a value that changes whenever a job's facts do, by whichever process."""
+        with self._reading:
+            ((version,),) = self._reader.execute("PRAGMA data_version")
+        return self._identity, version, tuple((one, held["state"]) for one, held in self._held.items())
+
     def folder(self, job_id: str) -> JobFolder:
         """Return the folder of a job, whether or not it exists."""
         return JobFolder(self.outputs / job_id)
@@ -381,14 +388,6 @@ class JobStore:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.outputs))
         self._database.close()
         self._open()
-
-
-def _sync_video(event: Event, folder: JobFolder) -> None:
-    """Make sure that the name of an event's video is on the disk."""
-    if video := getattr(event, "video", None):
-        for path in {folder.path, Path(video).parent}:
-            with contextlib.suppress(FileNotFoundError):
-                sync_folder(path)
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

@@ -39,15 +39,17 @@ def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> Non
     database.execute("DELETE FROM jobs WHERE id = ?", (folder.job,))
 
 
-def bring_back(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> None:
+def bring_back(database: sqlite3.Connection, outputs: Path, job_id: str, trash: Path) -> None:
     """Move a job's folder back from the trash. Call this only while the index is locked.
 
     Raises:
         NoSuchJob: If the folder is not in the trash.
         OSError: If the folder cannot be moved.
     """
-    if Path(folder.job).name != folder.job or not (trash / folder.job / "request.json").exists():
-        raise NoSuchJob(folder.job)
+    is_name = Path(job_id).name == job_id  # "../x" would lead out of the folder
+    if not is_name or not (trash / job_id / "request.json").exists():
+        raise NoSuchJob(job_id)
+    folder = JobFolder(outputs / job_id)
     (trash / folder.job).rename(folder.path)
     sync_folder(folder.path.parent)
     put(database, folder)

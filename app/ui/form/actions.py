@@ -56,6 +56,15 @@ class Actions:
         except LongtakeError as error:
             return view.error_box(error)
 
+    def save(self, job_id: object, settings: dict[str, Any]) -> str:
+        """Give a job that has not begun the form's settings, and return a notice or a refusal."""
+        try:
+            settings = settings | {"image": picture_path(settings.get("image"))}
+            self.catalogue.edit(self.service, str(job_id), self._request(settings))
+        except LongtakeError as error:
+            return view.error_box(error)
+        return view.passing_note("The changes are saved.", saved=True)
+
     def _request(self, settings: dict[str, Any]) -> dict[str, Any]:
         info = self.catalogue.info(str(settings.get("model")))
         return form.to_request(settings, info, self.catalogue.planner)
@@ -75,21 +84,6 @@ class Actions:
         if job is None:
             return view.passing_note("Nothing is running.")
         return self._cancel(job.id, view.job_note("Ending: the work at hand is finished first.", job.id))
-
-    def go_on(self, job_id: str) -> str:
-        """Put a job that did not finish back into the queue, and return a notice."""
-        try:
-            self.service.resume(job_id)
-        except LongtakeError as error:
-            return view.error_box(error)
-        return view.passing_note("It goes on; nothing that was finished is made again.")
-
-    def remove_newest(self) -> str:
-        """Take the newest waiting job out of the queue, and return a notice."""
-        _, waiting = self.service.open_jobs()
-        if not waiting:
-            return view.passing_note("No job is waiting.")
-        return self._cancel(waiting[-1].id, view.passing_note("Removed from the queue."))
 
     def _cancel(self, job_id: str, done: str) -> str:
         return done if self.service.cancel(job_id) else ""
@@ -112,6 +106,18 @@ class Actions:
         info = self.catalogue.info(usable["model"])
         usable["mode"] = _mode(info, usable["mode"])
         return usable | _around(info)
+
+    def fill(self, given: object) -> dict[str, Any]:
+        """Return the form that has these settings, as JSON from the page's scripts, and otherwise defaults.
+
+        The picture comes by itself, as an upload.
+        """
+        usable = form.restored(self.catalogue, given)
+        if not usable:
+            return {}
+        info = self.catalogue.info(usable["model"])
+        values = form.defaults(info, self.catalogue.planner) | {"prompt": "", "negative": ""} | usable
+        return values | {"mode": _mode(info, usable["mode"])} | _around(info)
 
     def reset(self, name: str) -> dict[str, Any]:
         """Return every setting but picture, prompt and model, as the model wants it."""

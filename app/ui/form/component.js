@@ -26,3 +26,8 @@ export function moveCropOn() {
 export function passPictureOn() {
   component?.trigger('input');
 }
+
+/** Let the form take the settings that `givenSettings` holds. */
+export function passSettingsOn() {
+  component?.trigger('apply');
+}

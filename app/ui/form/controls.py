@@ -146,9 +146,11 @@ class RequestForm:
                 self.end = gr.Button(
                     "End Generation", interactive=False, scale=1, min_width=130, elem_id="end"
                 )
-            self.go_on = gr.Button("Go on", visible=False, size="sm", elem_id="go-on")
-            self.resumable = gr.State("")  # the job that this page shows, if it can be resumed
-            self.remove = gr.Button("Remove Last from Queue", visible=False, size="sm")
+                # This takes the place of the others while a waiting job is edited; the script knows which.
+                self.save = gr.Button(
+                    "Save Changes", variant="primary", scale=3, min_width=160, elem_id="save"
+                )
+            self.edited = gr.Textbox(visible=False)
 
     def _add_others(self, section: Section) -> None:
         """Add the controls of a section that have no place of their own."""
@@ -227,11 +229,15 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
     form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
+    filled = [*(form.controls[name] for name in kept), *around]
     page.load(
-        named(actions.restore, *kept, *AROUND), form.facts,
-        [*(form.controls[name] for name in kept), *around], js=call("form/keep.js", "keptSettings"),
+        named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
         preprocess=False, **QUIET,
     ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
+    form.facts.apply(
+        named(actions.fill, *kept, *AROUND), form.facts, filled, js=call("form/fill.js", "givenSettings"),
+        preprocess=False, **QUIET,
+    ).then(**_CHANGED)  # fmt: skip
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,

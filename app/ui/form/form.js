@@ -17,7 +17,8 @@ const PARTS = ['#set-image', '#set-prompt textarea', '#set-mode', '#set-seconds 
 
 const find = (selector) => document.querySelector(selector);
 const isForm = (target) => target === document.body || Boolean(target.closest?.('.lt-request'));
-const isStartOrEnd = (target) => Boolean(target.closest?.('#start, #end'));
+const isStartOrEnd = (target) => Boolean(target.closest?.('#start, #save, #end'));
+const isEditing = () => Boolean(document.documentElement.dataset.editing);
 
 /** Return a new seed. */
 export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);
@@ -36,7 +37,7 @@ function tell() {
 
 // A double click counts as one press.
 function takeClick(event) {
-  const button = event.target.closest?.('#start, #end');
+  const button = event.target.closest?.('#start, #save, #end');
   if (!button) return;
   if (event.detail > 1) {
     event.preventDefault();
@@ -54,7 +55,7 @@ function takeEnter(event) {
   event.stopImmediatePropagation();
   if (event.repeat) return;
   refill(event.target);
-  find('#start')?.click();
+  find(isEditing() ? '#save' : '#start')?.click();
 }
 
 // Browsers bring only the cursor's line of a text field into view, and leave it under the start button.

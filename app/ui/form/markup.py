@@ -56,9 +56,15 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
     return f'<p class="lt-hint">{" ".join(said)}</p>' if said else ""
 
 
-def passing_note(text: str) -> str:
-    """Return a notice about what has just happened, as markup, which leaves by itself."""
-    return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}">{escape(text)}</div>'
+def passing_note(text: str, *, saved: bool = False) -> str:
+    """Return a notice about what has just happened, as markup, which leaves by itself.
+
+    Args:
+        text: The notice.
+        saved: Whether it ends the editing of a job.
+    """
+    mark = " data-saved" if saved else ""
+    return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}"{mark}>{escape(text)}</div>'
 
 
 def job_note(text: str, job_id: str, before: int = 0) -> str:

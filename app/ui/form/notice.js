@@ -1,5 +1,6 @@
 // The notice beside the buttons, which answers a press and leaves with its cause: a setting, a job, or some seconds.
 import { isHeardAfter, placeOf, whenJobsAreTold } from '../jobs.js';
+import { expectStage } from '../live/live.js';
 import { openFoldOf } from './folds.js';
 
 let notice = null; // the component
@@ -7,6 +8,8 @@ let settings = {}; // as the form has them now, by name, as text
 let judged = {}; // as the server judged them last
 let place = -1; // where the notice's job was among the open ones when the page first heard of it
 let marked = null; // the control that was refused
+
+let saved = () => {}; // is called when a notice says that changes are saved
 
 const box = () => notice?.element.querySelector('.lt-box');
 const asText = (value) => JSON.stringify(value?.path ?? value ?? '');
@@ -43,6 +46,7 @@ export function seeSettings(names, ...values) {
 /** Note which settings the server is about to judge, and return them. */
 export function judge(names, ...values) {
   clear();
+  expectStage();
   seeSettings(names, ...values);
   judged = settings;
   return values;
@@ -52,6 +56,11 @@ export function judge(names, ...values) {
 export function takeAsJudged(names, ...values) {
   judged = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
   seeSettings(names, ...values);
+}
+
+/** Call the listener when the changes of a job that is edited are saved. */
+export function whenSaved(listener) {
+  saved = listener;
 }
 
 function lead(setting) {
@@ -70,6 +79,7 @@ function show() {
   if (!shown) return;
   const { setting, seconds } = shown.dataset;
   if (seconds) setTimeout(() => { if (box() === shown) clear(); }, 1000 * seconds);
+  if (shown.dataset.saved !== undefined) saved();
   const answer = shown.querySelector('[data-answer]');
   if (answer) answer.focus();
   else if (setting) {

@@ -7,17 +7,16 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from functools import cache
 
+from app.jobs.job import JobState
 from app.jobs.service import JobService
-from app.report_text import report_text
 from app.ui.live import scene
+from app.ui.live.present import Presenter
 from app.ui.live.watch import watch
-from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import ModelInfo, find_model
 
 _LOOK_SECONDS = 0.1
 _LOOK_SECONDS_A_PAGE = 0.02  # each update of a page costs a few milliseconds, so many pages get fewer of them
+_WAITING: tuple[JobState, ...] = ("queued", "paused", "interrupted")
 _HUNG_SECONDS = 3.0  # a watch yields something every second
 
 
@@ -28,14 +27,10 @@ class Update:
     Attributes:
         shown: The live view, as `scene.show` makes it.
         open_jobs: The number of jobs that run or wait.
-        waiting_jobs: The number of jobs that wait.
-        resumable_job: The id of the job that is shown, if a person can resume it.
     """
 
     shown: scene.Shown
     open_jobs: int
-    waiting_jobs: int
-    resumable_job: str
 
 
 class _Watch:
@@ -53,24 +48,17 @@ class _Watch:
         return self.thread.is_alive() and time.monotonic() - self.said < _HUNG_SECONDS
 
     def _run(self) -> None:
-        @cache
-        def facts(name: str) -> ModelInfo | None:
-            try:
-                return find_model(name, allow_folder=True)
-            except InputError:  # the folder is gone
-                return None
-
-        @cache
-        def report(job_id: str) -> str:
-            return report_text(self._service, job_id)
-
+        presenter = Presenter(self._service)
         for seen in watch(self._service):
             if not self.is_wanted:
                 return
-            shown = scene.show(seen, time.time(), find_model=facts, report=report)
+            shown = presenter.show(seen)
             shown["open"] = [job.id for job in (seen.running, *seen.waiting) if job is not None]
-            resumable = seen.live.job.id if seen.live is not None and seen.live.job.is_resumable else ""
-            self.latest = Update(shown, seen.open_jobs, len(seen.waiting), resumable)
+            shown["queue"] = {
+                "waiting": self._service.history.count(_WAITING), "held": self._service.queue.is_held,
+                "revision": self._service.revision,
+            }  # fmt: skip
+            self.latest = Update(shown, seen.open_jobs)
             self.said = time.monotonic()
 
 

@@ -27,8 +27,8 @@ export class Line {
     }).observe(view.querySelector('.lt-stage'));
   }
 
-  /** Show what the card shows. */
-  show({ state, percent }) {
+  /** Show what the card shows, or, after a word such as "Next", the headline of another job. */
+  show({ state, percent, headline: other }, word = '') {
     const isShown = narrow.matches && ['queued', 'running', 'waiting'].includes(state);
     this.#line.hidden = !isShown;
     if (!isShown) {
@@ -37,7 +37,8 @@ export class Line {
     }
     if (!this.#line.isConnected) document.querySelector('.lt-go')?.prepend(this.#line);
     const [headline, times] = ['.lt-headline', '.lt-eta'].map((part) => this.#view.querySelector(part).textContent);
-    setText(this.#words, [headline, times.split(' · ')[0]].filter(Boolean).join(' · '));
+    const words = word ? [`${word}: ${other}`] : [headline, times.split(' · ')[0]];
+    setText(this.#words, words.filter(Boolean).join(' · '));
     this.#bar.style.transform = `scaleX(${percent / 100})`;
   }
 }

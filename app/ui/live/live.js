@@ -1,8 +1,14 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
+//
+// The server sends the scene of the job that is made. A video that has just finished stays on the stage while the
+// next one is made; an announcement beside it leads there.
+import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { tellJobs } from '../jobs.js';
+import { JobButtons } from './buttons.js';
 import { bringStage, Line } from './line.js';
 import { Log } from './log.js';
+import { Next, nextWords } from './next.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Player } from './player.js';
 import { Preview } from './preview.js';
@@ -18,16 +24,29 @@ const ENDS = {
   paused: { short: 'Paused', sentence: 'The video is paused' },
   failed: { short: 'Failed', sentence: 'The video has failed' },
 };
-let isStageWanted = false; // whether a person has started a job that is not shown yet
+const OVER = ['finished', 'failed', 'cancelled'];
+
+const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
+const isWorthKeeping = (scene) => OVER.includes(scene.state) && Boolean(scene.video || scene.failure);
+// An id begins with the time of its making.
+const comesAfter = (scene, other) => isOpen(scene) || scene.job > other.job;
+
+let live = null; // the view of this page
+
+/** Let the job that a person is about to start have the stage, unless another one is being made. */
+export const expectStage = () => live?.expect();
 
 /** Bring the stage into view after a start, unless it was refused. */
 export function showStage() {
-  if (document.querySelector('#notice .lt-error')) return;
-  isStageWanted = !['queued', 'running', 'waiting'].includes(document.querySelector('.lt-view').dataset.state);
-  bringStage();
+  if (document.querySelector('#notice .lt-error')) live.expect(false);
+  else bringStage();
 }
 
-const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
+/** Show the job that is being made. */
+export const watchRunning = () => live.follow();
+
+/** Show a job of any age on the stage, until the person moves on. */
+export const openOnStage = async (job) => live.open(await call('jobs_scene', job));
 
 /** The view of the running job, or else of the last one. */
 class Live {
@@ -38,8 +57,14 @@ class Live {
   #pulse;
   #log;
   #line;
-  #seen = null; // the scene before
-  #watched = false; // whether this page was open when the job ended
+  #next;
+  #buttons;
+  #now = null; // what the server sent last
+  #shown = null; // the scene on the stage
+  #stays = false; // whether that is one that has ended, while the server sends another
+  #asked = ''; // the job whose end is asked for
+  #isExpecting = false; // whether a person has started a job that is not shown yet
+  #watched = false; // whether this page was open when the job on the stage ended
 
   constructor(view, subscribe) {
     const find = (selector) => view.querySelector(selector);
@@ -50,23 +75,99 @@ class Live {
     this.#pulse = new Pulse(view, subscribe);
     this.#log = new Log(find('.lt-log'));
     this.#line = new Line(view);
+    this.#next = new Next(find('.lt-next'), () => this.follow());
+    this.#buttons = new JobButtons(find('.lt-actions'), () => this.expect());
     prepareNotify(find('.lt-notify'));
     prepareCopy(find('.lt-failure'));
   }
 
-  /** Show what the server sent. */
+  /** Take what the server sent. */
   receive(scene) {
-    this.#follow(scene);
-    this.show(scene);
-    this.#pulse.receive(scene);
-    this.#line.show(scene);
-    if (isStageWanted && isOpen(scene)) {
-      isStageWanted = false;
-      bringStage();
+    const before = this.#now;
+    this.#now = scene;
+    if (this.#shown && scene.job !== this.#shown.job) this.#meetOther(before);
+    else {
+      this.#stays = false;
+      this.#showOnStage(scene);
     }
     document.title = this.#title(scene);
-    tellJobs(scene.open ?? [], scene.beat);
+    tellJobs(scene);
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
+  }
+
+  /** Decide what is shown, now that the server sends another job than that on the stage. */
+  #meetOther(before) {
+    const [shown, now] = [this.#shown, this.#now];
+    const isNews = before?.job === now.job ? isOpen(before) : comesAfter(now, shown);
+    if (isNews && !isOpen(now)) this.#end(now);
+    if (this.#isExpecting && isOpen(now)) this.follow();
+    else if (this.#stays || (this.#watched && isWorthKeeping(shown) && comesAfter(now, shown))) this.#keep(shown);
+    else if (isOpen(shown) && isOpen(now)) this.#askForEnd(shown.job);
+    else this.follow();
+  }
+
+  // The job on the stage may have ended between two updates, or be paused, or removed.
+  async #askForEnd(job) {
+    if (this.#asked === job) return;
+    this.#asked = job;
+    const scene = await call('jobs_scene', job).catch(() => null);
+    this.#asked = '';
+    if (this.#shown.job !== job || this.#now.job === job) return;
+    if (!scene || !isWorthKeeping(scene)) {
+      this.follow();
+      return;
+    }
+    this.#end(scene);
+    this.#keep(scene);
+  }
+
+  #keep(scene) {
+    const isNew = !this.#stays;
+    this.#stays = true;
+    this.#showOnStage(scene);
+    this.#next.show(this.#now);
+    this.#line.show(this.#now, 'Next');
+    if (isNew && isOpen(this.#now)) this.#announce([this.#sentence(scene), nextWords(this.#now)].join(' '));
+  }
+
+  #sentence(scene) {
+    return this.#watched && !scene.failure ? `${ENDS[scene.state].sentence}.` : '';
+  }
+
+  /** Show a job until the person moves on. */
+  open(scene) {
+    this.#watched = true;
+    this.#stays = scene.job !== this.#now?.job;
+    this.#showOnStage(scene);
+    if (this.#stays && this.#now?.job) this.#next.show(this.#now);
+    bringStage();
+  }
+
+  /** Let the next job that begins have the stage, or not. */
+  expect(isExpecting = true) {
+    const isBusy = this.#now !== null && isOpen(this.#now);
+    this.#isExpecting = isExpecting && !isBusy;
+  }
+
+  /** Show what the server sends. */
+  follow() {
+    this.#stays = false;
+    if (this.#now) this.#showOnStage(this.#now);
+  }
+
+  /** Show a scene, before any or after another. */
+  #showOnStage(scene) {
+    this.#notice(scene);
+    this.show(scene);
+    this.#pulse.receive(scene);
+    if (!this.#stays) {
+      this.#next.show(null);
+      this.#line.show(scene);
+    }
+    if (this.#isExpecting && isOpen(scene)) {
+      this.#isExpecting = false;
+      bringStage();
+    }
   }
 
   show(scene) {
@@ -76,6 +177,7 @@ class Live {
     if (scene.state !== 'idle') this.#strip.show(scene);
     showStatus(this.#view.querySelector('.lt-status'), scene);
     showNotify(this.#view.querySelector('.lt-notify'), isOpen(scene));
+    this.#buttons.show(scene);
     this.#player.show(scene);
     this.#preview.show(scene.preview || null);
     this.#log.show(scene);
@@ -84,17 +186,18 @@ class Live {
   tick() {
     this.#pulse.tick();
     this.#log.tick();
-    if (this.#seen) this.#line.show(this.#seen);
+    if (this.#now) this.#line.show(this.#now, this.#stays ? 'Next' : '');
   }
 
   #announce(words) {
-    setText(this.#view.querySelector('.lt-say'), words);
+    setText(this.#view.querySelector('.lt-say'), words.trim());
   }
 
-  #follow(scene) {
-    const before = this.#seen;
+  /** Tell what is new in a scene that goes onto the stage. */
+  #notice(scene) {
+    const before = this.#shown;
     const isOther = before?.job !== scene.job;
-    this.#seen = scene;
+    this.#shown = scene;
     if (isOther) this.#watched = false;
     if (!before) {
       if (isOpen(scene)) this.#announce(scene.headline);
@@ -110,7 +213,7 @@ class Live {
 
   #end(scene) {
     const { sentence } = ENDS[scene.state];
-    this.#watched = true;
+    if (scene.job === this.#shown.job) this.#watched = true;
     this.#announce(scene.failure ? '' : `${sentence}.`); // a failure is an alert of its own
     notify(`Longtake: ${sentence.toLowerCase()}`, scene.prompt, scene.job);
   }
@@ -124,7 +227,7 @@ class Live {
 
 /** Bring the live view to life. */
 export default function startLive({ element, props, trigger, watch }) {
-  const live = new Live(element.querySelector('.lt-view'), () => trigger('submit'));
+  live = new Live(element.querySelector('.lt-view'), () => trigger('submit'));
   live.show(props.value);
   if (props.value.beat) live.receive(props.value);
   watch('value', () => live.receive(props.value));

@@ -25,8 +25,10 @@ function showProgress(find, scene) {
   setText(find('.lt-percent'), `${whole} %`);
 }
 
-function showDownload(link, video) {
-  link.hidden = !video;
+// While a video is made, the link has its place before there is something to download, so that nothing moves.
+function showDownload(link, { video, state }) {
+  link.hidden = !video && state !== 'running';
+  link.classList.toggle('lt-reserved', !video);
   if (!video) return;
   link.href = video.url;
   link.download = video.name;
@@ -60,7 +62,7 @@ export function showStatus(card, scene) {
   setText(find('.lt-job'), `Job ${scene.job}`);
   setText(find('.lt-prompt'), scene.prompt);
   showProgress(find, scene);
-  showDownload(find('.lt-download'), scene.video);
+  showDownload(find('.lt-download'), scene);
   showWarnings(find('.lt-warnings'), scene.warnings);
   showFailure(find, scene.failure);
   showFigures(find('.lt-spent'), scene);

@@ -33,9 +33,7 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
 
     # Gradio reads from its type that the argument is the request; here annotations are text.
     updates.__annotations__["asked"] = gr.Request
-    outputs = [
-        result.view, request.start, request.end, request.remove, request.go_on, request.resumable,
-    ]  # fmt: skip
+    outputs = [result.view, request.start, request.end]
     quiet: dict[str, Any] = {
         "show_progress": "hidden",
         "concurrency_limit": None,
@@ -49,28 +47,17 @@ async def subscribe(broadcast: Broadcast, place: Place) -> AsyncGenerator[tuple[
     """Keep one page up to date for as long as it listens, by sending only what has changed.
 
     Yields:
-        The live view, the buttons to start, end, remove and resume, and the job that can be resumed.
+        The live view, and the buttons to start and to end.
     """
-    before: tuple[Any, ...] = (None,) * 6
+    before: tuple[Any, ...] = (None,) * 3
     async with aclosing(broadcast.updates()) as updates:
         async for update in updates:
             if place.is_lost.is_set() or place.is_deserted():
                 return
             if update is None:
                 continue
-            waiting, resumable = update.waiting_jobs, update.resumable_job
-            now = (
-                update.shown, view.start_label(update.open_jobs), update.open_jobs > 0, waiting,
-                bool(resumable), resumable,
-            )  # fmt: skip
-            made = (
-                now[0],
-                gr.Button(now[1]),
-                gr.Button(interactive=now[2]),
-                gr.Button(f"Remove Last from Queue ({waiting} waiting)", visible=waiting > 0),
-                gr.Button(visible=now[4]),
-                now[5],
-            )
+            now = update.shown, view.start_label(update.open_jobs), update.open_jobs > 0
+            made = now[0], gr.Button(now[1]), gr.Button(interactive=now[2])
             pairs = zip(now, before, made, strict=True)
             yield tuple(gr.skip() if new == old else update for new, old, update in pairs)
             before = now

@@ -11,6 +11,7 @@ from PIL import Image
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
+from app.jobs.storage.wishes import Wish
 from app.ui.live.job import LiveJob
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
@@ -30,15 +31,17 @@ class Scene:
         live: The job that is shown, if any.
         running: The job that is being made.
         waiting: The jobs that come after it, oldest first.
-        ending: Whether the shown job has been asked to end and has not done so yet.
+        wishes: What a person wants of the shown job, which is being made, and has not got yet.
         jobs_first: The number of jobs before the shown one.
+        held: Whether the whole queue rests.
     """
 
     live: LiveJob | None
     running: Job | None
     waiting: tuple[Job, ...]
-    ending: bool = False
+    wishes: frozenset[Wish] = frozenset()
     jobs_first: int = 0
+    held: bool = False
 
     @property
     def open_jobs(self) -> int:
@@ -58,7 +61,7 @@ def watch(service: JobService) -> Iterator[Scene]:
         else:
             try:
                 pace = None if job.is_over else paces.pace(job.request.model)
-                live = LiveJob(job, pace, *_size_of(job))
+                live = LiveJob(job, pace, *size_of(job))
                 yield from _watch_job(service, live)
             except NoSuchJob:  # a person removed it
                 live = None
@@ -76,14 +79,20 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
                 continue  # the change comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
         running, waiting = service.open_jobs()
-        ending = live.state == "running" and service.is_ending(live.job.id)
+        wishes = _wishes(service, live.job.id) if live.state == "running" else frozenset[Wish]()
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
-        yield Scene(live, running, waiting, ending, first)
+        yield Scene(live, running, waiting, wishes, first, live.state == "queued" and service.queue.is_held)
         shown = time.monotonic()
-        if live.job.state in ("queued", "interrupted") and running is not None:
+        if live.job.state in ("queued", "interrupted", "paused") and running is not None:
             return
     live.job = service.job(live.job.id)
     yield Scene(live, *service.open_jobs())
+
+
+def _wishes(service: JobService, job_id: str) -> frozenset[Wish]:
+    wishes = frozenset(service.wishes(job_id))
+    ending: frozenset[Wish] = frozenset({"cancel"})
+    return wishes | ending if service.is_ending(job_id) else wishes
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
@@ -94,7 +103,7 @@ def _newest(service: JobService, live: LiveJob | None) -> Job | None:
     return None
 
 
-def _size_of(job: Job) -> tuple[int, int]:
+def size_of(job: Job) -> tuple[int, int]:
     """Return width and height of a job's video before its engine tells them; zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)

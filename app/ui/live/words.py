@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
+from app.jobs.storage.wishes import Wish
 from app.ui.live.job import LiveJob
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.models.registry import ModelInfo
@@ -16,12 +18,25 @@ _OVER = {
     "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
     "waiting": "Waiting for the disk or the folder", "paused": "Paused",
 }  # fmt: skip
+_STOPS: dict[Wish, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
-def headline(live: LiveJob, jobs_first: int) -> str:
-    """Return what happens now, or how the job ended; `jobs_first` jobs come before a waiting one."""
+def headline(live: LiveJob, jobs_first: int, wishes: Collection[Wish] = (), *, held: bool = False) -> str:
+    """Return what happens now, or how the job ended.
+
+    Args:
+        live: The job.
+        jobs_first: The number of jobs that come before a waiting one.
+        wishes: What a person wants of a job that is being made.
+        held: Whether the whole queue rests.
+    """
     if live.job.state in _OVER:
         return _OVER[live.job.state]
+    for wish, word in _STOPS.items():
+        if wish in wishes:
+            return f"{word}: {_at_hand(live)} is finished first"
+    if live.job.state == "queued" and held:
+        return "Waiting until the queue goes on"
     if live.job.state == "queued":
         first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
         return f"Waiting for its turn{first}"
@@ -49,21 +64,21 @@ def doing(live: LiveJob) -> str:
     return f"step {live.step} of {live.steps}" if live.step else "running"
 
 
-def ending(live: LiveJob) -> str:
-    """Return what the job still waits for after it was cancelled."""
-    if live.stage == "decode":
-        return "Ending: the part being decoded is finished first"
-    if live.stage == "write":
-        return "Ending: the section being written is finished first"
-    if live.stage == "sample":
-        return "Ending: the step being computed is finished first"
-    return "Ending: the work at hand is finished first"
+def _at_hand(live: LiveJob) -> str:
+    """Return what is finished before a job stops that a person wants to stop."""
+    at_hand: dict[Stage | None, str] = {
+        "decode": "the part being decoded", "write": "the section being written",
+        "sample": "the step being computed",
+    }  # fmt: skip
+    return at_hand.get(live.stage, "the work at hand")
 
 
-def remark(live: LiveJob) -> str:
+def remark(live: LiveJob, wishes: Collection[Wish] = ()) -> str:
     """Return the few words that stand beside the headline."""
     if live.state == "queued":
         return "It starts by itself; this tab may be closed."
+    if "stop_after_section" in wishes:
+        return "It ends with the section at hand."
     if live.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import PATIENCE
 from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 from tests.support.staged_engine import FAILING_PROMPT
@@ -91,3 +92,28 @@ def test_the_upload_button_is_named_by_its_own_text(browser: Any, stand: Stand) 
     button.evaluate("one => one.setAttribute('aria-label', 'Drop an image file here to upload')")
     page.wait_for_function("() => !document.querySelector('#set-image button.upload-container').ariaLabel")
     page.close()
+
+
+def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) -> None:
+    themed.get_by_role("tab", name="Queue").click()
+    themed.get_by_text("Nothing waits").wait_for()
+    check(themed, "empty queue")
+    jobs = [
+        stand.service.submit(GenerationRequest(image=str(photo), prompt=one, seconds=2.4)) for one in "abcd"
+    ]
+    stand.engine.go(FIRST)
+    stand.service.queue.pause(jobs[2].id)
+    themed.get_by_text("Paused, until").wait_for()
+    themed.get_by_text("Section 1 of 2 is finished").last.wait_for()
+    themed.get_by_label("More for b").click()
+    check(themed, "queue with a menu")
+    themed.keyboard.press("Escape")
+    themed.get_by_role("button", name="Remove: d").click()
+    themed.get_by_role("button", name="Undo").wait_for()
+    check(themed, "removed")
+    themed.get_by_role("button", name="Edit: b").click()
+    themed.get_by_role("button", name="Save Changes").wait_for()
+    check(themed, "edited")
+    stand.engine.go(1000)
+    themed.locator(".lt-next").wait_for()
+    check(themed, "next")

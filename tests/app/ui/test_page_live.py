@@ -145,7 +145,7 @@ def test_a_paused_video_stays_on_its_frame(page: Any, stand: Stand, photo: Path,
     first, *rest = totals(3.6, mode)
     stand.engine.go(FIRST)
     shows(page, first)
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_label("Position in the video").fill("0.5")
     page.wait_for_function(f"!{TOP}.seeking")
     page.get_by_role("button", name="Play").focus()
@@ -214,7 +214,7 @@ def test_a_click_on_a_section_goes_there(page: Any, stand: Stand, photo: Path) -
     submit(stand, photo, seconds=3.6)
     stand.engine.go(FIRST + FURTHER)
     shows(page, 69)
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     hidden = (109 - 69) / 30
     page.locator('.lt-cell[data-section="1"]').click()
     page.wait_for_function(f"Math.abs({TOP}.currentTime - {2.4 - hidden}) < 0.04")

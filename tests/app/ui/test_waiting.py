@@ -15,7 +15,7 @@ import gradio as gr
 import pytest
 
 from app.jobs.service import JobService
-from app.ui import api
+from app.ui.calls import generate as api
 from app.ui.live import broadcast, subscribe
 from app.ui.waiting import Endings, Room
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -46,7 +46,7 @@ class Visitor:
                 if event == "click" and labels.get(block, "").startswith(label)
             )
 
-        self.end, self.remove = pressed("End"), pressed("Remove")
+        self.end = pressed("End")
         self.generate = next(fn["id"] for fn in functions if fn["api_name"] == "generate")
         self.follow = next(
             fn["id"] for fn in functions if fn["queue"] and any(event == "load" for _, event in fn["targets"])
@@ -110,7 +110,8 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
     wait_until(lambda: len(stand.service.jobs(2 * CALLS)) == CALLS)
     assert len(list(stand.outputs.glob("*/request.json"))) == CALLS
     newest = stand.service.jobs(1)[0]
-    assert "Removed from the queue." in visitor.press(visitor.remove)
+    cancel = {"data": [[newest.id], False]}
+    assert ask(stand.url, "/gradio_api/run/jobs_cancel", method="POST", data=cancel).status == 200
     assert stand.service.job(newest.id).state == "cancelled"
     assert "Ending" in visitor.press(visitor.end)
     assert visitor.is_served()

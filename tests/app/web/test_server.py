@@ -171,7 +171,8 @@ def test_the_password_is_asked_for(launch: Launch) -> None:
     with pytest.raises(ValueError, match=r"[Cc]redentials|[Ll]ogin"):
         Client(url, auth=("anna", "wrong"), verbose=False)
     client = Client(url, auth=("anna", "s3cret:with:colons"), verbose=False)
-    assert list(client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ["/generate"]
+    names = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
+    assert "/generate" in names
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ def test_the_words_follow_the_work() -> None:
     queued = LiveJob(job_of(state="queued", started=None))
     assert words.headline(queued, 2) == "Waiting for its turn (2 jobs first)"
     assert words.headline(queued, 1) == "Waiting for its turn (1 job first)"
+    assert words.headline(queued, 1, held=True) == "Waiting until the queue goes on"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,8 @@ def test_the_words_follow_the_work() -> None:
 def test_after_a_cancel_it_says_what_is_waited_for(stage: Any, waits_for: str) -> None:
     live = LiveJob(job_of())
     live.apply(StageStarted(job=live.job.id, time=1.0, stage=stage, section=1))
-    assert waits_for in words.ending(live)
+    assert words.headline(live, 0, {"cancel"}) == f"Ending: the {waits_for} is finished first"
+    assert words.headline(live, 0, {"pause"}) == f"Pausing: the {waits_for} is finished first"
 
 
 def test_silence_is_measured_by_the_pace_of_this_job() -> None:
@@ -103,7 +105,13 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     assert "/mnt" not in shown["warnings"][2]
     assert shown["video"]["url"] == f"jobs/{live.job.id}/video-0001.mp4?v=33"
     assert shown["hidden"] == pytest.approx((181 - 33) / 30, abs=1e-3)
-    assert scene_of(live, ending=True)["headline"].startswith("Ending: ")
+    ending = scene_of(live, wishes=frozenset({"cancel"}))
+    assert ending["headline"].startswith("Ending: ")
+    assert ending["wishes"] == ["cancel"]
+    assert (
+        scene_of(live, wishes=frozenset({"stop_after_section"}))["remark"]
+        == "It ends with the section at hand."
+    )
     assert "failure" not in shown
     assert "figures" not in shown
 

@@ -9,7 +9,9 @@ import pytest
 
 from diffusers_helper.packing import MODES, Mode
 from diffusers_helper.request import GenerationRequest
-from tests.support.pages import FIRST, Stand, needs_chromium
+from tests.support.jobs import wait_until
+from tests.support.pages import FIRST, FURTHER, VIDEO, Stand, needs_chromium, start, status
+from tests.support.staged_engine import FAILING_PROMPT, MESSAGE
 
 pytestmark = needs_chromium
 
@@ -28,6 +30,7 @@ def test_a_job_does_not_wait_for_the_video_of_the_one_before(
     with page.expect_request(f"**/jobs/{first}/video*"):
         stand.engine.go(FIRST)
     stand.engine.go(1 + FIRST)
+    page.get_by_role("button", name="Watch it: the red ball moves right").click()
     # This takes far less than the half minute after which a load counts as failed.
     page.wait_for_selector(f'.lt-stage[data-url*="{second}"][data-swaps="1"]')
     assert page.evaluate("document.querySelector('.lt-stage video.lt-top').readyState") >= 2
@@ -42,8 +45,89 @@ def test_no_section_is_marked_as_shown_before_there_is_a_video(page: Any, stand:
     page.wait_for_selector(f'.lt-stage[data-url*="{first}"]')
     page.wait_for_selector('.lt-cell[aria-current="true"]')
     stand.engine.go(1 + FIRST - 3)
+    page.get_by_role("button", name="Watch it: p").click()
     page.wait_for_selector(f'.lt-status[data-job="{second}"][data-state="running"]')
     # The cleared video sends its events after the strip was built.
     pause = "all => all.map(one => one.dispatchEvent(new Event('pause')))"
     page.locator(".lt-stage video").evaluate_all(pause)
     assert page.locator('.lt-cell[aria-current="true"]').count() == 0
+
+
+def submit(stand: Stand, photo: Path, prompt: str, **settings: Any) -> str:
+    request = GenerationRequest.from_dict({"image": str(photo), "prompt": prompt, "seconds": 1, **settings})
+    return stand.service.submit(request).id
+
+
+def test_a_finished_video_stays_and_plays_until_the_person_moves_on(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    first, second = (submit(stand, photo, prompt, seconds=2.4) for prompt in ("one", "two"))
+    stand.engine.go(FIRST)
+    page.wait_for_selector(f'.lt-stage[data-url*="{first}"]')
+    stand.engine.go(FURTHER + 1 + FIRST)
+    announced = page.locator(f'.lt-next[data-job="{second}"]')
+    announced.filter(has_text="Section 1 of 2 is finished").wait_for()
+    assert announced.locator(".lt-next-prompt").inner_text() == "two"
+    done = status(page, state="finished", frames=73)
+    assert done.get_attribute("data-job") == first
+    page.wait_for_selector(f'.lt-stage[data-url*="{first}/video.mp4"]')
+    shown = page.evaluate(VIDEO)
+    assert shown["duration"] == pytest.approx(73 / 30, abs=0.05)
+    # It does not change when the next one grows, and the title tells of that one.
+    page.wait_for_function("document.title.includes(' % ')")
+    page.get_by_role("button", name="Watch it: two").click()
+    page.wait_for_selector(f'.lt-stage[data-url*="{second}"]')
+    status(page, state="running", job=second)
+    announced.wait_for(state="hidden")
+
+
+def test_a_start_with_nothing_in_the_making_takes_the_stage(page: Any, stand: Stand, photo: Path) -> None:
+    stand.engine.go(FIRST + 1)
+    start(page, photo, "one", seconds=1)
+    first = status(page, state="finished").get_attribute("data-job")
+    page.get_by_role("button", name="Start Generation").click()
+    status(page, state="running")
+    assert page.locator(".lt-status").get_attribute("data-job") != first
+    assert not page.locator(".lt-next").is_visible()
+
+
+def test_a_video_of_another_program_is_announced_and_does_not_take_the_stage(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    first = submit(stand, photo, "one")
+    status(page, state="running", job=first)
+    stand.engine.go(FIRST + 1)
+    status(page, state="finished", job=first)
+    second = submit(stand, photo, "two")
+    page.locator(f'.lt-next[data-job="{second}"][data-state="running"]').wait_for()
+    stand.engine.go(FIRST + 1)
+    page.locator(f'.lt-next[data-job="{second}"][data-state="finished"]').wait_for()
+    status(page, state="finished", job=first)
+    page.get_by_role("button", name="Show it: two").click()
+    status(page, state="finished", job=second)
+
+
+def test_a_failure_stays_too(page: Any, stand: Stand, photo: Path) -> None:
+    first = submit(stand, photo, FAILING_PROMPT)
+    second = submit(stand, photo, "two")
+    status(page, state="running", job=first)
+    stand.engine.go(6)  # up to the failure
+    failed = status(page, state="failed", job=first)
+    assert MESSAGE in failed.inner_text()
+    page.locator(f'.lt-next[data-job="{second}"]').get_by_role("button").click()
+    status(page, job=second)
+
+
+def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand: Stand, photo: Path) -> None:
+    first, second = (submit(stand, photo, prompt, seconds=2.4) for prompt in ("one", "two"))
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33, job=first)
+    page.get_by_role("button", name="Pause Generation").click()
+    status(page, state="running", job=second)
+    stand.service.cancel(second)
+    wait_until(lambda: stand.service.job(second).is_over)
+    page.reload()
+    page.get_by_role("tab", name="Queue, 1 waiting").click()
+    page.get_by_role("button", name="Go on: one").click()
+    page.get_by_role("tab", name="Create").click()
+    status(page, state="running", job=first, frames=33)

@@ -1,4 +1,4 @@
-"""The endpoint for programs, which takes the command line's settings and returns the finished video."""
+"""The endpoints that take a picture and the command line's settings, and return the video or its job."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gradio.data_classes import FileData
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import picture_path
 from app.ui.waiting import Endings, Room, hears
@@ -23,17 +24,20 @@ MOST_TAKEN_IN = 1000
 _THREADS = 2  # the threads that check and store calls; other work needs threads meanwhile
 _MESSAGES_BEHIND = 0
 _REQUEST = "request"  # the parameter through which gradio says who calls; it is no setting
-_DESCRIPTION = "Makes a video that starts with a picture. Waits for its turn and returns the finished MP4."
+_GENERATE = "Makes a video that starts with a picture. Waits for its turn and returns the finished MP4."
+_ADD = "Puts a new job into the queue, without waiting for it, and returns its record."
 
 
-def add_endpoint(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
-    """Add `/generate` to the page that is being built."""
-    gr.api(
-        endpoint(service, catalogue, lambda request: hears(page, request, behind=_MESSAGES_BEHIND)),
-        api_name="generate",
-        api_description=_DESCRIPTION,
-        concurrency_limit=None,  # jobs have their own queue: a waiting call must not hold up another
-    )
+def add_endpoints(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
+    """Add `/generate` and `/jobs_add` to the page that is being built."""
+    made = endpoints(service, catalogue, lambda request: hears(page, request, behind=_MESSAGES_BEHIND))
+    for (name, function), description in zip(made.items(), (_GENERATE, _ADD), strict=True):
+        gr.api(
+            function,
+            api_name=name,
+            api_description=description,
+            concurrency_limit=None,  # jobs have their own queue: a waiting call must not hold up another
+        )
 
 
 class _Calls:
@@ -80,37 +84,53 @@ class _Calls:
         return await asyncio.to_thread(self._service.job, job.id)
 
 
-def endpoint(
+def endpoints(
     service: JobService, catalogue: Catalogue, listens: Callable[[gr.Request | None], bool] = lambda _: True
-) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return the endpoint's function, whose job goes on even if the call is given up.
+) -> dict[str, Callable[..., Awaitable[dict[str, Any]]]]:
+    """Return the endpoints' functions by their names; a job goes on even if its call is given up.
 
     Args:
         listens: Returns whether whoever made a call still waits for its answer.
     """
-    signature, calls = _signature(catalogue.preselected), _Calls(service, catalogue)
+    calls, records = _Calls(service, catalogue), Records(service, catalogue)
 
-    async def generate(*values: object, **named: object) -> Any:
+    async def generate(job: Job, request: gr.Request | None) -> dict[str, Any]:
+        return _video(await calls.wait(job, lambda: listens(request)))
+
+    async def add(job: Job, _: gr.Request | None) -> dict[str, Any]:
+        return records.of(job)
+
+    parameters = _parameters(catalogue.preselected)
+    return {
+        "generate": _endpoint(calls, Signature(parameters, return_annotation=FileData), generate),
+        "jobs_add": _endpoint(calls, Signature(parameters, return_annotation=dict[str, Any]), add),
+    }
+
+
+def _endpoint(
+    calls: _Calls, signature: Signature, answer: Callable[[Job, gr.Request | None], Awaitable[dict[str, Any]]]
+) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Return a function that stores a job and answers with what is made of it."""
+
+    async def endpoint(*values: object, **named: object) -> Any:
         given = signature.bind(*values, **named)
         given.apply_defaults()
         settings, request = dict(given.arguments), given.arguments[_REQUEST]
         del settings[_REQUEST]
         try:
             settings["image"] = picture_path(settings["image"])
-            job = await calls.store(settings)
-            job = await calls.wait(job, lambda: listens(request))
-            return _video(job)
+            return await answer(await calls.store(settings), request)
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
     # Gradio reads names, defaults and the result from the first, the parameters' types from the second.
-    generate.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-    generate.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
-    return generate
+    endpoint.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    endpoint.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    return endpoint
 
 
-def _signature(preselected: str) -> Signature:
-    """Return the parameters: the settings, but with an uploaded picture and by default the model's order."""
+def _parameters(preselected: str) -> list[Parameter]:
+    """Return the settings as parameters, but with an uploaded picture and by default the model's order."""
     types: dict[str, Any] = {
         name: setting.kind | None if setting.is_optional else setting.kind
         for name, setting in SETTINGS.items()
@@ -120,7 +140,7 @@ def _signature(preselected: str) -> Signature:
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))
-    return Signature(parameters, return_annotation=FileData)
+    return parameters
 
 
 def _video(job: Job) -> dict[str, Any]:

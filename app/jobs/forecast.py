@@ -1,0 +1,53 @@
+"""The time that the jobs of a queue will take at this machine's pace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from app.jobs.job import Job
+from app.jobs.pace import Pace, PaceBook, Work, passes
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.packing import Mode, plan_sections
+from diffusers_helper.request import GenerationRequest
+
+
+def share_done(job: Job) -> float:
+    """Return the share of a job's frames that exist, from 0 to 1."""
+    if job.state == "finished":
+        return 1.0
+    return min(1.0, job.frames / _frames(job.request.seconds, job.request.mode))
+
+
+def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
+    """Return an estimate for each job; None where this machine has made no video with its model yet.
+
+    The video's shape counts by its area alone, so that no picture has to be opened.
+    """
+    known: dict[str, Pace | None] = {}
+    found: list[float | None] = []
+    for job in jobs:
+        model = job.request.model
+        if model not in known:
+            known[model] = paces.pace(model)
+        pace, work = known[model], _work(job.request)
+        rest = 1.0 - share_done(job)
+        found.append(None if pace is None or work is None else rest * pace.seconds(work))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _frames(seconds: float, mode: Mode) -> int:
+    return plan_sections(seconds, mode=mode).total_frames
+
+
+@lru_cache(maxsize=8192)
+def _work(request: GenerationRequest) -> Work | None:
+    """Return the work of a request; None if its model is gone."""
+    try:
+        side = request.resolution or find_model(request.model, allow_folder=True).side
+    except InputError:
+        return None
+    plan = plan_sections(request.seconds, mode=request.mode)
+    return Work(plan, request.steps, side * side, passes(request.cfg), request.vae_chunk)

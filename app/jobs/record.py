@@ -1,0 +1,43 @@
+"""The facts of a job as plain data, as the command line prints them and the endpoints return them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.jobs.job import Job
+from app.jobs.service import JobService
+
+Address = Callable[[Path], str]
+
+
+def record(job: Job, address: Address = str) -> dict[str, Any]:
+    """Return a job as plain data.
+
+    Args:
+        job: The job.
+        address: Returns the text that stands for a path.
+    """
+    request = json.loads(job.request.to_json())
+    return {
+        "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
+        "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,
+        "message": job.message, "remedy": job.remedy, "favourite": job.favourite,
+        "folder": address(job.folder), "request": request | {"image": address(Path(request["image"]))},
+    }  # fmt: skip
+
+
+def full_record(service: JobService, job_id: str, address: Address = str) -> dict[str, Any]:
+    """Return everything about a job: its record, its place in the queue, its states, and what is asked of it.
+
+    Raises:
+        NoSuchJob: If there is none of that id.
+    """
+    states = service.history.transitions(job_id)
+    return record(service.job(job_id), address) | {
+        "jobs_before": service.queue_position(job_id),
+        "wishes": sorted(service.wishes(job_id)),
+        "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
+    }

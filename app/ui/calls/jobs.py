@@ -1,0 +1,243 @@
+"""The endpoints of the jobs, which have the names and the effects of the verbs of `python -m app jobs`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, cast, get_args
+
+from app.jobs.forecast import seconds_left, share_done
+from app.jobs.job import BEGUN, Job, JobState
+from app.jobs.pace import PaceBook
+from app.jobs.service import JobService
+from app.ui.calls.records import Records
+from app.ui.catalogue import Catalogue
+from app.ui.live.present import Presenter
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.request import SETTINGS, GenerationRequest
+
+_MOST_LISTED = 200
+_MOST_CHANGED = 1000
+
+
+class JobCalls:
+    """The endpoints of one service: each public method is one, which programs know by its docstring."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._queue, self._catalogue = service, service.queue, catalogue
+        self._records, self._presenter = Records(service, catalogue), Presenter(service)
+        self._paces = PaceBook(service)
+
+    @property
+    def all(self) -> list[MethodType]:
+        """Return all endpoints."""
+        return [getattr(self, name) for name in vars(JobCalls) if name.startswith("jobs_")]
+
+    def jobs_list(
+        self,
+        text: str = "",
+        states: list[str] | None = None,
+        models: list[str] | None = None,
+        min_seconds: float | None = None,
+        max_seconds: float | None = None,
+        favourites: bool = False,
+        before: str = "",
+        limit: int = 50,
+    ) -> dict[str, Any]:
+        """List jobs, the newest first: `jobs`, and `next`, the `before` of the next page."""
+        for state in states or ():
+            if state not in get_args(JobState):
+                expected = ", ".join(get_args(JobState))
+                raise InputError(
+                    f"{short_repr(state)} is no state; expected {expected}.", "Correct `states`."
+                )
+        keys = {self._catalogue.name_of(key): key for key in self._service.history.models()}
+        found = self._service.history.search(
+            text, states=cast(list[JobState], states or []),
+            models=[keys.get(name, name) for name in models or ()], min_seconds=min_seconds,
+            max_seconds=max_seconds, favourites=favourites, before=before, limit=_bounded(limit),
+        )  # fmt: skip
+        return {"jobs": [self._records.of(job) for job in found.jobs], "next": found.next}
+
+    def jobs_queue(self, first: int = 0, limit: int = 50) -> dict[str, Any]:
+        """Return the jobs that are not over, in their order, from number `first` on, with times in seconds.
+
+        `total` counts all of them, `left` is the time for all that will be made, and `held` tells whether
+        the whole queue rests. Each of `jobs` has `percent`, `left`, and if it is queued `turn`, which is 1
+        for the next one, and `begins_in`.
+        """
+        jobs = self._queue.jobs(limit=1_000_000)
+        left = seconds_left(jobs, self._paces)
+        begins, turns = list[float | None](), list[int]()
+        sum_so_far, turn, is_known = 0.0, 0, True
+        for job, seconds in zip(jobs, left, strict=True):
+            is_queued, will_be_made = job.state == "queued", job.state in ("queued", *BEGUN)
+            turn += is_queued
+            turns.append(turn if is_queued else 0)
+            begins.append(sum_so_far if is_queued and is_known else None)
+            is_known = is_known and not (will_be_made and seconds is None)
+            sum_so_far += (seconds or 0.0) if will_be_made else 0.0
+        first = max(0, first)
+        shown = range(first, min(len(jobs), first + _bounded(limit)))
+        return {
+            "total": len(jobs), "first": first, "held": self._queue.is_held,
+            "left": _rounded(sum_so_far) if is_known else None,
+            "jobs": [
+                self._row(jobs[n])
+                | {"left": _rounded(left[n]), "turn": turns[n], "begins_in": _rounded(begins[n])}
+                for n in shown
+            ],
+        }  # fmt: skip
+
+    def _row(self, job: Job) -> dict[str, Any]:
+        made, has_reason = self._records.of(job), job.state not in ("queued", "running")
+        return made | {
+            "percent": round(100 * share_done(job), 1),
+            "wishes": self._wishes(job),
+            "reason": f"{made['message']} {made['remedy']}".strip() if has_reason else "",
+        }
+
+    def _wishes(self, job: Job) -> list[str]:
+        return sorted(self._service.wishes(job.id)) if job.state in BEGUN else []
+
+    def jobs_show(self, job: str) -> dict[str, Any]:
+        """Return everything about a job, with the states that it went through."""
+        return self._records.everything_of(job)
+
+    def jobs_scene(self, job: str) -> dict[str, Any]:
+        """Return what the page's stage shows of a job: video, sections, figures, settings and memory."""
+        return self._presenter.show_job(job)
+
+    def jobs_cancel(self, jobs: list[str], after_section: bool = False) -> list[dict[str, Any]]:
+        """End jobs, at once or after the section at hand; `asked` tells whether a job could be ended."""
+        return self._each(jobs, self._queue.stop_after_section if after_section else self._queue.cancel)
+
+    def jobs_pause(self, jobs: list[str]) -> list[dict[str, Any]]:
+        """Set jobs aside until they are resumed, and free the device."""
+        return self._each(jobs, self._queue.pause)
+
+    def jobs_resume(self, jobs: list[str]) -> list[dict[str, Any]]:
+        """Let jobs go on that were paused or interrupted."""
+
+        def resume(job_id: str) -> bool:
+            was = self._service.job(job_id).is_resumable
+            self._queue.resume(job_id)
+            return was
+
+        return self._each(jobs, resume)
+
+    def jobs_retry(self, jobs: list[str]) -> list[dict[str, Any]]:
+        """Let jobs go on that have failed or were cancelled."""
+        return self.jobs_resume(jobs)
+
+    def jobs_hold(self) -> dict[str, Any]:
+        """Pause what is being made, and begin nothing else."""
+        self._queue.hold()
+        return {"held": True}
+
+    def jobs_go_on(self) -> dict[str, Any]:
+        """Let the whole queue go on."""
+        self._queue.go_on()
+        return {"held": False}
+
+    def jobs_reorder(
+        self, job: str, before: str = "", after: str = "", first: bool = False
+    ) -> dict[str, Any]:
+        """Move a job before or after another one, to the front, or, if none is given, to the end."""
+        moved = (
+            self._queue.move_first(job)
+            if first
+            else self._queue.move(job, before=before or None, after=after or None)
+        )
+        return self._records.of(moved)
+
+    def jobs_remove(self, jobs: list[str]) -> list[dict[str, Any]]:
+        """Remove jobs with their files; for a week they can be brought back."""
+        removed = [self._records.of(self._service.job(job_id)) for job_id in _some(jobs)]
+        for job_id in jobs:
+            self._queue.remove(job_id)
+        return removed
+
+    def jobs_restore(self, jobs: list[str]) -> list[dict[str, Any]]:
+        """Bring removed jobs back, in the state and at the place that they had."""
+        return [self._records.of(self._queue.restore(job_id)) for job_id in _some(jobs)]
+
+    def jobs_duplicate(self, job: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Queue a new job like an earlier one, with other values for the settings in `changes`."""
+        if changes:
+            self._request(job, changes)
+        return self._records.of(self._queue.duplicate(job, self._inward(changes)))
+
+    def jobs_edit(self, job: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change settings of a job that has not begun."""
+        return self._records.of(self._queue.edit(job, self._request(job, changes)))
+
+    def jobs_branch(
+        self,
+        job: str,
+        keep: int | None = None,
+        longer: float | None = None,
+        changes: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Queue a job that keeps the first sections of another one, or makes a finished one longer."""
+        if (keep is None) == (longer is None):
+            raise InputError("A branch needs either keep or longer.", "Give one of them.")
+        given = self._inward(changes)
+        if keep is not None:
+            return self._records.of(self._queue.branch(job, keep, **given))
+        return self._records.of(self._queue.extend(job, longer or 0.0, **given))
+
+    def jobs_favourite(self, jobs: list[str], favourite: bool = True) -> list[dict[str, Any]]:
+        """Mark jobs as ones to be kept, or take the mark away."""
+        return [
+            self._records.of(self._service.history.set_favourite(job_id, favourite)) for job_id in _some(jobs)
+        ]
+
+    def _each(self, jobs: list[str], ask: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """Ask something of each job, if all of them are there, and return what became of them."""
+        for job_id in _some(jobs):
+            self._service.job(job_id)
+        asked = [ask(job_id) for job_id in jobs]
+        found = [self._service.job(job_id) for job_id in jobs]
+        return [
+            self._records.of(job) | {"asked": one, "wishes": self._wishes(job)}
+            for job, one in zip(found, asked, strict=True)
+        ]
+
+    def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
+        """Return changes of settings as requests take them.
+
+        Raises:
+            InputError: For a picture, since a text could name any file of this machine.
+        """
+        given = dict(changes or {})
+        if "image" in given or not given.keys() <= SETTINGS.keys():
+            unknown = next((name for name in given if name not in SETTINGS), "image")
+            raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
+        if "model" in given:
+            given["model"] = self._catalogue.key(given["model"])
+        return given
+
+    def _request(self, job_id: str, changes: dict[str, Any] | None) -> GenerationRequest:
+        """Return a job's request with changes, if it fits into the memory of this machine."""
+        data = json.loads(self._service.job(job_id).request.to_json())
+        request = GenerationRequest.from_dict(data | self._inward(changes))
+        name = self._catalogue.name_of(request.model)
+        if name in self._catalogue.names:
+            self._catalogue.planner.check(request, self._catalogue.info(name))
+        return request
+
+
+def _some(jobs: list[str]) -> list[str]:
+    if len(jobs) > _MOST_CHANGED:
+        raise InputError(f"These are {len(jobs)} jobs; expected at most {_MOST_CHANGED}.", "Send fewer.")
+    return jobs
+
+
+def _bounded(limit: int) -> int:
+    return max(1, min(limit, _MOST_LISTED))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

@@ -1,0 +1,72 @@
+"""The records of jobs as pages and programs get them: with addresses in the place of paths."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from app.jobs.job import Job
+from app.jobs.record import full_record, record
+from app.jobs.service import JobService
+from app.redact import without_paths
+from app.ui.catalogue import Catalogue
+from app.ui.errors import page_words
+from diffusers_helper.packing import Mode, plan_sections
+from diffusers_helper.request import SETTINGS
+
+SMALL_PICTURE = "picture.webp"
+"""The name by which the page serves a small copy of a job's start picture, beside the job's files."""
+
+
+class Records:
+    """The records of one service's jobs. Addresses are relative to the page: `jobs/ID/video.mp4`."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
+        self._title = cache(self._find_title)
+
+    def of(self, job: Job) -> dict[str, Any]:
+        """Return the record of a job, with the address of a small start picture and a few words about it.
+
+        `offered` tells whether the page offers the job's model, so that its form can take the settings.
+        """
+        address, request = _address(job.folder.parent), job.request
+        order, length = SETTINGS["mode"].choices[request.mode], _length(request.seconds, request.mode)
+        return self._outward(record(job, address), job.folder.parent) | {
+            "picture": address(job.folder / SMALL_PICTURE),
+            "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
+            "about": f"{order} · {length:.1f} s · {self._title(request.model)}",
+        }
+
+    def _find_title(self, key: str) -> str:
+        name = self._catalogue.name_of(key)
+        return self._catalogue.info(name).title if name in self._catalogue.names else name
+
+    def everything_of(self, job_id: str) -> dict[str, Any]:
+        """Return everything about a job, as `python -m app jobs show --json` prints it.
+
+        Raises:
+            NoSuchJob: If there is none of that id.
+        """
+        outputs = self._service.job(job_id).folder.parent
+        return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
+
+    def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
+        made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
+        for name in ("message", "remedy"):
+            made[name] = without_paths(page_words(made[name]), outputs)
+        return made
+
+
+@lru_cache(maxsize=1024)
+def _length(seconds: float, mode: Mode) -> float:
+    return plan_sections(seconds, mode=mode).seconds
+
+
+def _address(outputs: Path) -> Any:
+    def address(path: Path) -> str:
+        return f"jobs/{quote(path.relative_to(outputs).as_posix())}"
+
+    return address

@@ -1,0 +1,116 @@
+"""The way in which a function over plain JSON becomes a named endpoint, for scripts and programs alike."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from types import FunctionType, MethodType, NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import gradio as gr
+
+from app.jobs.storage.trouble import TROUBLE
+from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
+
+MOST_WAITING = 200
+_THREADS = 2  # calls that run at once; other work needs threads meanwhile
+_KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "an object"}
+
+
+def add_calls(functions: Iterable[FunctionType | MethodType]) -> None:
+    """Add an endpoint for each function to the page that is being built.
+
+    An endpoint has the name, the parameters and the description of its function, which runs in a thread and
+    returns plain JSON. It refuses with the text of a LongtakeError.
+    """
+    room = _Room()
+    for function in functions:
+        gr.api(
+            _served(function, room),
+            api_name=function.__name__,
+            api_description=inspect.getdoc(function),
+            queue=False,
+            concurrency_limit=None,
+        )
+
+
+class _Room:
+    """The bounded room in which calls wait for one of a few threads."""
+
+    def __init__(self) -> None:
+        self._threads, self._waiting = asyncio.Semaphore(_THREADS), 0
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        if self._waiting >= MOST_WAITING:
+            raise gr.Error(
+                f"{MOST_WAITING} other calls wait already. Call again later.", print_exception=False
+            )
+        self._waiting += 1
+        try:
+            async with self._threads:
+                return await asyncio.to_thread(function)
+        except LongtakeError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        except TROUBLE as error:
+            text = f"The outputs folder cannot be used now ({first_line(error)})."
+            raise gr.Error(text, print_exception=False) from error
+        finally:
+            self._waiting -= 1
+
+
+def _served(function: Callable[..., Any], room: _Room) -> Callable[..., Any]:
+    hints = get_type_hints(function)
+    signature = inspect.signature(function)
+    signature = signature.replace(
+        parameters=[one.replace(annotation=hints[name]) for name, one in signature.parameters.items()],
+        return_annotation=hints["return"],
+    )
+
+    @wraps(function)
+    async def call(*values: object, **named: object) -> Any:
+        def checked() -> Any:
+            given = signature.bind(*values, **named).arguments
+            for name, value in given.items():
+                _check(name, value, hints[name])
+            return function(**given)
+
+        return await room.run(checked)
+
+    # Gradio reads names, defaults and the result from the first, the parameters' types from the second.
+    call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+    call.__annotations__ = hints
+    return call
+
+
+def _check(name: str, value: object, hint: Any) -> None:
+    """Check the type of an argument.
+
+    Raises:
+        InputError: If it is of another type.
+    """
+    if not _fits(value, hint):
+        kinds = " or ".join(_words(one) for one in _choices(hint) if one is not NoneType)
+        raise InputError(f"{name} is {short_repr(value)}; expected {kinds}.", f"Correct {name}.")
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if len(_choices(hint)) > 1:
+        return any(_fits(value, one) for one in _choices(hint))
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(one, get_args(hint)[0]) for one in value)
+    if isinstance(value, bool):
+        return hint is bool
+    kind: Any = get_origin(hint) or hint
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _words(hint: Any) -> str:
+    if get_origin(hint) is list:
+        return f"a list of {_KINDS[get_args(hint)[0]].split()[-1]}s"
+    return _KINDS[get_origin(hint) or hint]

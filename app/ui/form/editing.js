@@ -1,0 +1,63 @@
+// The editing of a video that waits: its settings stand in the form, and the start button saves them.
+import { call } from '../calls/call.js';
+import { make, setText } from '../elements.js';
+import { sceneNow, whenJobsAreTold } from '../jobs.js';
+import { goTo } from '../tabs.js';
+import { fillForm } from './fill.js';
+import { keptSettings } from './keep.js';
+import { judge as judgeSettings, whenSaved } from './notice.js';
+
+const MOST_PROMPT = 80; // characters
+const BEGUN = 'The video has begun meanwhile and keeps its settings. These can be started as another one.';
+const words = make('span');
+const leave = make('button', { type: 'button' });
+const bar = make('div', { className: 'lt-editing', hidden: true, tabIndex: -1 }, words, leave);
+let job = null; // the one that is edited
+let before = null; // what the form held before
+
+function show(text, label) {
+  document.documentElement.dataset.editing = job ? job.id : '';
+  if (!bar.isConnected) document.querySelector('.lt-go')?.prepend(bar);
+  setText(words, text);
+  setText(leave, label);
+  bar.hidden = !text;
+}
+
+/** End the editing, and give the form back what it held before. */
+function end() {
+  const form = before;
+  [job, before] = [null, null];
+  show('', '');
+  if (form) fillForm(form.settings, form.picture).catch((error) => console.info('form:', error.message));
+  goTo('queue');
+  document.querySelector('#tab-queue').focus();
+}
+
+function short(prompt) {
+  return prompt.length > MOST_PROMPT ? `${prompt.slice(0, MOST_PROMPT)}…` : prompt;
+}
+
+/** Put the settings of a job that has not begun into the form. */
+export async function editJob({ id, offered }) {
+  if (!offered) throw new Error('This page does not offer the model of this video. Use python -m app jobs, or duplicate it.');
+  const found = await call('jobs_show', id);
+  before ??= { settings: JSON.parse(keptSettings() || '{}'), picture: document.querySelector('#set-image img')?.src ?? null };
+  job = found;
+  await fillForm(job.request, job.request.image);
+  show(`These are the settings of a video that waits: ${short(job.request.prompt)}`, 'Leave it as it was');
+  document.querySelector('#set-prompt').scrollIntoView({ block: 'center' });
+  bar.focus({ preventScroll: true });
+}
+
+/** Return the job that is edited and the form's values, which the server is about to judge. */
+export function judge(names, _edited, ...values) {
+  return [job?.id ?? '', ...judgeSettings(names, ...values)];
+}
+
+leave.addEventListener('click', () => (job ? end() : show('', '')));
+whenSaved(end);
+whenJobsAreTold(() => {
+  if (!job || sceneNow().job !== job.id || sceneNow().state === 'queued') return;
+  [job, before] = [null, null];
+  show(BEGUN, 'Close');
+});

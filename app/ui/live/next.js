@@ -1,0 +1,55 @@
+// The announcement beside a finished video: what is made meanwhile, with a button that leads there.
+import { setText } from '../elements.js';
+import { about } from '../text.js';
+
+const MOST_PROMPT = 120; // characters
+const KINDS = {
+  queued: ['Next', 'Show it'],
+  running: ['Next', 'Watch it'],
+  waiting: ['Next', 'Show it'],
+  finished: ['Finished since', 'Show it'],
+  failed: ['Failed since', 'Show it'],
+};
+const OTHERS = ['The newest', 'Show it'];
+
+/** Return a prompt in one line of bounded length. */
+function short(prompt) {
+  const words = prompt.trim().replace(/\s+/g, ' ') || 'a video without a prompt';
+  return words.length > MOST_PROMPT ? `${words.slice(0, MOST_PROMPT)}…` : words;
+}
+
+/** Return what happens in a scene, in a few words. */
+function progress(scene) {
+  if (scene.state !== 'running') return scene.state === 'queued' ? 'It begins in a moment.' : '';
+  return [scene.headline, scene.left === null ? '' : `${about(scene.left)} left`].filter(Boolean).join(', ');
+}
+
+/** Return the sentence that tells screen readers of the job that follows. */
+export const nextWords = (scene) => (scene.state === 'running' || scene.state === 'queued' ? `Next: ${short(scene.prompt)}.` : '');
+
+/** The announcement. */
+export class Next {
+  #box;
+
+  /** `follow` is called when the person wants to see what is announced. */
+  constructor(box, follow) {
+    this.#box = box;
+    box.querySelector('button').addEventListener('click', follow);
+  }
+
+  /** Announce a scene, or nothing. */
+  show(scene) {
+    this.#box.hidden = !scene;
+    if (!scene) return;
+    const [kind, label] = KINDS[scene.state] ?? OTHERS;
+    const find = (selector) => this.#box.querySelector(selector);
+    this.#box.dataset.job = scene.job;
+    this.#box.dataset.state = scene.state;
+    setText(find('.lt-next-kind'), kind);
+    setText(find('.lt-next-prompt'), short(scene.prompt));
+    setText(find('.lt-next-now'), progress(scene));
+    find('i').style.transform = `scaleX(${(scene.state === 'running' ? scene.percent : 0) / 100})`;
+    setText(find('button'), label);
+    find('button').setAttribute('aria-label', `${label}: ${short(scene.prompt)}`);
+  }
+}

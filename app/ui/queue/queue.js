@@ -1,0 +1,290 @@
+// The Queue tab. It holds the rows near the window only, so that a thousand videos cost no more than fifty.
+import { call } from '../calls/call.js';
+import { hasChanged, setText } from '../elements.js';
+import { editJob } from '../form/editing.js';
+import { queueNow, sceneNow, whenJobsAreTold } from '../jobs.js';
+import { watchRunning } from '../live/live.js';
+import { goTo, place, whenShown } from '../tabs.js';
+import { about } from '../text.js';
+import { Mover } from './move.js';
+import { Row, isMade, isMovable, title } from './row.js';
+import { Undo } from './undo.js';
+
+const AROUND = 24; // rows that are kept ready above and below the window
+const MOST_ROWS = 200; // the server sends no more
+const NOTHING = { total: 0, first: 0, held: false, left: null, jobs: [] };
+
+/** The list of the videos that are not over. */
+class Queue {
+  #parts;
+  #rows = new Map();
+  #data = NOTHING;
+  #revision = null; // that of the data
+  #asked = 0; // the number of the last request
+  #changes = Promise.resolve();
+  #open = 0; // changes that the server has not answered yet
+  #mover;
+  #undo;
+
+  constructor(section) {
+    const find = (selector) => section.querySelector(selector);
+    this.#parts = {
+      section, list: find('.lt-rows'), say: find('.lt-queue-say'), hold: find('.lt-queue-hold'),
+      empty: find('.lt-queue-empty'), problem: find('.lt-queue-problem'), told: find('.lt-queue-told'),
+    };
+    this.#mover = new Mover(this.#parts.list, this);
+    this.#undo = new Undo(find('.lt-undo'), (jobs) => this.change(() => call('jobs_restore', jobs)));
+    this.#parts.list.addEventListener('click', (event) => this.#takeClick(event));
+    this.#parts.hold.addEventListener('click', () => this.#hold());
+    document.addEventListener('click', (event) => this.#closeMenus(event.target));
+    document.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeMenus(null); });
+    window.addEventListener('scroll', () => requestAnimationFrame(() => this.#scrolled()), { passive: true });
+    window.addEventListener('resize', () => requestAnimationFrame(() => this.#scrolled()));
+    whenJobsAreTold(() => this.#hear());
+    whenShown('queue', () => this.load());
+  }
+
+  /** The jobs near the window, in their order. */
+  get jobs() { return this.#data.jobs; }
+
+  /** The place of the first of them among all, from 0. */
+  get first() { return this.#data.first; }
+
+  get isShown() { return place()[0] === 'queue'; }
+
+  rowOf(id) { return this.#rows.get(id); }
+
+  rowHeight() { return parseFloat(getComputedStyle(this.#parts.list).getPropertyValue('--row')); }
+
+  tell(words) { setText(this.#parts.told, words); }
+
+  /** Ask the server for the rows near the window. */
+  async load() {
+    const { revision, held } = queueNow();
+    const [first, count] = this.#wanted();
+    const number = ++this.#asked;
+    try {
+      const data = await call('jobs_queue', first, count);
+      if (number !== this.#asked || this.#open || this.#mover.isMoving) return;
+      this.#revision = `${revision} ${held}`;
+      this.#data = data;
+      this.draw();
+      if (this.#isBeyond()) this.load();
+    } catch (error) {
+      this.#complain(error);
+    }
+  }
+
+  /** Do something with the queue, after what was asked before, and show what became of it. */
+  change(act) {
+    this.#open += 1;
+    this.#complain(null);
+    this.#changes = this.#changes.then(act).catch((error) => this.#complain(error)).then(() => {
+      this.#open -= 1;
+      return this.#open ? null : this.load();
+    });
+    return this.#changes;
+  }
+
+  /** Give a job another place at once, and tell the server. `to` counts the jobs near the window without it. */
+  move(job, to) {
+    const others = this.jobs.filter((one) => one.id !== job.id);
+    const [before, after] = [others[to], others[to - 1]];
+    const isFirst = after === undefined ? this.first === 0 : isMade(after);
+    this.#data = { ...this.#data, jobs: [...others.slice(0, to), job, ...others.slice(to)] };
+    this.draw();
+    this.tell(`${title(job)} is now number ${this.first + to + 1} of ${this.#data.total}.`);
+    return this.change(() => call('jobs_reorder', job.id, before?.id ?? '', before ? '' : after?.id ?? '', isFirst));
+  }
+
+  /** Move a job by some places. */
+  step(job, by) {
+    const from = this.jobs.findIndex((one) => one.id === job.id);
+    const to = from + by;
+    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.tell(`${title(job)} cannot go further.`);
+    else this.move(job, to);
+  }
+
+  /** Draw what a change will lead to, before the server has answered. */
+  #assume(job, facts) {
+    const jobs = this.jobs.map((one) => (one.id === job.id ? { ...one, ...facts } : one));
+    this.#data = { ...this.#data, jobs };
+    this.draw();
+  }
+
+  #assumeAway(job) {
+    this.#data = { ...this.#data, jobs: this.jobs.filter((one) => one.id !== job.id), total: this.#data.total - 1 };
+    this.draw();
+  }
+
+  /** Let a job be the next one, or the last. */
+  sendTo(end, job) {
+    const others = this.jobs.filter((one) => one.id !== job.id);
+    const made = others.filter(isMade);
+    if (end === 'first' && this.first === 0) {
+      this.#data = { ...this.#data, jobs: [...made, job, ...others.slice(made.length)] };
+      this.draw();
+    }
+    this.tell(`${title(job)} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
+    return this.change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
+  }
+
+  /** Draw the rows, each in the place of the one that was there. */
+  draw() {
+    const { list, section, empty } = this.#parts;
+    const { jobs, first, total } = this.#data;
+    const focused = document.activeElement;
+    const height = this.rowHeight();
+    list.style.paddingTop = `${first * height}px`;
+    list.style.paddingBottom = `${Math.max(0, total - first - jobs.length) * height}px`;
+    const ids = new Set(jobs.map((job) => job.id));
+    for (const [id, row] of this.#rows) if (!ids.has(id)) this.#drop(id, row);
+    jobs.forEach((job, index) => {
+      if (!this.#rows.has(job.id)) this.#rows.set(job.id, new Row());
+      const { element } = this.#rows.get(job.id);
+      this.#show(job, index);
+      if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
+    });
+    if (focused !== document.activeElement && list.contains(focused)) focused.focus({ preventScroll: true });
+    empty.hidden = total > 0;
+    section.dataset.state = 'known';
+    this.#showHead();
+  }
+
+  #drop(id, row) {
+    const hadFocus = row.element.contains(document.activeElement);
+    const next = row.element.nextElementSibling ?? row.element.previousElementSibling;
+    row.element.remove();
+    this.#rows.delete(id);
+    if (hadFocus) (next?.querySelector('.lt-row-first button') ?? this.#parts.hold).focus({ preventScroll: true });
+  }
+
+  #show(job, index) {
+    const { first, total, held } = this.#data;
+    const scene = sceneNow();
+    const live = isMade(job) && scene.job === job.id && scene.state === 'running' ? scene : null;
+    this.#rows.get(job.id).show(job, live, { number: first + index + 1, total, held });
+  }
+
+  #showHead() {
+    const { say, hold } = this.#parts;
+    const { total, held, jobs } = this.#data;
+    const running = jobs.find(isMade);
+    const words = `${total === 1 ? '1 video' : `${total} videos`}${this.#timeWords(running)}.`;
+    setText(say, [total ? words : '', held ? 'The queue rests: nothing is made until it goes on.' : ''].join(' ').trim());
+    hold.hidden = !total && !held;
+    setText(hold, held ? 'Let the queue go on' : 'Pause everything');
+    hold.title = held ? '' : 'The device is free for other work until you let the queue go on.';
+    hold.setAttribute('aria-pressed', String(held));
+  }
+
+  #timeWords(running) {
+    const { left } = this.#data;
+    const scene = sceneNow();
+    if (left === null) return '. The first one that is made will tell how long they take';
+    const live = running && scene.job === running.id ? scene.left : null;
+    const seconds = left + (live === null || live === undefined ? 0 : live - (running.left ?? 0));
+    return seconds > 0 ? `, ${about(seconds)} in all` : '';
+  }
+
+  #hear() {
+    if (!this.isShown) return;
+    const { revision, held } = queueNow();
+    if (`${revision} ${held}` !== this.#revision && !this.#open) this.load();
+    const index = this.jobs.findIndex(isMade);
+    if (index < 0) return;
+    const { percent, left, headline, state } = sceneNow();
+    if (!this.#rows.has(this.jobs[index].id)) return;
+    if (hasChanged(this.#parts.section, [percent, left, headline, state])) {
+      this.#show(this.jobs[index], index);
+      this.#showHead();
+    }
+  }
+
+  #wanted() {
+    const top = -this.#parts.list.getBoundingClientRect().top;
+    const height = this.rowHeight();
+    const first = Math.max(0, Math.floor(top / height) - AROUND);
+    return [first, Math.min(MOST_ROWS, Math.ceil(window.innerHeight / height) + 2 * AROUND)];
+  }
+
+  #isBeyond() {
+    const { first, jobs, total } = this.#data;
+    const top = -this.#parts.list.getBoundingClientRect().top / this.rowHeight();
+    const bottom = top + window.innerHeight / this.rowHeight();
+    return (first > 0 && top < first) || (first + jobs.length < total && bottom > first + jobs.length);
+  }
+
+  #scrolled() {
+    if (this.isShown && !this.#open && !this.#mover.isMoving && this.#isBeyond()) this.load();
+  }
+
+  #complain(error) {
+    const { problem } = this.#parts;
+    problem.hidden = !error;
+    setText(problem, error?.message ?? '');
+  }
+
+  #hold() {
+    this.change(() => call(this.#data.held ? 'jobs_go_on' : 'jobs_hold'));
+  }
+
+  #closeMenus(target) {
+    for (const menu of this.#parts.list.querySelectorAll('details[open]')) {
+      if (!target || !menu.contains(target)) {
+        const hadFocus = menu.contains(document.activeElement);
+        menu.open = false;
+        if (hadFocus && !target) menu.firstElementChild.focus();
+      }
+    }
+  }
+
+  #takeClick(event) {
+    const action = event.target.closest('[data-action]')?.dataset.action;
+    const row = this.#rows.get(event.target.closest('.lt-row')?.dataset.job);
+    if (!action || !row) return;
+    this.#closeMenus(null);
+    this.#act(action, row.job);
+  }
+
+  #end(job, wish) {
+    this.#assume(job, { wishes: [wish] });
+    this.change(() => call('jobs_cancel', [job.id], wish === 'stop_after_section'));
+  }
+
+  #act(action, job) {
+    const acts = {
+      watch: () => { goTo('create'); watchRunning(); },
+      edit: () => editJob(job).catch((error) => this.#complain(error)),
+      pause: () => {
+        this.#assume(job, isMade(job) ? { wishes: ['pause'] } : { state: 'paused' });
+        this.change(() => call('jobs_pause', [job.id]));
+      },
+      resume: () => {
+        this.#assume(job, { state: 'queued', begins_in: null });
+        this.change(() => call('jobs_resume', [job.id]));
+      },
+      stop: () => this.#end(job, 'stop_after_section'),
+      cancel: () => this.#end(job, 'cancel'),
+      duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
+        .then(() => this.tell(`A copy of ${title(job)} waits at the end.`)),
+      remove: () => {
+        this.#assumeAway(job);
+        this.change(async () => {
+          await call('jobs_remove', [job.id]);
+          this.#undo.offer(job.id, title(job));
+        });
+      },
+      earlier: () => this.step(job, -1),
+      later: () => this.step(job, 1),
+      first: () => this.sendTo('first', job),
+      last: () => this.sendTo('last', job),
+    };
+    acts[action]();
+  }
+}
+
+/** Bring the panel to life. */
+export default function startQueue({ element }) {
+  return new Queue(element.querySelector('.lt-queue'));
+}

@@ -1,0 +1,136 @@
+// One row of the queue: a picture, the words of the video, its state, and what can be done with it.
+import { hasChanged, make, setText } from '../elements.js';
+import { about, duration } from '../text.js';
+
+const GRIP = 'M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01';
+const SVG = 'http://www.w3.org/2000/svg';
+const MADE = ['running', 'waiting'];
+const WISHES = { cancel: 'Ending: the work at hand is finished first', pause: 'Pausing: the step at hand is finished first', stop_after_section: 'Ends after this section' };
+
+/** Return whether a job is being made. */
+export const isMade = (job) => MADE.includes(job.state);
+
+/** Return whether a job can be given another place. */
+export const isMovable = (job) => !isMade(job);
+
+/** Return the prompt of a job in few words. */
+export function title(job) {
+  const words = job.request.prompt.trim().replace(/\s+/g, ' ');
+  return words || 'a video without a prompt';
+}
+
+/** Return what can be done with a job, as pairs of a name and a label: at first sight, and behind "More". */
+function actions(job) {
+  const places = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['later', 'Later'], ['last', 'Make it the last one']];
+  const copy = ['duplicate', 'Duplicate'];
+  if (isMade(job)) {
+    const pause = job.wishes.length ? [] : [['pause', 'Pause'], ['stop', 'Stop after this section']];
+    return [pause, [['watch', 'Watch it'], copy, ['cancel', 'End it now']]];
+  }
+  const edit = job.started === null && job.state !== 'interrupted' ? [['edit', 'Edit']] : [];
+  const halt = job.state === 'queued' ? ['pause', 'Pause'] : ['resume', 'Go on'];
+  return [[...edit, halt, ['remove', 'Remove']], [...places, copy]];
+}
+
+/** Return the words for a job's state and for its time; `live` is its scene while it is made. */
+function stateOf(job, live, { held }) {
+  if (isMade(job)) {
+    const wish = Object.keys(WISHES).find((one) => job.wishes.includes(one));
+    const left = live?.left ?? null;
+    const now = job.state === 'waiting' ? job.reason : live?.headline ?? 'Being made';
+    return [WISHES[wish] ?? now, left === null ? '' : `${about(left)} left`];
+  }
+  const takes = job.left === null ? '' : `takes ${about(job.left)}`;
+  if (job.state === 'paused') return ['Paused, until you let it go on', takes];
+  if (job.state !== 'queued') return [['Interrupted', job.reason].filter(Boolean).join(': '), takes];
+  if (held) return ['Waits until the queue goes on', takes];
+  const turn = job.turn === 1 ? 'Next' : `Number ${job.turn}`;
+  const begins = job.begins_in ? `begins in ${about(job.begins_in)}` : '';
+  return [[job.turn ? turn : 'Waits', begins].filter(Boolean).join(', '), takes];
+}
+
+function grip() {
+  const picture = document.createElementNS(SVG, 'svg');
+  const dots = document.createElementNS(SVG, 'path');
+  const facts = { viewBox: '0 0 24 24', width: 20, height: 20, 'aria-hidden': 'true', stroke: 'currentColor', 'stroke-width': 2.6, 'stroke-linecap': 'round' };
+  for (const [name, value] of Object.entries(facts)) picture.setAttribute(name, value);
+  dots.setAttribute('d', GRIP);
+  picture.append(dots);
+  return picture;
+}
+
+function button([name, label], job) {
+  const one = make('button', { type: 'button', textContent: label });
+  one.dataset.action = name;
+  one.setAttribute('aria-label', `${label}: ${title(job)}`);
+  return one;
+}
+
+/** A row. Its element stays the same for as long as the job is shown, so that the focus stays where it is. */
+export class Row {
+  element;
+  job = null;
+  #parts;
+
+  constructor() {
+    const picture = make('img', { alt: '', loading: 'lazy', decoding: 'async', className: 'lt-row-picture' });
+    const handle = make('button', { type: 'button', className: 'lt-row-grip' }, grip());
+    const name = make('b', { className: 'lt-row-title' });
+    const words = make('span', { className: 'lt-row-about' });
+    const state = make('span', { className: 'lt-row-state' });
+    const time = make('span', { className: 'lt-row-time' });
+    const bar = make('i');
+    const meter = make('div', { className: 'lt-row-meter' }, bar);
+    const first = make('span', { className: 'lt-row-first' });
+    const menu = make('div', { className: 'lt-row-menu' });
+    const more = make('details', { className: 'lt-row-more' }, make('summary', { textContent: 'More' }), menu);
+    this.element = make(
+      'li', { className: 'lt-row' }, handle, picture, make('div', { className: 'lt-row-words' }, name, words),
+      make('div', { className: 'lt-row-now' }, state, meter), time,
+      make('div', { className: 'lt-row-actions' }, first, more),
+    );
+    this.#parts = { picture, handle, name, words, state, time, bar, meter, first, menu, more };
+  }
+
+  get handle() { return this.#parts.handle; }
+
+  /** Show a job; `live` is its scene if it is on the stage, and `where` its place. */
+  show(job, live, where) {
+    this.job = job;
+    this.element.dataset.job = job.id;
+    this.element.dataset.state = job.state;
+    const { picture, handle, name, words, more } = this.#parts;
+    if (picture.getAttribute('src') !== job.picture) picture.src = job.picture;
+    setText(name, title(job));
+    name.title = title(job);
+    setText(words, job.about);
+    handle.hidden = !isMovable(job);
+    handle.setAttribute('aria-label', `Place ${where.number} of ${where.total}: ${title(job)}. The arrow keys move it.`);
+    more.firstElementChild.setAttribute('aria-label', `More for ${title(job)}`);
+    this.#showState(job, live, where);
+    this.#showActions(job);
+  }
+
+  #showState(job, live, where) {
+    const { state, time, bar, meter } = this.#parts;
+    const [now, left] = stateOf(job, live, where);
+    setText(state, now);
+    state.title = now;
+    setText(time, left);
+    const percent = live ? live.percent : job.percent;
+    meter.hidden = !isMade(job) && !percent;
+    bar.style.transform = `scaleX(${percent / 100})`;
+    const took = live?.elapsed ? `, ${duration(live.elapsed)} so far` : '';
+    meter.title = `${Math.floor(percent)} %${took}`;
+  }
+
+  #showActions(job) {
+    const { first, menu } = this.#parts;
+    const [shown, hidden] = actions(job);
+    if (!hasChanged(this.element, [shown, hidden, title(job)])) return;
+    const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.action : null;
+    first.replaceChildren(...shown.map((one) => button(one, job)));
+    menu.replaceChildren(...hidden.map((one) => button(one, job)));
+    if (focused) (this.element.querySelector(`[data-action="${focused}"]`) ?? first.querySelector('button'))?.focus();
+  }
+}

@@ -1,0 +1,79 @@
+// The tabs in the header. The address names the tab that is shown, so that a reload and Back keep the place.
+import { queueNow, whenJobsAreTold } from './jobs.js';
+import { setText } from './elements.js';
+
+const NAMES = ['create', 'queue', 'history'];
+const PATIENCE = 300; // animation frames until the panels stand
+const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
+const listeners = [];
+
+const tabOf = (name) => document.querySelector(`#tab-${name}`);
+
+/** Return the tab that the address names, and what follows the name, as in `#history/ID`. */
+export function place() {
+  const [name, ...rest] = window.location.hash.slice(1).split('/').map(decodeURIComponent);
+  return NAMES.includes(name) ? [name, rest.join('/')] : ['create', ''];
+}
+
+/** Show a tab, with something that follows its name in the address. */
+export function goTo(name, rest = '') {
+  window.location.hash = rest ? `${name}/${encodeURIComponent(rest)}` : name;
+}
+
+/** Call the listener with what follows the name, now and whenever the address changes, while the tab is shown. */
+export function whenShown(name, listener) {
+  const tell = () => {
+    const [shown, rest] = place();
+    if (shown === name) listener(rest);
+  };
+  listeners.push(tell);
+  tell();
+}
+
+function show() {
+  const [shown] = place();
+  document.documentElement.dataset.tab = shown;
+  for (const name of NAMES) {
+    tabOf(name).setAttribute('aria-selected', String(name === shown));
+    tabOf(name).tabIndex = name === shown ? 0 : -1;
+  }
+  window.scrollTo(0, 0);
+  for (const listener of listeners) listener();
+}
+
+function showCount() {
+  const { waiting } = queueNow();
+  setText(document.querySelector('.lt-tab-count'), waiting ? String(waiting) : '');
+  tabOf('queue').setAttribute('aria-label', waiting ? `Queue, ${waiting} waiting` : 'Queue');
+}
+
+function takeKey(event) {
+  const now = NAMES.findIndex((name) => tabOf(name) === document.activeElement);
+  const to = { ...KEYS, Home: -now, End: NAMES.length - 1 - now }[event.key];
+  if (event.key === ' ') goTo(NAMES[now]);
+  else if (to === undefined) return;
+  else {
+    const next = NAMES[(now + to + NAMES.length) % NAMES.length];
+    goTo(next);
+    tabOf(next).focus();
+  }
+  event.preventDefault();
+}
+
+function namePanels(tries = 0) {
+  const panels = NAMES.map((name) => document.querySelector(`#panel-${name}`));
+  panels.forEach((panel, index) => {
+    panel?.setAttribute('role', 'tabpanel');
+    panel?.setAttribute('aria-labelledby', `tab-${NAMES[index]}`);
+  });
+  if (panels.includes(null) && tries < PATIENCE) requestAnimationFrame(() => namePanels(tries + 1));
+}
+
+/** Bring the tabs to life. */
+export default function startTabs({ element }) {
+  element.querySelector('.lt-tabs').addEventListener('keydown', takeKey);
+  window.addEventListener('hashchange', show);
+  whenJobsAreTold(showCount);
+  namePanels();
+  show();
+}

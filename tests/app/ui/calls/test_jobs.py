@@ -1,0 +1,257 @@
+"""Tests of the endpoints of the jobs over the real server, with an engine that waits for the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from gradio_client import Client, handle_file
+from gradio_client.exceptions import AppError
+from PIL import Image
+
+from app.cli import main
+from app.ui.calls import serve
+from diffusers_helper.request import GenerationRequest
+from tests.support.asking import ask
+from tests.support.jobs import wait_until
+from tests.support.pages import FIRST, Stand, staged_page, write_photo
+
+VERBS = {
+    "list",
+    "show",
+    "add",
+    "cancel",
+    "pause",
+    "resume",
+    "retry",
+    "branch",
+    "reorder",
+    "remove",
+    "restore",
+}
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("stand")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        with staged_page(folder) as stand:
+            yield stand
+
+
+@pytest.fixture
+def stand(shared: Stand) -> Iterator[Stand]:
+    """Return a stand without open jobs."""
+    yield shared
+    for job in shared.service.jobs(1000):
+        shared.service.cancel(job.id)
+    wait_until(lambda: shared.service.open_jobs() == (None, ()))
+    shared.service.queue.go_on()
+
+
+@pytest.fixture
+def call(stand: Stand) -> Ask:
+    """Return a caller of endpoints as the page's scripts call them, by the arguments in order."""
+
+    def call(name: str, *values: object, refused: bool = False) -> Any:
+        answer = ask(stand.url, f"/gradio_api/run/{name}", method="POST", data={"data": values})
+        said = json.loads(answer.body)
+        if refused:
+            assert answer.status == 500
+            return said["error"]
+        assert answer.status == 200, said
+        assert str(stand.outputs) not in answer.text
+        return said["data"][0]
+
+    return call
+
+
+@pytest.fixture
+def ids(stand: Stand, photo: Path) -> list[str]:
+    """Return the ids of three jobs, a, b and c, of which the first has begun."""
+    made = [GenerationRequest(image=str(photo), prompt=one, seconds=2.4) for one in "abc"]
+    found = [stand.service.submit(one).id for one in made]
+    wait_until(lambda: stand.service.job(found[0]).state == "running")
+    return found
+
+
+def prompts(queue: dict[str, Any]) -> str:
+    return "".join(job["request"]["prompt"] for job in queue["jobs"])
+
+
+def test_each_verb_of_the_command_line_is_an_endpoint(stand: Stand) -> None:
+    client = Client(stand.url, verbose=False)
+    api: dict[str, Any] = client.view_api(return_format="dict", print_info=False)  # pyright: ignore
+    assert {f"/jobs_{verb}" for verb in VERBS} <= set(api["named_endpoints"])
+    assert api["unnamed_endpoints"] == {}
+    for name, endpoint in api["named_endpoints"].items():
+        assert endpoint["description"].endswith("."), name
+        assert all(one["parameter_name"] for one in endpoint["parameters"]), name
+
+
+def test_show_says_what_the_command_line_says(
+    stand: Stand, call: Ask, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["jobs", "show", ids[1], "--json", "--out", str(stand.outputs)]) == 0
+    printed, shown = json.loads(capsys.readouterr().out), call("jobs_show", ids[1])
+    assert printed["folder"] == str(stand.outputs / ids[1])
+    assert shown["folder"] == f"jobs/{ids[1]}"
+    assert shown["request"].pop("image") == f"jobs/{ids[1]}/input.png"
+    for one in (printed["request"], printed, shown):
+        for name in ("image", "folder"):
+            one.pop(name, None)
+    assert shown == printed
+    assert (shown["jobs_before"], [one["state"] for one in shown["states"]]) == (1, ["queued"])
+
+
+def test_the_queue_is_told_in_parts_with_places_and_times(stand: Stand, call: Ask, ids: list[str]) -> None:
+    queue = call("jobs_queue", 0, 50)
+    assert (queue["total"], prompts(queue), queue["held"], queue["left"]) == (3, "abc", False, None)
+    assert [job["turn"] for job in queue["jobs"]] == [0, 1, 2]
+    assert queue["jobs"][1]["about"] == "End first · I2V · 2.4 s · Longtake demo model"
+    assert (prompts(call("jobs_queue", 1, 1)), prompts(call("jobs_queue", -5, 0))) == ("b", "a")
+    # Once a video is finished, its pace tells the times of the others.
+    stand.engine.go(FIRST + 6)
+    wait_until(lambda: stand.service.job(ids[0]).state == "finished")
+    queue = call("jobs_queue", 0, 50)
+    first, second = queue["jobs"]
+    assert second["begins_in"] == pytest.approx(first["left"], abs=0.2)
+    assert queue["left"] == pytest.approx(first["left"] + second["left"], abs=0.2)
+
+
+def test_jobs_are_moved_edited_duplicated_and_removed(stand: Stand, call: Ask, ids: list[str]) -> None:
+    call("jobs_reorder", ids[2], ids[1], "", False)
+    assert prompts(call("jobs_queue", 0, 50)) == "acb"
+    call("jobs_reorder", ids[1], "", "", True)
+    assert prompts(call("jobs_queue", 0, 50)) == "abc"
+    edited = call("jobs_edit", ids[1], {"prompt": "x", "seed": 5})
+    assert (edited["request"]["prompt"], edited["request"]["seed"], edited["id"]) == ("x", 5, ids[1])
+    copy = call("jobs_duplicate", ids[1], {"seed": 6})
+    assert (copy["request"]["prompt"], copy["request"]["seed"]) == ("x", 6)
+    assert (
+        Path(stand.outputs / copy["id"] / "input.png").read_bytes()
+        == (stand.outputs / ids[1] / "input.png").read_bytes()
+    )
+    assert [one["id"] for one in call("jobs_remove", [ids[1], copy["id"]])] == [ids[1], copy["id"]]
+    assert prompts(call("jobs_queue", 0, 50)) == "ac"
+    call("jobs_restore", [ids[1]])
+    assert prompts(call("jobs_queue", 0, 50)) == "axc"
+
+
+def test_jobs_are_paused_resumed_cancelled_and_held(stand: Stand, call: Ask, ids: list[str]) -> None:
+    (paused,) = call("jobs_pause", [ids[1]])
+    assert (paused["state"], paused["asked"]) == ("paused", True)
+    assert not call("jobs_pause", [ids[1]])[0]["asked"]
+    (resumed,) = call("jobs_resume", [ids[1]])
+    assert resumed["state"] == "queued"
+    (stopping,) = call("jobs_cancel", [ids[0]], True)
+    assert stopping["wishes"] == ["stop_after_section"]
+    assert call("jobs_hold") == {"held": True}
+    assert call("jobs_queue", 0, 50)["held"]
+    assert call("jobs_go_on") == {"held": False}
+    cancelled = call("jobs_cancel", [ids[1], ids[2]], False)
+    assert [job["state"] for job in cancelled] == ["cancelled", "cancelled"]
+    assert call("jobs_retry", [ids[2]])[0]["state"] == "queued"
+    ended = call("jobs_list", "", ["cancelled"], None, None, None, False, "", 50)["jobs"]
+    assert {job["id"] for job in ended} & set(ids) == {ids[1]}
+
+
+def test_a_branch_is_queued(stand: Stand, call: Ask, ids: list[str]) -> None:
+    assert "has no finished section" in call("jobs_branch", ids[1], 1, None, None, refused=True)
+    assert "either keep or longer" in call("jobs_branch", ids[1], None, None, None, refused=True)
+    sections = stand.outputs / ids[1] / "sections"
+    sections.mkdir()
+    (sections / "0001.safetensors").write_bytes(b"latents")
+    branch = call("jobs_branch", ids[1], 1, None, {"seed": 9})
+    assert branch["request"]["seed"] == 9
+    assert (stand.outputs / branch["id"] / "sections/0001.safetensors").read_bytes() == b"latents"
+
+
+def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Path) -> None:
+    client = Client(stand.url, verbose=False)
+    photo = write_photo(tmp_path / "own.png")
+    added = client.predict(handle_file(photo), "a ball", seconds=1, seed=4, api_name="/jobs_add")
+    assert added["state"] in ("queued", "running")
+    assert stand.service.job(added["id"]).request.seed == 4
+    with pytest.raises(AppError, match="There is no job 'nobody'"):
+        client.predict(job="nobody", api_name="/jobs_show")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("jobs_show", (5,), "job is 5; expected text."),
+        ("jobs_pause", ("one",), "jobs is 'one'; expected a list of texts."),
+        ("jobs_queue", (0, 1.5), "limit is 1.5; expected a whole number."),
+        ("jobs_queue", (True, 5), "first is True; expected a whole number."),
+        ("jobs_show", ("../../etc",), "There is no job '../../etc'"),
+        ("jobs_restore", (["x"],), "There is no job 'x'"),
+        ("jobs_list", ("", ["done"], None, None, None, False, "", 5), "'done' is no state"),
+        ("jobs_pause", (["x"] * 1001,), "1001 jobs; expected at most 1000"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_in_a_sentence(
+    call: Ask, name: str, values: tuple[object, ...], words: str
+) -> None:
+    assert words in call(name, *values, refused=True)
+
+
+def test_what_was_removed_comes_back_to_its_place_only(stand: Stand, call: Ask, ids: list[str]) -> None:
+    call("jobs_remove", [ids[2]])
+    for name in (f"../{ids[2]}", f"x/../{ids[2]}", f"{ids[2]}/", f"./{ids[2]}", "", ".", ".."):
+        assert "There is no job" in call("jobs_restore", [name], refused=True)
+    assert not (stand.outputs.parent / ids[2]).exists()
+    call("jobs_restore", [ids[2]])
+    assert (stand.outputs / ids[2] / "request.json").exists()
+
+
+def test_no_endpoint_opens_a_file_of_this_machine(call: Ask, ids: list[str], tmp_path: Path) -> None:
+    secret = write_photo(tmp_path / "secret.png")
+    for name in ("jobs_edit", "jobs_duplicate"):
+        assert "cannot be changed here" in call(name, ids[1], {"image": str(secret)}, refused=True)
+        assert "expected one of" in call(name, ids[1], {"model": str(tmp_path)}, refused=True)
+    assert "cannot be changed here" in call("jobs_edit", ids[1], {"colour": 1}, refused=True)
+
+
+def test_a_job_s_scene_is_that_of_the_stage(stand: Stand, call: Ask, ids: list[str]) -> None:
+    stand.engine.go(FIRST)
+    wait_until(lambda: stand.service.job(ids[0]).frames == 33)
+    scene = call("jobs_scene", ids[0])
+    assert (scene["job"], scene["state"], scene["sectionsDone"]) == (ids[0], "running", 1)
+    assert scene["video"]["url"].startswith(f"jobs/{ids[0]}/video-0001.mp4")
+
+
+def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
+    answer = ask(stand.url, f"/jobs/{quote(ids[0])}/picture.webp")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "image/webp")
+    (stand.outputs / "picture.webp").write_bytes(answer.body)
+    with (
+        Image.open(stand.outputs / "picture.webp") as small,
+        Image.open(stand.outputs / ids[0] / "input.png") as whole,
+    ):
+        assert max(small.size) <= 240
+        assert small.width / small.height == pytest.approx(whole.width / whole.height, rel=0.02)
+        red = small.convert("RGB").getpixel((small.width // 3, small.height // 2))
+        assert red[0] > 150 > red[2]  # pyright: ignore
+    (stand.outputs / ids[1] / "input.png").unlink()
+    assert ask(stand.url, f"/jobs/{ids[1]}/picture.webp").status == 404
+
+
+def test_a_crowd_of_calls_is_bounded(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "MOST_WAITING", 0)
+    assert "other calls wait already" in call("jobs_queue", 0, 1, refused=True)
+
+
+def test_a_folder_that_is_away_is_told(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("app.jobs.queue.Queue.jobs", fail)
+    assert "Input/output error" in call("jobs_queue", 0, 1, refused=True)

@@ -1,0 +1,300 @@
+"""Tests of the Queue tab in Chromium, over an engine that waits for the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import PATIENCE, wait_until
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, status, visit
+
+pytestmark = needs_chromium
+TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one.textContent)"
+
+
+@pytest.fixture
+def page(browser: Any, stand: Stand) -> Iterator[Any]:
+    """Open the page; fail if it leaves an error in the console."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    visit(page, stand)
+    yield page
+    context.close()
+    assert said == []
+
+
+def add(stand: Stand, photo: Path, *prompts: str, **settings: Any) -> list[str]:
+    """Queue jobs, of which the first one begins and waits for the test."""
+    settings = {"image": str(photo), "seconds": 2.4, **settings}
+    return [stand.service.submit(GenerationRequest(prompt=one, **settings)).id for one in prompts]
+
+
+def open_queue(page: Any, *prompts: str) -> None:
+    page.get_by_role("tab", name="Queue").click()
+    shows(page, *prompts)
+
+
+def shows(page: Any, *prompts: str) -> None:
+    """Wait until the rows are these, in this order."""
+    page.wait_for_function(
+        f"(titles) => JSON.stringify(({TITLES})()) === JSON.stringify(titles)", arg=list(prompts)
+    )
+
+
+def row(page: Any, prompt: str) -> Any:
+    return page.locator(".lt-row", has=page.get_by_text(prompt, exact=True))
+
+
+def order(stand: Stand) -> str:
+    return "".join(job.request.prompt for job in stand.service.queue.jobs())
+
+
+def settled(page: Any, stand: Stand, expected: str) -> None:
+    """Wait until the page and the store agree on an order of one-letter prompts."""
+    shows(page, *expected)
+    wait_until(lambda: order(stand) == expected)
+
+
+def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, photo: Path) -> None:
+    ids = add(stand, photo, *"abcde")
+    page.get_by_role("tab", name="Queue, 4 waiting").wait_for()
+    open_queue(page, *"abcde")
+    assert page.get_by_text("5 videos").is_visible()
+    assert "Next" in row(page, "b").inner_text()
+    row(page, "e").get_by_text("More").click()
+    page.get_by_role("button", name="Make it the next one: e").click()
+    settled(page, stand, "aebcd")
+    row(page, "c").get_by_text("More").click()
+    page.get_by_role("button", name="Earlier: c").click()
+    settled(page, stand, "aecbd")
+
+    page.get_by_role("button", name="Edit: b").click()
+    page.get_by_text("These are the settings of a video that waits: b").wait_for()
+    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
+    page.wait_for_selector(".lt-request .image-container img")
+    assert not page.locator("#start").is_visible()
+    open_folds(page)
+    page.get_by_label("Prompt", exact=True).fill("x")
+    page.get_by_label("Seed", exact=True).fill("77")
+    page.get_by_role("button", name="Save Changes").click()
+    settled(page, stand, "aecxd")
+    edited = stand.service.job(ids[1])
+    assert (edited.request.seed, edited.request.seconds, edited.state) == (77, 2.4, "queued")
+
+    page.get_by_role("button", name="Pause: e").click()
+    row(page, "e").get_by_text("Paused").wait_for()
+    page.get_by_role("button", name="Pause: a").click()
+    row(page, "a").get_by_text("Paused").wait_for()
+    row(page, "c").get_by_text("Starting the engine").wait_for()  # the next one that is not paused
+    page.reload()
+    shows(page, *"aecxd")
+    assert page.get_by_role("tab", name="Queue").get_attribute("aria-selected") == "true"
+    page.get_by_role("button", name="Go on: a").click()
+    row(page, "a").locator(".lt-row-state", has_text="Next").wait_for()
+    assert stand.service.job(ids[0]).state == "queued"
+
+
+def test_what_is_removed_comes_back(page: Any, stand: Stand, photo: Path) -> None:
+    ids = add(stand, photo, *"abcd")
+    open_queue(page, *"abcd")
+    page.get_by_role("button", name="Remove: b").click()
+    shows(page, *"acd")
+    page.get_by_role("status").filter(has_text="Removed: b").wait_for()
+    assert not (stand.outputs / ids[1]).exists()
+    page.get_by_role("button", name="Remove: d").click()
+    page.get_by_role("status").filter(has_text="Removed: 2 videos").wait_for()
+    page.get_by_role("button", name="Undo").click()
+    settled(page, stand, "abcd")
+    assert (stand.outputs / ids[1] / "request.json").exists()
+    assert not page.locator(".lt-undo").is_visible()
+
+
+def test_the_running_video_stops_after_its_section_and_a_copy_waits(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    first, _ = add(stand, photo, *"ab", seconds=3.6)
+    stand.engine.go(FIRST + 1)
+    open_queue(page, *"ab")
+    row(page, "a").get_by_text("Section 2 of 3").wait_for()
+    page.get_by_role("button", name="Stop after this section: a").click()
+    row(page, "a").get_by_text("Ends after this section").wait_for()
+    row(page, "a").get_by_text("More").click()
+    page.get_by_role("button", name="Duplicate: a").click()
+    shows(page, *"aba")
+    copy = stand.service.queue.jobs()[-1]
+    assert (copy.request.prompt, copy.state, copy.id != first) == ("a", "queued", True)
+    stand.engine.go(4)
+    shows(page, *"ba")
+    assert stand.service.job(first).state == "cancelled"
+
+
+def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path) -> None:
+    add(stand, photo, *"ab")
+    open_queue(page, *"ab")
+    page.get_by_role("button", name="Pause everything").click()
+    page.get_by_text("The queue rests").wait_for()
+    stand.engine.go(1)
+    row(page, "a").get_by_text("Paused").wait_for()
+    row(page, "b").get_by_text("Waits until the queue goes on").wait_for()
+    assert stand.service.queue.is_held
+    page.get_by_role("button", name="Let the queue go on").click()
+    row(page, "a").locator(".lt-row-meter").wait_for()
+    wait_until(lambda: stand.service.open_jobs()[0] is not None)
+    assert not stand.service.queue.is_held
+
+
+def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand, photo: Path) -> None:
+    add(stand, photo, *"abcd")
+    page.get_by_role("tab", name="Create").focus()
+    page.keyboard.press("ArrowRight")
+    shows(page, *"abcd")
+    grip = page.get_by_role("button", name="Place 4 of 4: d.")
+    grip.focus()
+    page.keyboard.press("ArrowUp")
+    shows(page, *"abdc")
+    page.keyboard.press("ArrowUp")
+    settled(page, stand, "adbc")
+    page.get_by_text("d is now number 2 of 4.").wait_for(state="attached")
+    assert page.evaluate("document.activeElement.closest('.lt-row').dataset.job") == row(
+        page, "d"
+    ).get_attribute("data-job")
+    page.keyboard.press("ArrowUp")
+    page.get_by_text("d cannot go further.").wait_for(state="attached")
+    page.keyboard.press("End")
+    settled(page, stand, "abcd")
+    assert page.evaluate("document.activeElement.classList.contains('lt-row-grip')")
+
+
+def test_a_video_is_dragged_to_another_place(page: Any, stand: Stand, photo: Path) -> None:
+    add(stand, photo, *"abcde")
+    open_queue(page, *"abcde")
+
+    def middle(prompt: str) -> tuple[float, float]:
+        box = row(page, prompt).locator(".lt-row-grip").bounding_box()
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    page.mouse.move(*middle("e"))
+    page.mouse.down()
+    page.mouse.move(*middle("b"), steps=6)
+    assert row(page, "b").evaluate("(one) => getComputedStyle(one).transform") != "none"
+    page.mouse.up()
+    settled(page, stand, "aebcd")
+    # Above the running video there is no place.
+    x, y = middle("d")
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, 0, steps=6)
+    page.mouse.up()
+    settled(page, stand, "adebc")
+    # The Escape key calls it off.
+    page.mouse.move(*middle("c"))
+    page.mouse.down()
+    page.mouse.move(*middle("e"), steps=3)
+    page.keyboard.press("Escape")
+    page.mouse.up()
+    settled(page, stand, "adebc")
+
+
+def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) -> None:
+    from app.jobs.service import JobService
+
+    add(stand, photo, *"ab")
+    open_queue(page, *"ab")
+    other = JobService(stand.outputs)
+    added = other.submit(GenerationRequest(image=str(photo), prompt="c"))
+    shows(page, *"abc")
+    other.queue.move_first(added.id)
+    shows(page, *"acb")
+    other.queue.hold()
+    page.get_by_text("The queue rests").wait_for()
+
+
+def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    add(stand, photo, *(f"video {number}" for number in range(300)))
+    page.get_by_role("tab", name="Queue, 299 waiting").click()
+    row(page, "video 5").wait_for()
+    assert page.locator(".lt-row").count() < 150
+    page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
+    row(page, "video 299").wait_for()
+    assert page.locator(".lt-row").count() < 150
+    assert not row(page, "video 5").is_visible()
+    row(page, "video 299").get_by_text("More").click()
+    page.get_by_role("button", name="Make it the next one: video 299").click()
+    wait_until(lambda: stand.service.queue.jobs(limit=2)[1].request.prompt == "video 299")
+    page.evaluate("window.scrollTo(0, 0)")
+    row(page, "video 299").locator(".lt-row-state", has_text="Next").wait_for()
+
+
+def test_an_empty_queue_says_what_it_is_for(page: Any, stand: Stand) -> None:
+    page.get_by_role("tab", name="Queue").click()
+    page.get_by_text("Nothing waits").wait_for()
+    assert not page.locator(".lt-queue-hold").is_visible()
+    page.get_by_role("link", name="Make a video").click()
+    page.locator("#start").wait_for()
+    page.go_back()
+    page.get_by_text("Nothing waits").wait_for()
+    assert page.url.endswith("#queue")
+
+
+def test_a_phone_shows_the_queue_without_scrolling_sideways(browser: Any, stand: Stand, photo: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    visit(page, stand)
+    add(stand, photo, "a", "the green triangle grows while the camera zooms out " * 3, "c")
+    stand.engine.go(FIRST)
+    status(page, state="running")
+    page.get_by_role("tab", name="Queue, 2 waiting").tap()
+    row(page, "c").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    for one in page.locator(".lt-queue button:visible, .lt-row summary").all():
+        box = one.bounding_box()
+        assert box["height"] >= 36, one.inner_text()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390, one.inner_text()
+    box = row(page, "c").bounding_box()
+    for part in ("title", "about", "state", "actions"):
+        inner = row(page, "c").locator(f".lt-row-{part}").bounding_box()
+        assert box["x"] < inner["x"] < inner["x"] + inner["width"] <= box["x"] + box["width"], part
+        assert box["y"] < inner["y"] < inner["y"] + inner["height"] <= box["y"] + box["height"], part
+    row(page, "c").get_by_text("More").tap()
+    page.get_by_role("button", name="Make it the next one: c").tap()
+    wait_until(lambda: stand.service.queue.jobs()[1].request.prompt == "c")
+    context.close()
+
+
+def test_a_video_that_has_begun_is_no_longer_edited(page: Any, stand: Stand, photo: Path) -> None:
+    first, second = add(stand, photo, *"ab")
+    open_queue(page, *"ab")
+    page.get_by_role("button", name="Edit: b").click()
+    page.get_by_text("These are the settings of a video that waits: b").wait_for()
+    stand.service.cancel(first)
+    page.get_by_text("The video has begun meanwhile and keeps its settings.").wait_for()
+    page.locator("#start").wait_for()
+    assert page.get_by_label("Prompt", exact=True).input_value() == "b"
+    assert stand.service.job(second).request.prompt == "b"
+
+
+def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand, photo: Path) -> None:
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    page.get_by_label("Prompt", exact=True).fill("my next idea")
+    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('my next idea')")
+    _, second = add(stand, photo, *"ab")
+    open_queue(page, *"ab")
+    page.get_by_role("button", name="Edit: b").click()
+    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
+    page.get_by_role("button", name="Leave it as it was").click()
+    shows(page, *"ab")
+    page.get_by_role("tab", name="Create").click()
+    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'my next idea'")
+    assert page.locator("#start").is_visible()
+    assert stand.service.job(second).request.prompt == "b"
