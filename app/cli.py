@@ -25,6 +25,7 @@ from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
 from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
+from app.commands.models import add_models
 from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
 from app.commands.tune import add_tune
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add_tune(commands)
     _add_plan(commands)
     _add_doctor(commands)
+    add_models(commands)
     add_inspect(commands)
     add_comfyui(commands)
     return parser

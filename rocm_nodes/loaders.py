@@ -115,7 +115,7 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
     """Load a file, and return the report beside the result. Nothing is trimmed before or during a load."""
     facts = inspect_checkpoint(path)
     if facts.problems:
-        raise InputError(f"{path.name} cannot be loaded: {' '.join(facts.problems)}", "Download it again.")
+        raise InputError(facts.problems[0])
     if facts.format == "pickle" and not getattr(comfy("comfy.utils"), "ALWAYS_SAFE_LOAD", False):
         raise InputError(
             f"{path.name} is a pickle, and this torch would run the code in it.",
@@ -123,7 +123,7 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
         )
     place = management().get_torch_device()
     machine, before = device_lines()
-    need, free = facts.tensor_bytes or facts.file_bytes, free_bytes(place)
+    need, free = facts.bytes or facts.file_bytes, free_bytes(place)
     begin = time.perf_counter()
     with explained():
         result = load()
@@ -142,7 +142,7 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
 
 
 def _contents(facts: Inspection) -> str:
-    shares = ", ".join(f"{share:.0%} {name}" for name, share in facts.shares.items())
+    shares = ", ".join(f"{share:.0%} {name}" for name, share in facts.dtypes.items())
     model = facts.model or "a model that is not known by its names"
     return f"{Path(facts.path).name}: {model}, {facts.tensors} tensors, {shares or facts.format}."
 

@@ -1,19 +1,28 @@
-"""The command `inspect`: what the header of a file with weights tells, without loading it."""
+"""The command `inspect`, which tells what is in a file or folder with weights without loading it."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
-from app.commands.arguments import EXIT_FAILED
+from app.commands.arguments import EXIT_BAD_INPUT
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.inspect import Inspection, inspect_checkpoint
+from diffusers_helper.models.registry import PARTS
 from diffusers_helper.units import count_text, gb_text
 
 if TYPE_CHECKING:
     from app.commands.arguments import Parser
+
+ABOUT = (
+    "Read the headers of a file or folder with weights: format, model, names, types and problems.\n"
+    "PATH is a file (safetensors, GGUF, .ckpt, .pt), the index of several files, a part's folder, or a\n"
+    "folder with a model's parts. No tensor is read, and nothing is unpickled."
+)
+EXIT_CODES = "exit codes: 0 it can be used, 2 it is not what it should be, or cannot be read."
 
 
 def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -21,49 +30,82 @@ def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "inspect",
         help="tell what is in a file with weights",
-        description="Read the header of a file with weights: format, tensors, types, layout and model.",
-        epilog="exit codes: 0 it can be loaded, 1 it is damaged, 2 the command cannot be used.",
+        description=ABOUT,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(run=print_inspection, verbose=False)
-    parser.add_argument("path", metavar="PATH", help="the file")
+    add_inspect_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object")
 
 
+def add_inspect_arguments(parser: Parser) -> None:
+    """Add what is examined."""
+    parser.add_argument("path", metavar="PATH", help="the file or folder")
+    parser.add_argument(
+        "--as",
+        dest="place",
+        choices=PARTS,
+        default="",
+        metavar="PART",
+        help=f"check that it can be used as this part of FramePack: {', '.join(PARTS)}",
+    )
+
+
 def print_inspection(arguments: argparse.Namespace) -> int:
-    """Print the facts about a file.
+    """Print the facts, or in one sentence why the weights cannot be used.
 
     Raises:
-        InputError: If the file cannot be read.
+        InputError: If nothing can be read there.
     """
     path = given_path(arguments.path, "path")
     try:
-        facts = inspect_checkpoint(path)
+        facts = inspect_checkpoint(path, arguments.place)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror}).", "Give the path of a file with weights."
+            f"{path} cannot be read ({error.strerror}).", "Give the path of a file or folder with weights."
         ) from error
-    say(facts.to_json() + "\n" if arguments.json else _words(facts))
-    return EXIT_FAILED if facts.problems else 0
+    if arguments.json:
+        say(facts.to_json() + "\n")
+    elif facts.tensors or facts.parts or not facts.problems:
+        say(_words(facts))
+    if not facts.problems:
+        return 0
+    sys.stderr.write(f"{facts.problems[0]}\n")
+    return EXIT_BAD_INPUT
 
 
 def _words(facts: Inspection) -> str:
-    size = f"{count_text(facts.tensors, 'tensor')}, {gb_text(facts.tensor_bytes)} GB"
-    shares = ", ".join(f"{share:.1%} {name}" for name, share in facts.shares.items())
+    shares = ", ".join(f"{share:.1%} {name}" for name, share in facts.dtypes.items())
+    size = f"{count_text(facts.tensors, 'tensor')}, {gb_text(facts.bytes)} GB"
+    model = " ".join(filter(None, (facts.model or "not known", facts.variant)))
     lines = [
-        f"{facts.path}: {facts.format}, {gb_text(facts.file_bytes)} GB",
-        f"model: {facts.model or 'not known'}, with the names of {_STYLES[facts.keys]}",
-        f"weights: {size}; {shares}" if facts.tensors else "weights: not listed in front",
-        f"quantised: {facts.quantised or 'no'}",
+        f"{facts.path}: {facts.format or 'no known format'}, {gb_text(facts.file_bytes)} GB",
+        f"model: {model}, with the names of {_STYLES[facts.key_style]}"
+        if facts.tensors
+        else f"holds: {model}",
+        *([f"weights: {size}; {shares}", f"quantised: {facts.quantised or 'no'}"] if facts.tensors else []),
+        *(f"{name}: {_part(part)}" for name, part in facts.parts.items()),
         *facts.hints,
-        *facts.problems,
+        *facts.problems[1:],  # the first one goes to standard error
     ]
     return "\n".join(lines) + "\n"
+
+
+def _part(facts: Inspection) -> str:
+    if not facts.tensors:
+        return f"{gb_text(facts.file_bytes)} GB"
+    size = f"{count_text(facts.tensors, 'tensor')}, {gb_text(facts.bytes)} GB"
+    return f"{facts.model or 'not known'}, {size}; {', '.join(facts.dtypes)}"
 
 
 _STYLES = {
     "checkpoint": "a whole checkpoint",
     "diffusers": "diffusers",
+    "transformers": "transformers",
     "original": "its authors",
+    "llama.cpp": "llama.cpp",
+    "lora": "a LoRA",
     "unknown": "an unknown layout",
 }

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.hub_cache import is_complete, local_folder
+from diffusers_helper.models.hub_cache import is_complete, part_folder
 from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource
 from diffusers_helper.planning.networks import published_bytes
 from diffusers_helper.units import gb_text
 
-# One of these is in every part; the others say what the part is.
-_FILES = ("config.json", "tokenizer_config.json", "preprocessor_config.json")
 _TELL_SECONDS, _TELL_SHARE = 1.0, 0.002
+_SPEED_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Absence:
         part_bytes: The size of each part's weights, by its name; 0 for a part without weights.
         folder: The folder that a download fills.
         free_bytes: The free room there.
+        here_bytes: The bytes of these parts that are here already, as after a download that was broken off.
     """
 
     model: str
@@ -35,10 +36,12 @@ class Absence:
     part_bytes: dict[str, int]
     folder: Path
     free_bytes: int
+    here_bytes: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def total_bytes(self) -> int:
-        return sum(self.part_bytes.values())
+        """Return the bytes that have to be downloaded."""
+        return sum(max(0, size - self.here_bytes.get(part, 0)) for part, size in self.part_bytes.items())
 
     @property
     def has_room(self) -> bool:
@@ -54,7 +57,10 @@ class NotHere(InputError):
     """A model that would have to be downloaded before it can be used."""
 
     def __init__(self, absence: Absence) -> None:
-        remedy = "Start it once on the page, which asks before it downloads, or with generate --yes."
+        remedy = (
+            f"Get it with models get {absence.model}, with generate --yes, or by starting it once on the "
+            "page, which asks first."
+        )
         if not absence.has_room:
             remedy = "Free room there, or set HF_HOME to a folder on a larger disk."
         super().__init__(
@@ -74,14 +80,38 @@ def absence_of(info: ModelInfo) -> Absence | None:
 
     folder = Path(constants.HF_HUB_CACHE)
     there = next(place for place in (folder, *folder.parents) if place.exists())
-    return Absence(info.name, info.title, missing, folder, shutil.disk_usage(there).free)
+    here = {name: bytes_in(part_folder(info.parts[name])) for name in missing}
+    return Absence(info.name, info.title, missing, folder, shutil.disk_usage(there).free, here)
 
 
 def _is_here(source: PartSource) -> bool:
-    if Path(source.location).is_absolute() or Path(source.location, source.subfolder).is_dir():
-        return True
-    folders = (local_folder(source, file) for file in _FILES)
-    return any(folder is not None and is_complete(folder) for folder in folders)
+    return source.revision is None or is_complete(part_folder(source))
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of the files in a folder, those that are not completely downloaded included."""
+    if not folder.is_dir():
+        return 0
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+
+
+class Speed:
+    """The speed of a download over its last seconds.
+
+    Args:
+        done: The bytes that are here at the start.
+    """
+
+    def __init__(self, done: int, now: float) -> None:
+        self._seen = deque([(now, done)])
+
+    def at(self, done: int, now: float) -> float:
+        """Return the bytes a second when so many bytes are here; 0 while it is not known."""
+        self._seen.append((now, done))
+        while now - self._seen[0][0] > _SPEED_SECONDS and len(self._seen) > 2:
+            self._seen.popleft()
+        begin, first = self._seen[0]
+        return max(0.0, (done - first) / (now - begin)) if now > begin else 0.0
 
 
 class Download:
@@ -95,7 +125,8 @@ class Download:
     def __init__(self, absence: Absence | None, tell: Callable[[int, int], None]) -> None:
         self._expected = absence.part_bytes if absence else dict[str, int]()
         self._total, self._tell = sum(self._expected.values()), tell
-        self._seen: dict[str, int] = {}
+        here = absence.here_bytes if absence else dict[str, int]()
+        self._seen = {part: min(count, self._expected[part]) for part, count in here.items()}
         self._told, self._told_at = 0, 0.0
 
     def received(self, part: str, count: int) -> None:

@@ -3,44 +3,61 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from diffusers_helper.models.registry import PartSource
 
+_PARTIAL = ".part"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+
+
+def repository_folder(source: PartSource) -> Path:
+    """Return the folder of a hub repository in the hub's local cache, whether it is there or not."""
+    from huggingface_hub import constants  # only a hub model needs it
+
+    return Path(constants.HF_HUB_CACHE, "models--" + source.location.replace("/", "--"))
+
+
+def part_folder(source: PartSource) -> Path:
+    """Return the folder of a part's files, whether they are there or not."""
+    if source.revision is None:
+        return Path(source.location, source.subfolder)
+    return repository_folder(source) / "snapshots" / source.revision / source.subfolder
+
+
+def partial_of(target: Path) -> Path:
+    """Return the name that a file has while it is being downloaded."""
+    return target.with_name(f".{target.name}{_PARTIAL}")
+
+
+def partial_files(folder: Path) -> list[Path]:
+    """Return the files of a folder whose download is not finished."""
+    return sorted(folder.glob(f".*{_PARTIAL}"))
+
 
 def local_folder(source: PartSource, file: str) -> Path | None:
-    """Return the folder of a part that contains this file, which may be in the hub's local cache, or None."""
-    folder = Path(source.location, source.subfolder)
-    if (folder / file).is_file():
-        return folder
-    if Path(source.location).is_absolute():
-        return None
-    from huggingface_hub import try_to_load_from_cache  # only a hub model needs it
-
-    path = f"{source.subfolder}/{file}".lstrip("/")
-    found = try_to_load_from_cache(source.location, path, revision=source.revision)
-    return Path(found).parent if isinstance(found, str) else None
+    """Return the folder of a part if it contains this file, or None."""
+    folder = part_folder(source)
+    return folder if (folder / file).is_file() else None
 
 
 def network_folder(source: PartSource) -> Path | None:
     """Return the folder with a network's files, or None if a hub model is not completely downloaded."""
-    folder = Path(source.location, source.subfolder)
-    if folder.is_dir():
-        return folder
-    found = local_folder(source, "config.json")
-    return found if found and is_complete(found) else None
+    folder = part_folder(source)
+    return folder if is_complete(folder) or (source.revision is None and folder.is_dir()) else None
 
 
 def is_complete(folder: Path) -> bool:
     """Return whether a part's folder has its configuration and all files of its weights or vocabulary."""
-    if not folder.is_dir():
+    if not folder.is_dir() or partial_files(folder):
         return False
     if (folder / "config.json").is_file():
-        weights = {file.name for file in folder.glob("*.safetensors")}
+        weights = {file.name for file in folder.glob("*.safetensors") if file.is_file()}
         for index in folder.glob("*.safetensors.index.json"):
             expected = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             return expected <= weights
-        return bool(weights)
+        return bool(weights) and not any(map(_SHARD.search, weights))
     if (folder / "tokenizer_config.json").is_file():
         names = {file.name for file in folder.iterdir()}
         return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= names

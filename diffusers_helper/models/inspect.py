@@ -1,240 +1,275 @@
-"""What the header of a file with weights tells: its format, tensors, types, layout, and likely model.
+"""The facts about a file or folder with weights, found by headers alone.
 
-No tensor is read and torch is not needed, so that a file of any size is examined in milliseconds.
+No tensor is read and torch is not needed, so that files of any size are examined in milliseconds.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import struct
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
-Format = Literal["safetensors", "gguf", "pickle", "unknown"]
-KeyStyle = Literal["checkpoint", "diffusers", "original", "unknown"]
-_MOST_HEADER_BYTES = 100_000_000
-_BITS = {
-    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
-    "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4,
-}  # fmt: skip
+from diffusers_helper.models.formats.reading import SUFFIXES, read_contents
+from diffusers_helper.models.formats.tensors import Contents, Format, NotWeights, Tensor
+from diffusers_helper.models.hub_cache import is_complete
+from diffusers_helper.models.names import name_problems
+from diffusers_helper.models.recognition import (
+    PART_MODELS,
+    KeyStyle,
+    key_style_of,
+    models_of,
+    quantisation_of,
+    variant_of,
+)
+from diffusers_helper.models.registry import PARTS
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One tensor of a safetensors file, without its values.
-
-    Attributes:
-        begin, end: The place of its bytes behind the header.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        """Return the number of values."""
-        product = 1
-        for side in self.shape:
-            product *= side
-        return product
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The header of a safetensors file.
-
-    Attributes:
-        tensors: The tensors by name.
-        metadata: What the file's author has noted.
-        num_bytes: The bytes before the first tensor.
-    """
-
-    tensors: Mapping[str, Entry]
-    metadata: Mapping[str, str]
-    num_bytes: int
-
-
-def read_header(file: Path) -> Header:
-    """Return the header of a safetensors file.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError, struct.error: If it is no safetensors file.
-    """
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        if length > _MOST_HEADER_BYTES:
-            raise ValueError(f"a header of {length} bytes")
-        content: Any = json.loads(stream.read(length))
-    if not isinstance(content, dict):
-        raise ValueError("a header that is no JSON object")
-    entries = cast(dict[str, Any], content)
-    metadata: Any = entries.pop("__metadata__", {})
-    try:
-        tensors = {
-            name: Entry(entry["dtype"], tuple(entry["shape"]), *entry.get("data_offsets", (0, 0)))
-            for name, entry in entries.items()
-        }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("a header without the type and shape of each tensor") from error
-    return Header(tensors, cast(Mapping[str, str], metadata or {}), 8 + length)
+_INDEX = ".index.json"
+_USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts about a file with weights.
+    """The facts about a file or folder with weights.
 
     Attributes:
-        file_bytes: The size of the file.
-        tensors: The number of tensors; 0 where the format does not list them in front.
-        tensor_bytes: The bytes of all tensors.
-        shares: The share of these bytes by type, the largest first.
-        keys: The layout of the names: a whole checkpoint, diffusers', or that of the model's authors.
-        quantised: The kind of quantisation; "" for none, or where only the name hints at one.
         model: The models that the names belong to; "" if none is known.
-        problems: What is wrong with the file, in sentences; empty for a file that can be loaded.
+        variant: The variant of the model; "" where neither content nor name tells it.
+        key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
+        tensors: The number of tensors.
+        bytes: The bytes of all tensors as they are stored.
+        dtypes: The share of these bytes by type, the largest first.
+        quantised: The kind of quantisation that the content shows; "" for none.
+        problems: What is wrong, in sentences that name the file and what to do; empty if it can be used.
         hints: What only the file's name says, in sentences.
+        file_bytes: The size of the files.
+        parts: The parts of a model's folder, by their names.
     """
 
     path: str
-    format: Format
-    file_bytes: int
-    tensors: int = 0
-    tensor_bytes: int = 0
-    shares: Mapping[str, float] = field(default_factory=dict[str, float])
-    keys: KeyStyle = "unknown"
-    quantised: str = ""
+    format: Format | None
     model: str = ""
+    variant: str = ""
+    key_style: KeyStyle = "unknown"
+    tensors: int = 0
+    bytes: int = 0
+    dtypes: Mapping[str, float] = field(default_factory=dict[str, float])
+    quantised: str = ""
     problems: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    file_bytes: int = 0
+    parts: Mapping[str, Inspection] = field(default_factory=dict[str, "Inspection"])
 
     def to_json(self) -> str:
         """Return the facts as one JSON object."""
         return json.dumps(asdict(self))
 
 
-def inspect_checkpoint(path: Path) -> Inspection:
-    """Return what the header of a file with weights tells.
+def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
+    """Return what the headers of a file, or of a folder's files, tell.
+
+    Args:
+        path: A file with weights, the index of several, a part's folder, or a folder with a model's parts.
+        place: The part that it is to be used as; "" for any.
 
     Raises:
-        OSError: If the file cannot be read.
+        OSError: If it cannot be read.
     """
-    size, hints = path.stat().st_size, _hints(path.name)
-    with path.open("rb") as stream:
-        start = stream.read(10)
-    kind = _format(path, start)
-    if kind != "safetensors":
-        problems = () if kind != "unknown" else ("The format of the file is not known.",)
-        return Inspection(
-            str(path), kind, size, quantised="gguf" if kind == "gguf" else "", problems=problems, hints=hints
-        )
-    try:
-        header = read_header(path)
-    except (ValueError, struct.error) as error:
-        problem = f"The header cannot be read ({error}); the file is damaged or incomplete."
-        return Inspection(str(path), kind, size, problems=(problem,), hints=hints)
-    tensors = header.tensors
-    by_type: Counter[str] = Counter()
-    for entry in tensors.values():
-        by_type[entry.dtype] += _bytes(entry)
-    total = sum(by_type.values())
+    if path.is_dir():
+        parts = [part for part in PARTS if (path / part).is_dir()]
+        if parts and not place:
+            return _inspect_model(path, parts)
+        return _inspect_folder(path, place)
+    if path.name.endswith(_INDEX):
+        return _inspect_shards(path, place)
+    return _inspect_files(path, [path], place)
+
+
+def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
+    """Examine each part of a model's folder in its place."""
+    found = {part: _inspect_folder(folder / part, part) for part in parts}
+    shares: Counter[str] = Counter()
+    for one in found.values():
+        for name, share in one.dtypes.items():
+            shares[name] += round(share * one.bytes)
+    lacking = [part for part in PARTS if part not in parts]
+    problems = [problem for one in found.values() for problem in one.problems]
+    if lacking:
+        problems.append(f"{folder.name} lacks the folders {', '.join(lacking)}; add them.")
+    first = found.get("transformer") or next(iter(found.values()))
+    kinds = dict.fromkeys(one.quantised for one in found.values() if one.quantised)
     return Inspection(
-        str(path), kind, size,
-        tensors=len(tensors),
-        tensor_bytes=total,
-        shares={name: count / total for name, count in by_type.most_common() if total},
-        keys=_key_style(tensors),
-        quantised=_quantised(tensors),
-        model=" + ".join(_models(tensors)),
-        problems=tuple(_problems(header, size)),
-        hints=hints,
+        str(folder), "diffusers",
+        model=first.model,
+        variant=first.variant,
+        key_style=first.key_style,
+        tensors=sum(one.tensors for one in found.values()),
+        bytes=sum(one.bytes for one in found.values()),
+        dtypes=_shares(shares),
+        quantised=", ".join(kinds),
+        problems=tuple(problems),
+        file_bytes=sum(one.file_bytes for one in found.values()),
+        parts=found,
     )  # fmt: skip
 
 
-def _format(path: Path, start: bytes) -> Format:
-    if start[:4] == b"GGUF":
-        return "gguf"
-    if start[:2] == b"PK" or (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05"):
-        return "pickle"
-    return "safetensors" if path.suffix == ".safetensors" or start[8:9] == b"{" else "unknown"
+def _inspect_folder(folder: Path, place: str) -> Inspection:
+    """Examine a folder with the files of one network, or of a tokenizer."""
+    indices = sorted(folder.glob(f"*.safetensors{_INDEX}"))
+    if indices:
+        return _inspect_shards(indices[0], place)
+    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    # What the libraries load if it is there.
+    files = [file for file in files if file.suffix == ".safetensors"] or files
+    files = [file for file in files if file.name in _USUAL] or files
+    if len(files) > 1:
+        shards = [file for file in files if _SHARD.search(file.stem)]
+        if shards:
+            problem = f"{folder.name} lacks the index of its {len(shards)} shards; download it again."
+        else:
+            problem = f"{folder.name} holds {len(files)} files with weights; name one of them."
+        return Inspection(str(folder), None, problems=(problem,))
+    if files:
+        return _inspect_files(folder, files, place)
+    if is_complete(folder):  # a tokenizer or a processor
+        size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        kind = "tokenizer" if (folder / "tokenizer_config.json").is_file() else "image processor"
+        problems = tuple(_place_problems(folder, place, [kind])) if place in PART_MODELS else ()
+        return Inspection(str(folder), "diffusers", kind, file_bytes=size, problems=problems)
+    what = "weights" if place in PART_MODELS or not place else f"files of the {place}"
+    return Inspection(str(folder), None, problems=(f"{folder.name} holds no {what}; choose another folder.",))
 
 
-def _bytes(entry: Entry) -> int:
-    return entry.count * _BITS.get(entry.dtype, 8) // 8
+def _inspect_shards(index: Path, place: str) -> Inspection:
+    """Examine the files that an index lists, and compare both."""
+    folder = index.parent
+    try:
+        content: Any = json.loads(index.read_text(encoding="utf-8"))
+        listed = {str(name): str(file) for name, file in content["weight_map"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        problem = f"{index.name} is not a list of weights; download it again."
+        return Inspection(str(index), None, problems=(problem,))
+    names = dict.fromkeys(listed.values())
+    lacking = [name for name in names if not (folder / name).is_file()]
+    files = [folder / name for name in names if name not in lacking]
+    problems = [
+        f"{name} is missing, which {index.name} lists; download it again." for name in sorted(lacking)
+    ]
+    return _inspect_files(index, files, place, listed, problems)
 
 
-def _problems(header: Header, size: int) -> Iterable[str]:
-    if not header.tensors:
-        yield "The file contains no tensor."
-    needed = header.num_bytes + max((entry.end for entry in header.tensors.values()), default=0)
-    if size < needed:
-        yield f"The file has {size} bytes of {needed}; it is incomplete."
-    unknown = sorted({entry.dtype for entry in header.tensors.values()} - set(_BITS))
-    if unknown:
-        yield f"The types {', '.join(unknown)} are not known."
-    for name, entry in header.tensors.items():
-        if entry.end and entry.dtype in _BITS and entry.end - entry.begin != _bytes(entry):
-            yield f"Tensor {name} has {entry.end - entry.begin} bytes of {_bytes(entry)}."
-            return
+def _inspect_files(
+    path: Path,
+    files: Sequence[Path],
+    place: str,
+    listed: Mapping[str, str] | None = None,
+    problems: Sequence[str] = (),
+) -> Inspection:
+    """Examine the files of one network as a whole.
+
+    Args:
+        path: What was given: a file, its folder, or the index.
+        files: The files with weights.
+        place: The part that they are to be used as; "" for any.
+        listed: The file of each tensor by the index; None without one.
+        problems: What is known to be wrong.
+    """
+    told = list(problems)
+    read: dict[Path, Contents] = {}
+    for file in files:
+        try:
+            read[file] = read_contents(file)
+        except NotWeights as error:
+            told.append(f"{file.name} {error}")
+    tensors = {name: tensor for contents in read.values() for name, tensor in contents.tensors.items()}
+    told += [f"{file.name} {problem}" for file, contents in read.items() for problem in contents.problems]
+    if len(read) == len(files):
+        told += _list_problems(path, files, tensors, listed, is_whole=not problems)
+    models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors)
+    is_whole = not _SHARD.search(path.stem)
+    if models == ["FramePack"] and style == "diffusers" and is_whole and not told:
+        told += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
+    if place and tensors and not told:
+        told += _place_problems(path, place, models)
+    by_type: Counter[str] = Counter()
+    for tensor in tensors.values():
+        by_type[tensor.dtype] += tensor.num_bytes
+    metadata = {name: text for contents in read.values() for name, text in contents.metadata.items()}
+    return Inspection(
+        str(path), next((contents.format for contents in read.values()), None),
+        model=" + ".join(models),
+        variant=variant_of(models[0], tensors, _origin(path, metadata)) if len(models) == 1 else "",
+        key_style=style,
+        tensors=len(tensors),
+        bytes=by_type.total(),
+        dtypes=_shares(by_type),
+        quantised=quantised,
+        problems=tuple(told),
+        hints=_hints(path.name),
+        file_bytes=sum(file.stat().st_size for file in files),
+    )  # fmt: skip
 
 
-def _key_style(names: Collection[str]) -> KeyStyle:
-    if any(name.startswith(("model.diffusion_model.", "first_stage_model.")) for name in names):
-        return "checkpoint"
-    signs = ("transformer_blocks.", "down_blocks.", "up_blocks.", "mid_block.")
-    if any(sign in name for name in names for sign in signs):
-        return "diffusers"
-    return "original" if names else "unknown"
+def _list_problems(
+    path: Path,
+    files: Sequence[Path],
+    tensors: Mapping[str, Tensor],
+    listed: Mapping[str, str] | None,
+    *,
+    is_whole: bool,
+) -> Iterable[str]:
+    """Yield what is wrong with the list of tensors."""
+    if not tensors and files:
+        yield f"{files[0].name} contains no tensor; give another file."
+    if listed is None or not is_whole:
+        return
+    missing, unexpected = sorted(listed.keys() - tensors.keys()), sorted(tensors.keys() - listed.keys())
+    if missing:
+        number = len(missing)
+        yield f"{path.name} lists {number} tensors that are missing, as {missing[0]}; download all again."
+    if unexpected:
+        yield (
+            f"The files of {path.name} hold {len(unexpected)} tensors that it does not list, as "
+            f"{unexpected[0]}; download them again."
+        )
 
 
-def _quantised(tensors: Mapping[str, Entry]) -> str:
-    """Return the kind of quantisation that types and names show."""
-    types = {entry.dtype for entry in tensors.values() if len(entry.shape) > 1}
-    if any("quant_state.bitsandbytes" in name for name in tensors):
-        return "bitsandbytes"
-    scaled = any(name.endswith(("scaled_fp8", ".scale_weight", ".weight_scale")) for name in tensors)
-    for prefix, name in (("F8", "fp8"), ("I8", "int8"), ("F4", "fp4")):
-        if any(kind.startswith(prefix) for kind in types):
-            return f"scaled {name}" if scaled else name
-    return ""
+def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[str]:
+    """Yield what is wrong with a network in its place."""
+    wanted = PART_MODELS.get(place)
+    if wanted is None:
+        yield f"{path.name} holds weights, where the files of the {place} are expected; choose another one."
+    elif _SHARD.search(path.stem):
+        yield f"{path.name} is one of several shards; choose their folder."
+    elif wanted not in models:
+        found = " + ".join(models) or "a model that is not known"
+        yield f"{path.name} holds {found}, but the {place} must be {wanted}; choose another one."
 
 
-# Names that only one model has, once the prefix of a whole checkpoint is cut off.
-_SIGNS = (
-    ("FramePack", r"clean_x_embedder\."),
-    ("HunyuanVideo", r"txt_in\.individual_token_refiner\.|context_embedder\.token_refiner\."),
-    ("Flux", r"double_blocks\.0\.img_attn\.norm\.key_norm\.|^transformer_blocks\.0\.norm1_context\."),
-    ("Wan", r"^blocks\.0\.self_attn\.q\.|^condition_embedder\.time_embedder\."),
-    ("SD3", r"^joint_blocks\.0\.context_block\."),
-    ("LTX", r"^patchify_proj\.|^adaln_single\.emb\..*\blinear_1\b"),
-    ("SDXL", r"^input_blocks\.7\.1\.transformer_blocks\.9\.|^label_emb\."),
-    ("SD", r"^input_blocks\.1\.1\.transformer_blocks\.0\.|^down_blocks\.0\.attentions\.0\."),
-    ("T5", r"(?:^|\.)encoder\.block\.0\.layer\.0\.SelfAttention\."),
-    ("CLIP", r"(?:^|\.)text_model\.encoder\.layers\.0\."),
-    ("Llama", r"(?:^|\.)layers\.0\.self_attn\.q_proj\.(?!.*vision)"),
-    ("Wan VAE", r"^decoder\.middle\.0\.residual\.0\.gamma|^decoder\.mid_block\.resnets\.0\.norm1\.gamma"),
-    ("TAESD", r"^taesd_decoder\.1\."),
-    ("VAE", r"^decoder\.conv_in\.|^decoder\.conv_in\.conv\."),
-)
-_PREFIX = re.compile(r"(?m)^(?:model\.diffusion_model\.|first_stage_model\.|vae\.|model\.model\.)")
-# A sign that says less than another one, which replaces it.
-_COVERED = {"HunyuanVideo": "FramePack", "SD": "SDXL", "VAE": "Wan VAE", "Flux": "HunyuanVideo"}
+def _origin(path: Path, metadata: Mapping[str, str]) -> str:
+    """Return the names that say where weights come from."""
+    noted = [str(metadata.get(name, "")) for name in ("modelspec.title", "general.name", "title")]
+    # A part of a hub's cache lies in models--owner--name/snapshots/revision.
+    names = [part for part in path.parts if part.startswith("models--")] or [path.parent.name]
+    return " ".join([path.name, *names, *noted]).lower()
 
 
-def _models(names: Collection[str]) -> list[str]:
-    # A line for each name: one search for a sign is much faster than one for each name.
-    plain = _PREFIX.sub("", "\n".join(names))
-    found = [model for model, sign in _SIGNS if re.search(sign, plain, re.MULTILINE)]
-    return [model for model in found if _COVERED.get(model) not in found]
+def _shares(by_type: Counter[str]) -> dict[str, float]:
+    total = by_type.total()
+    return {name: count / total for name, count in by_type.most_common() if total}
 
 
 def _hints(name: str) -> tuple[str, ...]:
     """Return what a file's name says; a word counts only if it stands alone, as in `flux1-dev-fp8`."""
+    shard = _SHARD.search(name.partition(".")[0])
+    places = (
+        [f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder holds the model."]
+        if shard
+        else []
+    )
     words = re.findall(r"(?<![a-z0-9])(fp8|int8|int4|nf4|bnb|gguf|quantized)(?![a-z0-9])", name.lower())
-    return tuple(f"The name of the file says {word}." for word in dict.fromkeys(words))
+    return (*places, *(f"The name of the file says {word}." for word in dict.fromkeys(words)))

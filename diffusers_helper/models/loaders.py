@@ -34,7 +34,9 @@ from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.downloads import Download, absence_of
-from diffusers_helper.models.part_files import find_part, fingerprint, stored_dtype
+from diffusers_helper.models.fetch import find_part
+from diffusers_helper.models.inspect import inspect_checkpoint
+from diffusers_helper.models.part_files import fingerprint, stored_dtype
 from diffusers_helper.models.registry import PARTS, ModelInfo
 from diffusers_helper.planning.networks import BLOCKS
 
@@ -135,7 +137,8 @@ class Models:
                 self._fingerprints[name] = fingerprint(folder)
             except _LOAD_ERRORS as error:
                 raise LongtakeError(
-                    f"{name} of model {self.info.name} cannot be loaded from {folder} ({first_line(error)}).",
+                    f"{name} of model {self.info.name} cannot be loaded from {folder} "
+                    f"({_reason(name, folder, error)}).",
                     "Check that the folder is complete, or download the model's files again.",
                 ) from error
             if name in ("transformer", "vae"):
@@ -173,6 +176,14 @@ def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dty
     if device.type != "cpu" or stored != torch.float16:
         return stored
     return torch.bfloat16 if name == "text_encoder" else torch.float32
+
+
+def _reason(name: str, folder: Path, error: Exception) -> str:
+    """Return why a part cannot be loaded: what is wrong with its files, or what the libraries say."""
+    if folder.is_dir():
+        for problem in inspect_checkpoint(folder, name).problems:
+            return problem.rstrip(".")
+    return first_line(error)
 
 
 def _load(name: str, folder: Path) -> Any:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.models.inspect import read_header
+from diffusers_helper.models.formats.safetensors_file import read_header
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Weights
 

@@ -314,7 +314,7 @@ def test_the_loaders_describe_what_they_load(server: Server) -> None:
     }
     text = server.run(graph)["1"]["text"][0]
     assert "wan2.1_t2v_1.3B_fp8.safetensors: Wan," in text
-    assert "F8_E4M3" in text
+    assert "float8_e4m3fn" in text
     assert "quantised (fp8)" in text
     assert "ComfyUI keeps the weights in" in text
 

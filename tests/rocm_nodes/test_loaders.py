@@ -33,7 +33,7 @@ def test_a_checkpoint_is_loaded_by_comfyui_and_described(comfy: Comfy) -> None:
     assert isinstance(model, ModelPatcher)
     assert clip is None
     assert isinstance(vae, VAE)
-    assert "sd3.safetensors: SD3, 1 tensors, 100% F32." in text
+    assert "sd3.safetensors: SD3, 1 tensors, 100% float32." in text
     assert "The checkpoint has no text encoder" in text
     assert "8 GB were free" in text
     assert "Memory before: 8 GB used of 16 GB; 8 GB free. After:" in text
@@ -97,7 +97,7 @@ def test_a_damaged_file_is_refused_before_it_is_loaded(comfy: Comfy) -> None:
     file = comfy.root / "checkpoints" / "a.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     comfy.loads = lambda path: pytest.fail("it was loaded")
-    with pytest.raises(InputError, match=r"a.safetensors cannot be loaded: The file has \d+ bytes of \d+"):
+    with pytest.raises(InputError, match=r"a.safetensors is incomplete: it has \d+ bytes of \d+"):
         run("ROCMOptimizedCheckpointLoader", ckpt_name="a.safetensors")
 
 

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from app.cli import main
 from app.commands.comfyui import NEEDED, SHIM
@@ -99,22 +97,6 @@ def test_packages_are_checked_with_comfyuis_python(comfyui: Path, capsys: pytest
 def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install-comfyui-nodes", str(tmp_path)]) == 2
     assert "expected the folder of ComfyUI" in capsys.readouterr().err
-
-
-def test_a_file_is_examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "a-fp8.safetensors"
-    save_file({"joint_blocks.0.context_block.x": torch.zeros(4, 4, dtype=torch.float8_e5m2)}, file)
-    assert main(["inspect", str(file)]) == 0
-    text = capsys.readouterr().out
-    for words in ("safetensors", "model: SD3", "1 tensor,", "100.0% F8_E5M2", "quantised: fp8"):
-        assert words in text
-    assert main(["inspect", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == "SD3"
-    file.write_bytes(file.read_bytes()[:-1])
-    assert main(["inspect", str(file)]) == 1
-    assert "it is incomplete" in capsys.readouterr().out
-    assert main(["inspect", str(tmp_path / "no")]) == 2
-    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
 
 
 def test_the_nodes_need_nothing_of_gradio() -> None:

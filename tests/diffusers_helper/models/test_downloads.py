@@ -5,18 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 
 from app.cli import main
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models import downloads
-from diffusers_helper.models.downloads import Absence, Download, NotHere, absence_of
+from diffusers_helper.models.downloads import Absence, Download, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import PARTS, ModelInfo, find_model
 from diffusers_helper.units import GB
+from tests.support.hub import hub_of, use_hub
 from tests.support.published import part_folder, write_published
 
 INFO = find_model("framepack-f1")
@@ -42,6 +41,9 @@ def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -
     absence = absence_of(INFO)
     assert absence is not None
     assert absence.part_bytes == {"text_encoder": 2 * 7_505_186_816}
+    rest = bytes_in(part_folder(cache, INFO, "text_encoder"))
+    assert 0 < rest < 10**6
+    assert absence.total_bytes == 2 * 7_505_186_816 - rest
 
 
 @pytest.mark.parametrize(("free", "remedy"), [(50 * GB, "generate --yes"), (30 * GB, "HF_HOME")])
@@ -83,32 +85,12 @@ def test_a_download_is_told_by_bytes_of_all_missing_parts(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_published(tmp_path / "away", INFO)
-
-    def snapshot(
-        repo: str, *, revision: str, allow_patterns: list[str], tqdm_class: Any = None, **_: object
-    ) -> str:
-        """Fetch the files of one part from the double of the hub, as the hub's own function does."""
-        if tqdm_class is None:
-            raise LocalEntryNotFoundError("nothing is here")
-        place = Path("models--" + repo.replace("/", "--"), "snapshots", revision)
-        with (
-            tqdm_class(total=3, unit="it", disable=True) as files,
-            tqdm_class(unit="B", disable=True) as count,
-        ):
-            for pattern in allow_patterns:
-                for file in (tmp_path / "away" / place).glob(pattern):
-                    target = cache / place / file.relative_to(tmp_path / "away" / place)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(file, target)
-                    files.update(1)
-                    count.update(file.stat().st_size)
-        return str(cache / place)
-
-    monkeypatch.setattr("diffusers_helper.models.part_files.snapshot_download", snapshot)
     monkeypatch.setattr(downloads, "_TELL_SECONDS", 0.0)
     monkeypatch.setattr(downloads, "published_bytes", lambda part: _size(tmp_path / "away", INFO, part))
     told: list[tuple[int, int]] = []
-    load_models(INFO, device="cpu").load(CancelToken(), lambda done, total: told.append((done, total)))
+    with hub_of(tmp_path / "away", INFO, tmp_path / "server") as hub:
+        use_hub(monkeypatch, hub)
+        load_models(INFO, device="cpu").load(CancelToken(), lambda done, total: told.append((done, total)))
     total = sum(_size(tmp_path / "away", INFO, part) for part in PARTS)
     assert {whole for _, whole in told} == {total}
     counts = [done for done, _ in told]
@@ -132,3 +114,23 @@ def test_news_of_a_download_come_at_most_once_a_second(monkeypatch: pytest.Monke
         download.received("vae", count)
     download.finished("vae")
     assert told == [10, 30, 1000]
+
+
+def test_bytes_that_were_here_before_count_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "_TELL_SECONDS", 0.0)
+    told: list[int] = []
+    absence = Absence("m", "M", {"vae": 1000, "transformer": 1000}, Path("/hub"), 10**9, {"transformer": 400})
+    assert absence.total_bytes == 1600
+    download = Download(absence, lambda done, total: told.append(done))
+    download.received("vae", 100)
+    download.received("transformer", 400)
+    download.received("transformer", 500)
+    assert told == [500, 600]
+
+
+def test_the_speed_is_that_of_the_last_seconds() -> None:
+    speed = Speed(1000, 0.0)
+    assert speed.at(1000, 0.0) == 0.0
+    assert speed.at(2000, 10.0) == 100.0
+    assert speed.at(2000, 20.0) == 0.0
+    assert speed.at(5000, 40.0) == pytest.approx(150.0)

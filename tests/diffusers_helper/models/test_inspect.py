@@ -1,16 +1,41 @@
-"""Tests of what a header tells about a file with weights."""
+"""Tests of what is told about files and folders with weights before anything is loaded."""
 
 from __future__ import annotations
 
 import json
-import struct
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+from safetensors.torch import load_file, save_file
 
-from diffusers_helper.models.inspect import inspect_checkpoint, read_header
+from app.cli import main
+from diffusers_helper.models.inspect import inspect_checkpoint
+from diffusers_helper.models.names import expected_names
+from diffusers_helper.models.registry import PARTS, find_model
+from tests.support.published import part_folder, write_published
+from tests.support.weights import PAGE, POINTER, write_gguf
+
+INFO = find_model("framepack-f1")
+DEMO = find_model("demo")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a hub cache with the toy model. Tests only read it."""
+    cache = tmp_path_factory.mktemp("hub")
+    write_published(cache, INFO)
+    return cache
+
+
+@pytest.fixture
+def folder(tiny_model: Path, tmp_path: Path) -> Path:
+    """Return a model folder to damage."""
+    own = tmp_path / "model"
+    shutil.copytree(tiny_model, own)
+    return own
 
 
 def save(file: Path, **tensors: torch.Tensor) -> Path:
@@ -25,10 +50,14 @@ def test_types_are_told_by_their_share_of_the_bytes(tmp_path: Path) -> None:
         weight=torch.zeros(4, 24, dtype=torch.bfloat16),
     )
     facts = inspect_checkpoint(file)
-    assert (facts.format, facts.tensors, facts.tensor_bytes) == ("safetensors", 2, 32 + 192)
-    assert facts.shares == {"BF16": 192 / 224, "F32": 32 / 224}
-    assert (facts.model, facts.keys, facts.quantised, facts.problems) == ("Flux", "original", "", ())
-    assert json.loads(facts.to_json())["tensor_bytes"] == 224
+    assert (facts.format, facts.tensors, facts.bytes) == ("safetensors", 2, 32 + 192)
+    assert facts.dtypes == {"bfloat16": 192 / 224, "float32": 32 / 224}
+    assert (facts.model, facts.variant, facts.key_style) == ("Flux", "schnell", "original")
+    assert (facts.quantised, facts.problems) == ("", ())
+    told = json.loads(facts.to_json())
+    wanted = "format model variant key_style tensors bytes dtypes quantised problems"
+    assert {*wanted.split()} <= told.keys()
+    assert told["bytes"] == 224
 
 
 @pytest.mark.parametrize(
@@ -36,10 +65,15 @@ def test_types_are_told_by_their_share_of_the_bytes(tmp_path: Path) -> None:
     [
         ({"a": torch.zeros(2, 2, dtype=torch.float8_e4m3fn)}, "fp8"),
         ({"a": torch.zeros(2, 2, dtype=torch.float8_e5m2), "scaled_fp8": torch.zeros(1)}, "scaled fp8"),
+        (
+            {"a.weight": torch.zeros(2, 2, dtype=torch.float8_e4m3fn), "a.scale_weight": torch.zeros(1)},
+            "scaled fp8",
+        ),
         ({"a": torch.zeros(2, 2, dtype=torch.int8), "a.weight_scale": torch.zeros(1)}, "scaled int8"),
+        ({"a": torch.zeros(2, 2, dtype=torch.int8), "a.SCB": torch.zeros(2)}, "bitsandbytes int8"),
         (
             {"a": torch.zeros(2, 2, dtype=torch.uint8), "a.quant_state.bitsandbytes__nf4": torch.zeros(1)},
-            "bitsandbytes",
+            "bitsandbytes nf4",
         ),
         ({"a": torch.zeros(2, 2), "position_ids": torch.zeros(3, dtype=torch.int8)}, ""),
     ],
@@ -54,6 +88,20 @@ def test_quantised_weights_are_known_by_types_and_names(
     assert facts.hints == ("The name of the file says int4.",)
 
 
+def test_quantised_weights_in_a_gguf_file(tmp_path: Path) -> None:
+    tensors = {
+        "double_blocks.0.img_mod.lin.weight": (12, (4, 256), bytes(576)),
+        "txt_in.individual_token_refiner.blocks.0.norm1.weight": (0, (8,), bytes(32)),
+        "img_in.proj.weight": (1, (8, 16, 1, 2, 2), bytes(1024)),
+        "final_layer.linear.weight": (14, (1, 256), bytes(210)),
+    }
+    facts = inspect_checkpoint(write_gguf(tmp_path / "a.gguf", tensors))
+    assert (facts.format, facts.quantised, facts.key_style) == ("gguf", "gguf Q4_K", "original")
+    assert (facts.model, facts.variant) == ("HunyuanVideo", "T2V")
+    assert facts.dtypes == {name: size / 1842 for name, size in
+                            (("float16", 1024), ("Q4_K", 576), ("Q6_K", 210), ("float32", 32))}  # fmt: skip
+
+
 def test_a_word_inside_another_one_is_no_hint(tmp_path: Path) -> None:
     assert inspect_checkpoint(save(tmp_path / "paint4k.safetensors", a=torch.zeros(1))).hints == ()
 
@@ -65,44 +113,184 @@ def test_the_parts_of_a_checkpoint_are_named(tmp_path: Path) -> None:
         first_stage_model__decoder__conv_in__weight=torch.zeros(1),
     )
     facts = inspect_checkpoint(file)
-    assert (facts.model, facts.keys) == ("SD3 + VAE", "checkpoint")
+    assert (facts.model, facts.key_style) == ("SD3 + VAE", "checkpoint")
 
 
-def test_a_file_that_was_cut_off_is_told(tmp_path: Path) -> None:
-    file = save(tmp_path / "model.safetensors", a=torch.zeros(64))
-    data = file.read_bytes()
-    file.write_bytes(data[:-8])
-    assert inspect_checkpoint(file).problems == (
-        f"The file has {len(data) - 8} bytes of {len(data)}; it is incomplete.",
+def test_a_lora_is_not_taken_for_its_model(tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save_file({"diffusion_model.clean_x_embedder.proj.lora_A.weight": torch.zeros(2, 2)}, file)
+    facts = inspect_checkpoint(file, "transformer")
+    assert (facts.model, facts.key_style) == ("LoRA", "lora")
+    assert facts.problems == ("style.safetensors holds LoRA, but the transformer must be FramePack; choose "
+                              "another one.",)  # fmt: skip
+
+
+def test_the_folder_of_a_model_is_told_by_parts(published: Path, folder: Path) -> None:
+    assert DEMO.folder is not None
+    for whole in (DEMO.folder, folder):
+        facts = inspect_checkpoint(whole)
+        assert (facts.format, facts.model, facts.key_style) == ("diffusers", "FramePack", "diffusers")
+        assert facts.problems == ()
+        assert {name: part.model for name, part in facts.parts.items()} == {
+            "transformer": "FramePack",
+            "vae": "Hunyuan VAE",
+            "text_encoder": "Llama",
+            "tokenizer": "tokenizer",
+            "text_encoder_2": "CLIP",
+            "tokenizer_2": "tokenizer",
+            "image_encoder": "SigLIP",
+            "feature_extractor": "image processor",
+        }
+        assert facts.bytes == sum(part.bytes for part in facts.parts.values())
+        assert sum(facts.dtypes.values()) == pytest.approx(1)
+    shutil.rmtree(folder / "vae")
+    assert inspect_checkpoint(folder).problems == ("model lacks the folders vae; add them.",)
+
+
+def test_a_part_of_the_hubs_cache_tells_its_variant(published: Path) -> None:
+    place = part_folder(published, INFO, "transformer")
+    facts = inspect_checkpoint(place)
+    assert (facts.format, facts.model, facts.variant) == ("safetensors", "FramePack", "F1")
+    assert facts.dtypes == {"bfloat16": 1.0}
+    index = next(place.glob("*.index.json"))
+    assert (
+        inspect_checkpoint(index).tensors == facts.tensors == len(json.loads(index.read_text())["weight_map"])
     )
-    file.write_bytes(data[:20])
+    shard = inspect_checkpoint(sorted(place.glob("*.safetensors"))[0])
+    assert 0 < shard.tensors < facts.tensors
+    assert shard.hints[0].startswith("The file is shard 1 of ")
+
+
+def test_shards_and_their_index_are_compared(published: Path, tmp_path: Path) -> None:
+    place = tmp_path / "transformer"
+    shutil.copytree(part_folder(published, INFO, "transformer"), place)
+    index = next(place.glob("*.index.json"))
+    first, second, *_ = sorted(place.glob("*.safetensors"))
+    tensors = load_file(first)
+    name = sorted(tensors)[0]
+    save_file({(f"other.{key}" if key == name else key): value for key, value in tensors.items()}, first)
+    missing, unexpected = inspect_checkpoint(place).problems
+    assert missing == f"{index.name} lists 1 tensors that are missing, as {name}; download all again."
+    assert f"1 tensors that it does not list, as other.{name}" in unexpected
+    second.unlink()
+    (problem,) = inspect_checkpoint(place).problems
+    assert problem == f"{second.name} is missing, which {index.name} lists; download it again."
+    index.write_text("[]")
+    assert inspect_checkpoint(place).problems == (
+        f"{index.name} is not a list of weights; download it again.",
+    )
+    index.unlink()
+    assert "lacks the index of its" in inspect_checkpoint(place).problems[0]
+
+
+def test_the_names_are_those_of_the_published_transformer() -> None:
+    with torch.device("meta"):
+        real = HunyuanVideoFramepackTransformer3DModel(
+            has_image_proj=True, image_proj_dim=1152, has_clean_x_embedder=True
+        )
+    names = real.state_dict().keys()
+    assert len(real.transformer_blocks) == 20
+    assert len(real.single_transformer_blocks) == 40
+    assert expected_names(names) == names
+
+
+def test_missing_and_foreign_tensors_are_named(folder: Path) -> None:
+    file = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    gone, odd = "single_transformer_blocks.0.proj_mlp.bias", "extra.weight"
+    save_file({name: value for name, value in tensors.items() if name != gone}, file)
     (problem,) = inspect_checkpoint(file).problems
-    assert problem.startswith("The header cannot be read")
+    assert problem == f"{file.name} lacks 1 of {len(tensors)} tensors, as {gone}; download it again."
+    save_file(tensors | {odd: torch.zeros(1)}, file)
+    (problem,) = inspect_checkpoint(file, "transformer").problems
+    assert f"holds 1 tensors that FramePack has not, as {odd};" in problem
+    quantised = {name: value.to(torch.float8_e4m3fn) for name, value in tensors.items()}
+    save_file(quantised | {"x_embedder.proj.scale_weight": torch.ones(1)}, file)
+    facts = inspect_checkpoint(file, "transformer")
+    assert (facts.problems, facts.quantised) == ((), "scaled fp8")
 
 
-def test_a_tensor_of_another_size_than_its_shape_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    header = json.dumps({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}).encode()
-    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    assert inspect_checkpoint(file).problems == ("Tensor a has 8 bytes of 12.",)
+def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("nothing")
+    assert inspect_checkpoint(folder).problems == ("mine holds no weights; choose another folder.",)
+    (problem,) = inspect_checkpoint(folder, "tokenizer").problems
+    assert problem == "mine holds no files of the tokenizer; choose another folder."
+    save(folder / "a.safetensors", a=torch.zeros(1))
+    assert inspect_checkpoint(folder).tensors == 1
+    save(folder / "b.safetensors", a=torch.zeros(1))
+    assert inspect_checkpoint(folder).problems == ("mine holds 2 files with weights; name one of them.",)
+    (folder / "b.safetensors").rename(folder / "pytorch_model.bin")  # libraries read only the other one
+    assert inspect_checkpoint(folder).problems == ()
+    save(folder / "model.safetensors", a=torch.zeros(1), b=torch.zeros(1))
+    assert inspect_checkpoint(folder).tensors == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "kind"),
-    [("a.gguf", b"GGUF\x03\0\0\0\0\0\0\0", "gguf"), ("a.ckpt", b"PK\x03\x04" + bytes(8), "pickle"),
-     ("a.bin", b"hello world!", "unknown")],
+    ("part", "place", "told"),
+    [
+        ("vae", "transformer", "vae holds Hunyuan VAE, but the transformer must be FramePack; choose"),
+        ("image_encoder", "text_encoder_2", "image_encoder holds SigLIP, but the text_encoder_2 must be"),
+        ("text_encoder", "tokenizer", "text_encoder holds weights, where the files of the tokenizer are"),
+        ("tokenizer", "transformer", "tokenizer holds tokenizer, but the transformer must be FramePack;"),
+    ],
 )  # fmt: skip
-def test_other_formats_are_named(tmp_path: Path, name: str, start: bytes, kind: str) -> None:
-    file = tmp_path / name
-    file.write_bytes(start)
-    facts = inspect_checkpoint(file)
-    assert facts.format == kind
-    assert bool(facts.problems) == (kind == "unknown")
+def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, told: str) -> None:
+    assert inspect_checkpoint(folder / part, place).problems[0].startswith(told)
+    assert inspect_checkpoint(folder / part, part).problems == ()
+    shutil.rmtree(folder / place)
+    (folder / part).rename(folder / place)
+    assert any(told.replace(part, place, 1) in one for one in inspect_checkpoint(folder).problems)
 
 
-def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "model.safetensors is empty; download it again."),
+        (PAGE.encode(), "model.safetensors is a web page"),
+        (POINTER.encode(), "model.safetensors is a Git LFS pointer to 10 GB of weights"),
+        (b"PK\x03\x04" + bytes(40), "model.safetensors is damaged or incomplete"),
+        (b"GGUF\x03\0\0\0", "model.safetensors is incomplete"),
+        ((40).to_bytes(8, "little") + b'{"a":', "model.safetensors is incomplete: it has 13 bytes of 48;"),
+        ((2).to_bytes(8, "little") + b"{}", "model.safetensors contains no tensor; give another file."),
+    ],
+)
+def test_the_command_ends_with_2_and_one_sentence(
+    tmp_path: Path, content: bytes, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "model.safetensors"
-    for data in (b"", b"\xff" * 8, (5).to_bytes(8, "little") + b"{", (2).to_bytes(8, "little") + b"[]"):
-        file.write_bytes(data)
-        with pytest.raises((ValueError, OSError, struct.error)):
-            read_header(file)
+    file.write_bytes(content)
+    assert main(["inspect", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(told)
+    assert said.err.count("\n") == 1
+    assert main(["inspect", str(file), "--json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["problems"][0] + "\n" == said.err
+
+
+def test_the_command_tells_what_is_there(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a-fp8.safetensors"
+    save_file({"joint_blocks.0.context_block.x": torch.zeros(4, 4, dtype=torch.float8_e5m2)}, file)
+    assert main(["inspect", str(file)]) == 0
+    text = capsys.readouterr().out
+    for words in ("safetensors", "model: SD3", "1 tensor,", "100.0% float8_e5m2", "quantised: fp8"):
+        assert words in text
+    assert main(["inspect", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dtypes"] == {"float8_e5m2": 1.0}
+    assert main(["inspect", str(file), "--as", "vae"]) == 2
+    said = capsys.readouterr()
+    assert "model: SD3" in said.out
+    assert "but the vae must be Hunyuan VAE" in said.err
+    file.write_bytes(file.read_bytes()[:-1])
+    assert main(["inspect", str(file)]) == 2
+    assert "is incomplete" in capsys.readouterr().err
+    assert main(["inspect", str(tmp_path / "no")]) == 2
+    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
+    assert main(["inspect", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n{part}: " in text for part in PARTS)

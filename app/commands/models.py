@@ -1,0 +1,250 @@
+"""The command `models`, which lists, gets, checks and removes the models of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
+from app.commands.inspect import add_inspect_arguments, print_inspection
+from app.jobs.stdio import say
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.downloads import Absence, Download, NotHere, Speed, absence_of
+from diffusers_helper.models.holdings import Holding, holdings, plan_removal, remove, verify
+from diffusers_helper.models.registry import ModelInfo, find_model, model_names
+from diffusers_helper.units import about, count_text, gb_text
+
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 failed or not whole, 2 the command cannot be used, 130 interrupted: what was\n"
+    "downloaded is kept, and the next `models get` goes on from there."
+)
+_LINE_SECONDS = 10.0  # between two lines about a download where there is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing that can be done with models.
+
+    Attributes:
+        add: Adds the verb's own arguments.
+        run: Does it, and returns the exit code.
+    """
+
+    name: str
+    help: str
+    add: Callable[[Parser], object]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command to the program's commands."""
+    parser = commands.add_parser(
+        "models",
+        help="list, get, check and remove models",
+        description="Lists, gets, checks and removes the models of this machine.",
+        allow_abbrev=False,
+    )
+    verbs = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
+    for verb in VERBS:
+        one = verbs.add_parser(
+            verb.name,
+            help=verb.help,
+            description=f"{verb.help[:1].upper()}{verb.help[1:]}.",
+            epilog=_EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        verb.add(one)
+        one.add_argument("--json", action="store_true", help="print JSON, one object per line")
+        one.set_defaults(run=verb.run, verbose=False)
+
+
+def _tell(arguments: argparse.Namespace, text: str, **facts: Any) -> None:
+    """Print facts: as one line of JSON if that was asked for, and otherwise as a text."""
+    say(f"{json.dumps(facts) if arguments.json else text}\n")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    names = [arguments.model] if arguments.model else model_names()
+    for name in names:
+        info = find_model(name, allow_folder=True)
+        parts = holdings(info)
+        here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
+        complete = all(one.is_complete for one in parts)
+        state = "complete" if complete else "incomplete" if here else "not on this machine"
+        size = f"{gb_text(here)} GB here" + ("" if complete else f", about {gb_text(missing)} GB missing")
+        lines = [f"{name}: {info.title}, {state}, {size}", *(f"  {_part_line(one)}" for one in parts)]
+        _tell(
+            arguments, "\n".join(lines), model=name, title=info.title, state=state, here_bytes=here,
+            missing_bytes=missing, parts=[_part_facts(one) for one in parts],
+        )  # fmt: skip
+    return 0
+
+
+def _part_line(one: Holding) -> str:
+    origin = f", from {one.source}" if one.source != str(one.folder) else ""
+    shared = f", shared with {', '.join(one.shared_with)}" if one.shared_with else ""
+    if not one.here_bytes:
+        size = f"missing, about {gb_text(one.missing_bytes)} GB"
+    elif one.is_complete:
+        size = f"{gb_text(one.here_bytes)} GB in {one.folder}"
+    else:
+        size = f"incomplete, {gb_text(one.here_bytes)} GB in {one.folder}"
+    return f"{one.part}: {size}{origin}{shared}"
+
+
+def _part_facts(one: Holding) -> dict[str, Any]:
+    return {
+        "part": one.part, "source": one.source, "folder": str(one.folder), "here_bytes": one.here_bytes,
+        "missing_bytes": one.missing_bytes, "complete": one.is_complete, "shared_with": one.shared_with,
+    }  # fmt: skip
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    check_proxies(os.environ)
+    info = find_model(arguments.model)
+    absence = absence_of(info)
+    if absence is None:
+        _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
+        return 0
+    if not absence.has_room:
+        raise NotHere(absence)
+    if not arguments.json:
+        say(f"{info.name}: {absence.sizes} in {absence.folder}\n")
+    try:
+        _download(info, absence, Progress(arguments, info.name, absence))
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted; what was downloaded is kept, and the next start goes on from there.\n")
+        return EXIT_CANCELLED
+    _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
+    return 0
+
+
+def _download(info: ModelInfo, absence: Absence, progress: Progress) -> None:
+    from diffusers_helper.models.fetch import find_part  # the hub's library takes a second to import
+
+    download, cancel = Download(absence, progress.show), CancelToken()
+    try:
+        for part in absence.part_bytes:
+            find_part(info.parts[part], cancel, partial(download.received, part))
+            download.finished(part)
+    finally:
+        progress.end()
+
+
+class Progress:
+    """The progress of a download, as a line that changes, as lines now and then, or as JSON."""
+
+    def __init__(self, arguments: argparse.Namespace, model: str, absence: Absence) -> None:
+        self._is_json, self._model = arguments.json, model
+        self._is_live = sys.stderr.isatty() and not arguments.json
+        here = sum(min(absence.here_bytes.get(part, 0), size) for part, size in absence.part_bytes.items())
+        self._speed, self._said_at = Speed(here, time.monotonic()), 0.0
+
+    def show(self, done: int, total: int) -> None:
+        """Tell the bytes that are here and those that are expected in all."""
+        now = time.monotonic()
+        speed = self._speed.at(done, now)
+        left = (total - done) / speed if speed else None
+        if self._is_json:
+            facts = {"model": self._model, "state": "downloading", "done_bytes": done, "total_bytes": total}
+            say(json.dumps({**facts, "bytes_per_second": round(speed), "seconds_left": left}) + "\n")
+            return
+        pace = f", {speed / 1e6:.1f} MB/s, {about(left)} left" if left else ""
+        line = f"{self._model}: {gb_text(done)} of {gb_text(total)} GB{pace}"
+        if self._is_live:
+            sys.stderr.write(f"\r\033[K{line}")
+            sys.stderr.flush()
+        elif now - self._said_at >= _LINE_SECONDS or done == total:
+            self._said_at = now
+            sys.stderr.write(f"{line}\n")
+
+    def end(self) -> None:
+        """End the line that changes."""
+        if self._is_live:
+            sys.stderr.write("\n")
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    whole = True
+    for verdict in verify(find_model(arguments.model, allow_folder=True)):
+        how = (
+            f"{count_text(verdict.checked, 'checksum')} right"
+            if verdict.checked
+            else "headers and sizes right"
+        )
+        text = f"{verdict.part}: {how}" if not verdict.problems else "\n".join(verdict.problems)
+        _tell(
+            arguments, text, model=arguments.model, part=verdict.part, checksums=verdict.checked,
+            problems=verdict.problems,
+        )  # fmt: skip
+        whole = whole and not verdict.problems
+    return 0 if whole else EXIT_FAILED
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    info = find_model(arguments.model, allow_folder=True)
+    removal = plan_removal(info)
+    if not removal.files:
+        raise InputError(f"Nothing of model {info.name} alone is on this machine.", setting="model")
+    what = f"{gb_text(removal.num_bytes)} GB of {info.name}: {', '.join(removal.files)}"
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            raise InputError(f"This would remove {what}.", "Add --yes to do so.")
+        sys.stderr.write(f"Remove {what}? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return EXIT_CANCELLED
+    try:
+        remove(info)
+    except OSError as error:
+        raise LongtakeError(
+            f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of the hub's folder."
+        ) from error
+    kept = [f"{part} stays: {', '.join(users)} uses it." for part, users in removal.kept.items()]
+    _tell(
+        arguments, "\n".join([f"Removed {what}.", *kept]), model=info.name, removed_bytes=removal.num_bytes,
+        parts=list(removal.files), kept=removal.kept,
+    )  # fmt: skip
+    return 0
+
+
+def _one_model(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=f"{', '.join(model_names())}, or a folder")
+
+
+def _any_model(parser: Parser) -> None:
+    parser.add_argument("model", nargs="?", default="", metavar="MODEL", help="only this model, or a folder")
+
+
+def _hub_model(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", choices=model_names(), help=", ".join(model_names()))
+
+
+def _remove_arguments(parser: Parser) -> None:
+    _hub_model(parser)
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
+
+
+VERBS = (
+    Verb(
+        "list", "list the parts of models, where they lie, their bytes and what is missing", _any_model, _list
+    ),
+    Verb("get", "download what is missing of a model; an interrupted download goes on", _hub_model, _get),
+    Verb("verify", "check the sizes and checksums of a model's files", _one_model, _verify),
+    Verb(
+        "remove",
+        "remove a downloaded model, except for parts that another one uses",
+        _remove_arguments,
+        _remove,
+    ),
+    Verb("inspect", "tell what is in a file or folder with weights", add_inspect_arguments, print_inspection),
+)

@@ -1,0 +1,275 @@
+"""The files of a model's parts: those of a local folder, or a copy of a hub repository at one revision.
+
+The copy lies in the hub's local cache, in the layout that other programs use, too. A file that is being
+downloaded has a name of its own until its size and checksum are right. A download that was broken off, even
+by a kill, goes on from the last byte that was written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import IO, Any
+
+from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import LongtakeError, first_line, short_repr
+from diffusers_helper.files import file_sum
+from diffusers_helper.models.formats.not_weights import is_page
+from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_of, repository_folder
+from diffusers_helper.models.registry import PartSource
+
+_log = logging.getLogger(__name__)
+
+# Configurations, vocabularies and weights; other files are left out, since they may be pickles.
+_WANTED = ("*.json", "*.safetensors", "*.txt")
+_WORKERS = 4
+_LOCK_SECONDS = 0.2
+_SHA256_LETTERS = 64
+_CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+# The hub's own error derives from those of the library that makes its requests. A listing that is no JSON
+# raises a ValueError.
+_FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError)
+
+
+class _WrongFile(OSError):
+    """A file from the hub that is not what the hub's own list says."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote:
+    """A file of a repository, as the hub lists it.
+
+    Attributes:
+        checksum: The SHA-256 sum of a large file; for others the sum that git gives them.
+    """
+
+    path: str
+    size: int
+    checksum: str
+
+
+def find_part(
+    source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None] = lambda count: None
+) -> Path:
+    """Return the folder with one part's files, after downloading those of a hub repository that are missing.
+
+    Args:
+        source: The source of the part.
+        cancel: The token that ends a download.
+        on_bytes: A function that is called, from any thread, with the number of bytes that are here.
+
+    Raises:
+        GenerationCancelled: If the job was cancelled during a download.
+        LongtakeError: If the folder does not exist, or the files cannot be downloaded.
+    """
+    folder = part_folder(source)
+    if source.revision is None:
+        if not folder.is_dir():
+            raise LongtakeError(
+                f"There is no folder {folder}; expected a part of the model.", "Check the model's folder."
+            )
+        return folder
+    if is_complete(folder):  # A revision never changes, so a complete copy needs no request to the hub.
+        return folder
+    _log.info("downloading %s %s", source.location, source.subfolder)
+    try:
+        _fetch(source, _listed(source), _Tally(cancel, on_bytes))
+        reason = "files are missing"
+    except _FAILURES as error:
+        reason = first_line(error)
+    if not is_complete(folder):
+        raise LongtakeError(
+            f"{source.location} is incomplete on this machine and cannot be downloaded ({reason}).",
+            "Check the network connection and start again; what was downloaded is kept.",
+            code="download",
+        )
+    return folder
+
+
+def _listed(source: PartSource) -> list[_Remote]:
+    """Return the files of a part as the hub lists them."""
+    entries = HfApi().list_repo_tree(source.location, source.subfolder or None, revision=source.revision)
+    files: list[_Remote] = []
+    for entry in entries:
+        folder, _, name = entry.path.rpartition("/")
+        if not isinstance(entry, RepoFile) or not any(fnmatch(name, pattern) for pattern in _WANTED):
+            continue
+        file = _Remote(entry.path, entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
+        if folder != source.subfolder or not _CHECKSUM.fullmatch(file.checksum):
+            raise _WrongFile(f"the hub lists {short_repr(file.path)}, which does not belong there")
+        files.append(file)
+    return files
+
+
+class _Tally:
+    """The bytes of a part that are here, counted by several threads, and the wish to stop."""
+
+    def __init__(self, cancel: CancelToken, on_bytes: Callable[[int], None]) -> None:
+        self._cancel, self._on_bytes = cancel, on_bytes
+        self._lock, self._count = threading.Lock(), 0
+        self.is_over = threading.Event()
+
+    def check(self) -> None:
+        """Raise what ends the download."""
+        self._cancel.check()
+        if self.is_over.is_set():
+            raise _WrongFile("another file of the part failed")
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._count += count
+            self._on_bytes(self._count)
+
+
+def _fetch(source: PartSource, files: list[_Remote], tally: _Tally) -> None:
+    """Download what is missing of some files, several at a time."""
+    repository = repository_folder(source)
+    snapshot = repository / "snapshots" / str(source.revision)
+    missing = [file for file in files if not (snapshot / file.path).is_file()]
+    for file in missing:  # From now on, the part counts as incomplete until all its files are here.
+        partial = partial_of(snapshot / file.path)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+    tally.add(sum(file.size for file in files) - sum(file.size for file in missing))
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        try:
+            tasks = [pool.submit(_fetch_file, source, repository, snapshot, file, tally) for file in missing]
+            for task in as_completed(tasks):
+                task.result()
+        finally:
+            tally.is_over.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _fetch_file(source: PartSource, repository: Path, snapshot: Path, file: _Remote, tally: _Tally) -> None:
+    target, blob = snapshot / file.path, repository / "blobs" / file.checksum
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_of(target)
+    with _locked(partial, tally) as stream:
+        if target.is_file() or blob.is_file():
+            tally.add(file.size)
+        else:
+            _receive(source, file, partial, stream, tally)
+        if not target.is_file():
+            _place(partial, blob, target)
+        partial.unlink(missing_ok=True)
+
+
+def _place(partial: Path, blob: Path, target: Path) -> None:
+    """Give a file its name last, so that the part counts as incomplete until then."""
+    target.unlink(missing_ok=True)  # a link to a file that is gone
+    try:
+        target.symlink_to(os.path.relpath(blob, target.parent))
+    except OSError:  # a file system without links
+        (blob if blob.is_file() else partial).replace(target)
+    else:
+        if not blob.is_file():
+            partial.replace(blob)
+
+
+@contextmanager
+def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
+    """Open a partial file for one program at a time; the kernel frees it however the program ends."""
+    while True:
+        tally.check()
+        with partial.open("ab") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOCK_SECONDS)
+                continue
+            # The program that had it may have finished the file, or thrown it away.
+            if partial.exists() and os.fstat(stream.fileno()).st_ino == partial.stat().st_ino:
+                yield stream
+                return
+
+
+def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes], tally: _Tally) -> None:
+    """Download a file, from where it was broken off, and once more from its beginning if that was wrong.
+
+    Raises:
+        _WrongFile: If the hub gives another file than the one it lists.
+    """
+
+    class Bar:
+        """What the hub's download takes for a progress bar."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Take what a progress bar takes."""
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Do nothing."""
+
+        def update(self, count: float | None = 1) -> None:
+            tally.check()
+            tally.add(int(count or 0))
+
+    here = partial.stat().st_size
+    for begin in dict.fromkeys((here if here <= file.size else 0, 0)):
+        stream.truncate(begin)
+        stream.seek(begin)
+        tally.add(begin)
+        try:
+            http_get(
+                hf_hub_url(source.location, file.path, revision=source.revision),
+                stream,  # type: ignore[arg-type]
+                resume_size=begin,
+                headers=build_hf_headers(),
+                expected_size=file.size,
+                tqdm_class=Bar,  # type: ignore[arg-type]
+            )
+        except HfHubHTTPError as error:
+            if begin == 0 or error.response.status_code != 416:  # the server has nothing from there on
+                raise
+        except OSError:
+            stream.flush()
+            _check_answer(file, partial)
+            raise
+        stream.flush()
+        os.fsync(stream.fileno())
+        if has_checksum(partial, file.checksum):
+            return
+        tally.add(-partial.stat().st_size)
+    partial.unlink()
+    raise _WrongFile(f"{file.path} has another checksum than the hub lists")
+
+
+def _check_answer(file: _Remote, partial: Path) -> None:
+    """Throw away what a server gave in place of a file, and say what it was."""
+    with partial.open("rb") as stream:
+        start = stream.read(2048)
+    if is_page(start):
+        partial.unlink()
+        raise _WrongFile(f"the server answered with a web page in place of {file.path}")
+    if partial.stat().st_size > file.size:
+        partial.unlink()
+        raise _WrongFile(f"{file.path} is larger than the hub lists it")
+
+
+def has_checksum(path: Path, checksum: str) -> bool:
+    """Return whether a file has a checksum of the hub: its SHA-256 sum, or that of git."""
+    if len(checksum) == _SHA256_LETTERS:
+        return file_sum(path) == checksum
+    data = path.read_bytes()
+    digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
+    return digest.hexdigest() == checksum

@@ -1,0 +1,268 @@
+"""The list of tensors in a `.pt`, `.ckpt` or `.bin` file, read from the pickle's opcodes without unpickling.
+
+torch writes a ZIP archive with the pickle `data.pkl` and one record for each storage; before version 1.6 it
+wrote a row of pickles. A pickle is a program for a small machine with a stack. `_Machine` follows that
+program without calling anything: each call becomes a `_Call`, from which the tensors are read.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from diffusers_helper.models.formats.tensors import BITS, Contents, NotWeights, Tensor, count, cut_off
+
+_MOST_BYTES = 256 * 1024**2
+_STORAGES = {
+    "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
+    "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
+}  # fmt: skip
+# What torch's weights-only load calls, too. Anything else would be code of the file's author.
+_HARMLESS = {
+    "collections.OrderedDict", "torch.Size", "torch.device", "torch.Tensor", "torch.nn.parameter.Parameter",
+    "torch.serialization._get_layout", "_codecs.encode",
+    # What old checkpoints of Stable Diffusion name beside their weights.
+    "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "numpy.dtype",
+    "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
+}  # fmt: skip
+_LEGACY_PICKLES = 4  # a number, a version, facts about the machine, and the weights
+_MEMOIZE = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
+_PUSH = (
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE",
+    "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING", "STRING", "BINBYTES",
+    "SHORT_BINBYTES", "BINBYTES8",
+)  # fmt: skip
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_MARK = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A function or class that the pickle names."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that the pickle asks for."""
+
+    path: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """The values of one or several tensors, which lie outside the pickle."""
+
+    dtype: str
+    key: str
+    num_values: int
+
+
+class _Machine:
+    """The pickle's stack, on which calls stay descriptions."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self, stream: BinaryIO) -> Any:
+        """Return what one pickle describes.
+
+        Raises:
+            ValueError, IndexError, TypeError, KeyError: If it is damaged.
+        """
+        for opcode, argument, _ in pickletools.genops(stream):
+            self._step(opcode.name, argument)
+        return self._stack.pop()
+
+    def _step(self, name: str, argument: Any) -> None:
+        stack = self._stack
+        if name in _PUSH:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name in _MEMOIZE:
+            self._memo[len(self._memo) if name == "MEMOIZE" else argument] = stack[-1]
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            stack.append(self._memo[argument])
+        elif name in ("EMPTY_DICT", "DICT", "EMPTY_LIST", "LIST", "EMPTY_TUPLE", "TUPLE", "EMPTY_SET"):
+            self._container(name)
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            length = int(name[-1])
+            stack[-length:] = [tuple(stack[-length:])]
+        elif name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS"):
+            self._fill(name)
+        elif name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "OBJ", "INST", "BUILD"):
+            self._call(name, argument)
+        elif name in ("PERSID", "BINPERSID"):
+            stack.append(_storage(argument if name == "PERSID" else stack.pop()))
+        elif name == "POP":
+            stack.pop()
+        elif name == "DUP":
+            stack.append(stack[-1])
+        elif name not in ("PROTO", "FRAME", "STOP"):
+            raise ValueError(f"opcode {name}")
+
+    def _marked(self) -> list[Any]:
+        """Take what lies above the last mark off the stack."""
+        items: list[Any] = []
+        while (item := self._stack.pop()) is not _MARK:
+            items.append(item)
+        return items[::-1]
+
+    def _container(self, name: str) -> None:
+        items = [] if name.startswith("EMPTY") else self._marked()
+        if name.endswith("DICT"):
+            self._stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+        else:
+            self._stack.append(tuple(items) if name.endswith("TUPLE") else items)
+
+    def _fill(self, name: str) -> None:
+        taken = 2 if name == "SETITEM" else 1
+        items = self._marked() if name.endswith("S") else [self._stack.pop() for _ in range(taken)][::-1]
+        target = self._stack[-1]
+        if isinstance(target, list):
+            cast(list[Any], target).extend(items)
+        elif isinstance(target, dict):
+            cast(dict[Any, Any], target).update(zip(items[::2], items[1::2], strict=True))
+
+    def _call(self, name: str, argument: Any) -> None:
+        stack = self._stack
+        if name in ("GLOBAL", "STACK_GLOBAL"):
+            attribute = stack.pop() if name == "STACK_GLOBAL" else ""
+            path = f"{stack.pop()}.{attribute}" if attribute else str(argument).replace(" ", ".")
+            self.names.add(path)
+            stack.append(_Name(path))
+            return
+        if name == "BUILD":  # the state of an object, which says nothing about tensors
+            stack.pop()
+            return
+        if name in ("OBJ", "INST"):
+            items = self._marked()
+            if name == "INST":
+                self.names.add(str(argument).replace(" ", "."))
+                items = [_Name(str(argument).replace(" ", ".")), *items]
+            function, arguments = items[0], tuple(items[1:])
+        else:
+            arguments, function = tuple(stack.pop()), stack.pop()
+        path = function.path if isinstance(function, _Name) else ""
+        # An ordered dictionary is one that is filled later.
+        stack.append({} if path == "collections.OrderedDict" and not arguments else _Call(path, arguments))
+
+
+def _storage(reference: Any) -> Any:
+    """Return the storage that a reference to outside the pickle stands for."""
+    if not isinstance(reference, tuple):
+        return None
+    entries = cast(tuple[Any, ...], reference)
+    if len(entries) < 5 or entries[0] != "storage" or not isinstance(entries[1], _Name):
+        return None
+    name = entries[1].path.rpartition(".")[2].removesuffix("Storage")
+    return _Storage(_STORAGES.get(name, name), str(entries[2]), int(entries[4]))
+
+
+def read_pickle(file: Path) -> Contents:
+    """Return the contents of a file that `torch.save` has written.
+
+    Raises:
+        OSError: If the file cannot be read.
+        NotWeights: If it is damaged, or holds something else.
+    """
+    with file.open("rb") as stream:
+        is_archive = stream.read(2) == b"PK"
+    return _read_archive(file) if is_archive else _read_legacy(file)
+
+
+def _read_archive(file: Path) -> Contents:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+            pickles = [name for name in sizes if name.endswith("data.pkl")]
+            if not pickles:
+                raise NotWeights("is a ZIP archive without weights; unpack it, and give the file inside.")
+            if sizes[pickles[0]] > _MOST_BYTES:
+                raise NotWeights(f"has a list of tensors of {sizes[pickles[0]]} bytes; take another file.")
+            data = archive.read(pickles[0])
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise NotWeights("is damaged or incomplete; download it again.") from error
+    tensors, storages, problems = _tensors(BytesIO(data), pickles=1)
+    folder = pickles[0].removesuffix("data.pkl")
+    for storage in storages:
+        found = sizes.get(f"{folder}data/{storage.key}", 0)
+        needed = storage.num_values * BITS.get(storage.dtype, 8) // 8
+        if found < needed:
+            problems.append(
+                f"is damaged: its record {storage.key} has {found} bytes of {needed}; download it again."
+            )
+            break
+    return Contents("pickle", tensors, problems=tuple(problems))
+
+
+def _read_legacy(file: Path) -> Contents:
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        tensors, storages, problems = _tensors(stream, pickles=_LEGACY_PICKLES)
+        # Behind the pickles lie the list of storages, and each storage with its length in front.
+        needed = stream.tell() + sum(8 + one.num_values * BITS.get(one.dtype, 8) // 8 for one in storages)
+    if size < needed:
+        problems.append(cut_off(size, needed))
+    return Contents("pickle", tensors, problems=tuple(problems))
+
+
+def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list[_Storage], list[str]]:
+    """Return the tensors, the storages and the problems that some pickles in a row describe."""
+    names: set[str] = set()
+    content: Any = None
+    try:
+        for _ in range(pickles):
+            machine = _Machine()
+            content = machine.run(stream)
+            names |= machine.names
+    except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
+        raise NotWeights("is damaged, or holds no weights of torch; download it again.") from error
+    tensors: dict[str, Tensor] = {}
+    storages: dict[str, _Storage] = {}
+    for name, storage, shape in _found(content, ""):
+        bits = BITS.get(storage.dtype, 8)
+        tensors[name] = Tensor(storage.dtype, shape, count(shape) * bits // 8)
+        storages[storage.key] = storage
+    code = sorted(name for name in names if not _is_harmless(name))
+    problems = [
+        f"holds more than weights: it names {name}, which Longtake does not run; take a .safetensors file."
+        for name in code[:1]
+    ]
+    return tensors, list(storages.values()), problems
+
+
+def _is_harmless(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    if module == "torch._utils":
+        return attribute.startswith("_rebuild_")
+    is_type = module == "torch" and attribute in {*BITS, "float", "half", "double", "long", "int"}
+    is_storage = module in ("torch", "torch.storage") and attribute.endswith("Storage")
+    return name in _HARMLESS or is_type or is_storage
+
+
+def _found(content: Any, prefix: str) -> Iterator[tuple[str, _Storage, tuple[int, ...]]]:
+    """Return the tensors in nested dictionaries, by their names joined with dots."""
+    if isinstance(content, _Call):
+        arguments = content.arguments
+        if content.path.endswith("_rebuild_parameter") and arguments:
+            yield from _found(arguments[0], prefix)
+        elif "_rebuild_tensor" in content.path and len(arguments) > 2 and isinstance(arguments[0], _Storage):
+            yield prefix.removeprefix("."), arguments[0], tuple(int(side) for side in arguments[2])
+    elif isinstance(content, Mapping):
+        entries = cast(Mapping[Any, Any], content)
+        is_wrapped = not prefix and isinstance(entries.get("state_dict"), dict)
+        for name, value in (entries["state_dict"] if is_wrapped else entries).items():
+            yield from _found(value, f"{prefix}.{name}")

@@ -1,0 +1,192 @@
+"""What of the registered models lies on this machine, whether it is whole, and its removal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.downloads import bytes_in
+from diffusers_helper.models.hub_cache import (
+    is_complete,
+    part_folder,
+    partial_files,
+    repository_folder,
+)
+from diffusers_helper.models.inspect import inspect_checkpoint
+from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
+from diffusers_helper.planning.networks import published_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One part of a model on this machine.
+
+    Attributes:
+        part: The name of the part.
+        source: Where it comes from: a folder, or a repository with its pinned revision.
+        folder: Where it lies, or would lie.
+        here_bytes: The bytes that are there.
+        missing_bytes: About how many bytes are missing; 0 where that is not known.
+        is_complete: Whether nothing is missing.
+        shared_with: The other registered models that use the same part.
+    """
+
+    part: str
+    source: str
+    folder: Path
+    here_bytes: int
+    missing_bytes: int
+    is_complete: bool
+    shared_with: tuple[str, ...]
+
+
+def holdings(info: ModelInfo) -> list[Holding]:
+    """Return the parts of a model, found without a request to the hub."""
+    return [_holding(info, part) for part in PARTS]
+
+
+def _holding(info: ModelInfo, part: str) -> Holding:
+    source = info.parts[part]
+    folder = part_folder(source)
+    here, complete = bytes_in(folder), is_complete(folder)
+    missing = 0 if complete or source.revision is None else max(0, published_bytes(part) - here)
+    return Holding(part, _origin(source), folder, here, missing, complete, _others(info, source))
+
+
+def _origin(source: PartSource) -> str:
+    if source.revision is None:
+        return str(Path(source.location, source.subfolder))
+    place = "/".join(filter(None, (source.location, source.subfolder)))
+    return f"{place}@{source.revision[:12]}"
+
+
+def _others(info: ModelInfo, source: PartSource) -> tuple[str, ...]:
+    return tuple(
+        name for name in model_names() if name != info.name and source in find_model(name).parts.values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check of one part has found.
+
+    Attributes:
+        checked: The number of files whose checksum is known and was computed.
+        problems: What is wrong, in sentences; empty for a part that is whole.
+    """
+
+    part: str
+    checked: int
+    problems: tuple[str, ...]
+
+
+def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
+    """Check the parts of a model one after the other: names, headers, sizes and checksums.
+
+    The hub's cache names each file by its checksum. Files of a local folder have none, so that only their
+    headers and sizes are checked.
+
+    Args:
+        info: The model.
+        on_bytes: Called with the bytes of each file that was read as a whole.
+    """
+    from diffusers_helper.models.fetch import has_checksum  # only here is the hub's library needed
+
+    for holding in holdings(info):
+        folder = holding.folder
+        if not holding.is_complete:
+            state = "is incomplete" if holding.here_bytes else "is not on this machine"
+            remedy = f"get it with: python -m app models get {info.name}"
+            yield Verdict(holding.part, 0, (f"{holding.part} {state}; {remedy}.",))
+            continue
+        problems = list(inspect_checkpoint(folder, holding.part).problems)
+        checked = 0
+        for file in sorted(folder.iterdir()):
+            if file.is_file() and file.is_symlink():
+                checked += 1
+                if not has_checksum(file, file.resolve().name):
+                    problems.append(f"{file.name} has another checksum; remove the model and get it again.")
+                on_bytes(file.stat().st_size)
+        yield Verdict(holding.part, checked, tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The files that go with a model.
+
+    Attributes:
+        files: The files, by their part.
+        num_bytes: Their size.
+        kept: The models that go on using a part, by the part's name.
+    """
+
+    files: dict[str, tuple[Path, ...]]
+    num_bytes: int
+    kept: dict[str, tuple[str, ...]]
+
+
+def plan_removal(info: ModelInfo) -> Removal:
+    """Return what the removal of a model takes away: its own parts, and shared ones that no other one uses.
+
+    Raises:
+        InputError: If the model is not from the hub.
+    """
+    if any(info.parts[part].revision is None for part in PARTS):
+        raise InputError(
+            f"Model {info.name} lies in {info.folder}, and only downloaded models are removed.",
+            "Remove its folder yourself if it is not needed any more.",
+            setting="model",
+        )
+    files: dict[str, tuple[Path, ...]] = {}
+    kept: dict[str, tuple[str, ...]] = {}
+    for holding in holdings(info):
+        users = tuple(name for name in holding.shared_with if _has_own_parts(find_model(name)))
+        found = tuple(file for file in sorted(holding.folder.glob("*")) if not file.is_dir())
+        found = tuple(dict.fromkeys([*found, *partial_files(holding.folder)]))
+        if users and found:
+            kept[holding.part] = users
+        elif found:
+            files[holding.part] = found
+    num_bytes = sum(file.stat().st_size for group in files.values() for file in group if file.exists())
+    return Removal(files, num_bytes, kept)
+
+
+def _has_own_parts(info: ModelInfo) -> bool:
+    """Return whether something of a model is here that no other one has."""
+    return any(one.here_bytes and not one.shared_with for one in holdings(info))
+
+
+def remove(info: ModelInfo) -> Removal:
+    """Remove a model's files from the hub's cache, and return what went.
+
+    Files that another snapshot of the repository uses, too, stay.
+
+    Raises:
+        InputError: If the model is not from the hub.
+        OSError: If a file cannot be removed.
+    """
+    removal = plan_removal(info)
+    for part, files in removal.files.items():
+        repository = repository_folder(info.parts[part])
+        blobs = {file.resolve() for file in files if file.is_symlink()}
+        for file in files:
+            file.unlink()
+        used = {link.resolve() for link in (repository / "snapshots").rglob("*") if link.is_symlink()}
+        for blob in blobs - used:
+            blob.unlink(missing_ok=True)
+        _drop_empty(files[0].parent, repository)
+    return removal
+
+
+def _drop_empty(folder: Path, repository: Path) -> None:
+    """Remove a part's folder and those above it that are empty, and a repository without any file."""
+    while folder != repository.parent and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+    blobs = repository / "blobs"
+    if blobs.is_dir() and not any(blobs.iterdir()):
+        blobs.rmdir()
+    if repository.is_dir() and not any(repository.iterdir()):
+        repository.rmdir()

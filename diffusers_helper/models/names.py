@@ -1,0 +1,65 @@
+"""The names of the tensors of FramePack's transformer, by which missing and foreign ones are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+# The layers by the beginning of their names; `*` is the number of a block.
+_LAYERS = {
+    "": """
+        x_embedder.proj clean_x_embedder.proj clean_x_embedder.proj_2x clean_x_embedder.proj_4x
+        image_projection.up image_projection.down norm_out.linear proj_out""",
+    "context_embedder.": """
+        proj_in time_text_embed.timestep_embedder.linear_1 time_text_embed.timestep_embedder.linear_2
+        time_text_embed.text_embedder.linear_1 time_text_embed.text_embedder.linear_2""",
+    "context_embedder.token_refiner.refiner_blocks.*.": """
+        attn.to_q attn.to_k attn.to_v attn.to_out.0 ff.net.0.proj ff.net.2 norm1 norm2 norm_out.linear""",
+    "time_text_embed.": """
+        timestep_embedder.linear_1 timestep_embedder.linear_2 text_embedder.linear_1 text_embedder.linear_2
+        guidance_embedder.linear_1 guidance_embedder.linear_2""",
+    "transformer_blocks.*.": """
+        attn.to_q attn.to_k attn.to_v attn.to_out.0 attn.norm_q attn.norm_k attn.add_q_proj attn.add_k_proj
+        attn.add_v_proj attn.to_add_out attn.norm_added_q attn.norm_added_k norm1.linear norm1_context.linear
+        ff.net.0.proj ff.net.2 ff_context.net.0.proj ff_context.net.2""",
+    "single_transformer_blocks.*.": """
+        attn.to_q attn.to_k attn.to_v attn.norm_q attn.norm_k norm.linear proj_mlp proj_out""",
+}
+_WITHOUT_BIAS = re.compile(r"\.attn\.norm_(?:added_)?[qk]$")
+
+
+def expected_names(names: Collection[str]) -> set[str]:
+    """Return the names that a transformer with these blocks has."""
+    return {
+        f"{layer}.{kind}"
+        for beginning, layers in _LAYERS.items()
+        for start in _starts(beginning, names)
+        for layer in (start + one for one in layers.split())
+        for kind in (("weight",) if _WITHOUT_BIAS.search(layer) else ("weight", "bias"))
+    }
+
+
+def _starts(beginning: str, names: Collection[str]) -> Iterator[str]:
+    """Yield the beginning once for each block up to the last one there is."""
+    group, star, rest = beginning.partition("*")
+    if not star:
+        yield beginning
+        return
+    numbers = [int(name[len(group) :].partition(".")[0]) for name in names if name.startswith(group)]
+    for number in range(max(numbers, default=0) + 1):
+        yield f"{group}{number}{rest}"
+
+
+def name_problems(names: Collection[str], *, has_more: bool) -> Iterable[str]:
+    """Yield which names are missing or foreign, as ends of sentences that begin with the file's name.
+
+    Args:
+        names: The names of a whole transformer, in diffusers' layout.
+        has_more: Whether other names are in order, as those of scales beside quantised weights.
+    """
+    expected, found = expected_names(names), {*names}
+    missing, foreign = sorted(expected - found), sorted(found - expected)
+    if missing:
+        yield f"lacks {len(missing)} of {len(expected)} tensors, as {missing[0]}; download it again."
+    if foreign and not has_more:
+        yield f"holds {len(foreign)} tensors that FramePack has not, as {foreign[0]}; take another file."

@@ -1,0 +1,206 @@
+"""Tests of the command `models`, with a local double of the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from diffusers_helper.models import downloads
+from diffusers_helper.models.downloads import absence_of
+from diffusers_helper.models.registry import PARTS, find_model
+from diffusers_helper.planning.networks import published_bytes
+from tests.support import published
+from tests.support.hub import Hub, hub_of, use_hub
+from tests.support.jobs import wait_until
+from tests.support.layers import ROOT
+
+INFO = find_model("framepack-f1")
+OTHER = find_model("framepack-i2v")
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a hub cache with what the hub has. Tests only read it."""
+    cache = tmp_path_factory.mktemp("away")
+    published.write_published(cache, INFO)
+    return cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    return tmp_path / "home" / "hub"
+
+
+@pytest.fixture
+def hub(cache: Path, away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with hub_of(away, INFO, tmp_path / "server") as hub:
+        use_hub(monkeypatch, hub)
+        yield hub
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def files(cache: Path) -> list[str]:
+    return sorted(str(file.relative_to(cache)) for file in cache.rglob("*") if not file.is_dir())
+
+
+def test_a_model_is_listed_got_verified_and_removed(
+    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["models", "list", "--json"]) == 0
+    states = {one["model"]: one["state"] for one in lines(capsys)}
+    assert states == {
+        "demo": "complete", "framepack-i2v": "not on this machine", "framepack-f1": "not on this machine",
+    }  # fmt: skip
+    monkeypatch.setattr(downloads, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(downloads, "_TELL_SHARE", 0.0)
+    assert main(["models", "get", INFO.name, "--json"]) == 0
+    *told, last = lines(capsys)
+    assert last == {"model": INFO.name, "state": "complete"}
+    assert {one["state"] for one in told} == {"downloading"}
+    assert all(0 <= one["done_bytes"] <= one["total_bytes"] for one in told)
+    total = sum(map(published_bytes, PARTS))
+    assert told[-1]["done_bytes"] == told[-1]["total_bytes"] == total
+    assert absence_of(INFO) is None
+
+    assert main(["models", "list", "framepack-f1", "--json"]) == 0
+    (listed,) = lines(capsys)
+    assert listed["state"] == "complete"
+    assert [one["part"] for one in listed["parts"]] == list(PARTS)
+    assert listed["here_bytes"] == sum(one["here_bytes"] for one in listed["parts"])
+    assert listed["parts"][1]["shared_with"] == ["framepack-i2v"]
+    assert listed["parts"][0]["folder"] == str(published.part_folder(cache, INFO, "transformer"))
+
+    assert main(["models", "verify", INFO.name, "--json"]) == 0
+    verdicts = lines(capsys)
+    assert [one["part"] for one in verdicts] == list(PARTS)
+    assert all(one["checksums"] > 0 and one["problems"] == [] for one in verdicts)
+
+    asked = len(hub.asked)
+    assert main(["models", "get", INFO.name]) == 0
+    assert capsys.readouterr().out == "framepack-f1: complete\n"
+    assert len(hub.asked) == asked
+
+    assert main(["models", "remove", INFO.name, "--yes", "--json"]) == 0
+    (removed,) = lines(capsys)
+    assert removed["parts"] == list(PARTS)
+    assert removed["removed_bytes"] == listed["here_bytes"]
+    assert files(cache) == []
+    assert not list(cache.iterdir())
+
+
+def test_a_flipped_bit_and_a_shorter_file_are_found(
+    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "get", INFO.name]) == 0
+    file = (published.part_folder(cache, INFO, "vae") / WEIGHTS).resolve()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    capsys.readouterr()
+    assert main(["models", "verify", INFO.name]) == 1
+    text = capsys.readouterr().out
+    assert f"{WEIGHTS} has another checksum; remove the model and get it again." in text
+    assert text.count("right") == len(PARTS) - 1
+    file.write_bytes(data[:-5])
+    assert main(["models", "verify", INFO.name]) == 1
+    assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in capsys.readouterr().out
+
+
+def test_only_what_belongs_to_the_model_is_removed(
+    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["models", "get", INFO.name]) == 0
+    own = published.part_folder(cache, OTHER, "transformer")
+    own.mkdir(parents=True)
+    (own / ".config.json.part").write_bytes(b"{}")  # its download has begun
+    foreign = published.part_folder(cache, INFO, "vae").parent / "transformer" / "config.json"
+    foreign.parent.mkdir()
+    foreign.write_text("of another program")
+    before = files(cache)
+    capsys.readouterr()
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    assert main(["models", "remove", INFO.name]) == 2
+    assert "Add --yes" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "n\n"))
+    assert main(["models", "remove", INFO.name]) == 130
+    assert files(cache) == before
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "y\n"))
+    assert main(["models", "remove", INFO.name]) == 0
+    said = capsys.readouterr()
+    assert "vae stays: framepack-i2v uses it." in said.out
+    assert said.err.endswith("GB of framepack-f1: transformer? [y/N] ")
+    gone = set(before) - set(files(cache))
+    assert gone
+    assert all("FramePack_F1" in name for name in gone)
+    assert [name for name in files(cache) if "FramePack_F1" in name] == []
+
+    assert main(["models", "remove", OTHER.name, "--yes"]) == 0
+    assert files(cache) == [str(foreign.relative_to(cache))]
+    assert main(["models", "remove", OTHER.name, "--yes"]) == 2
+    assert "Nothing of model framepack-i2v alone" in capsys.readouterr().err
+
+
+def test_a_local_model_is_not_removed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "remove", "demo", "--yes"]) == 2
+    assert "only downloaded models are removed" in capsys.readouterr().err
+    assert main(["models", "verify", str(tiny_model)]) == 0
+    assert capsys.readouterr().out.count("headers and sizes right") == len(PARTS)
+    assert main(["models", "list", str(tiny_model)]) == 0
+    assert "transformer: 0.00" in capsys.readouterr().out
+
+
+def test_no_download_starts_without_room(
+    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
+    assert main(["models", "get", INFO.name]) == 2
+    assert "39.4 GB to download, and 1 GB free" in capsys.readouterr().err
+    assert hub.asked == []
+
+
+def test_a_download_that_is_killed_goes_on_from_its_bytes(hub: Hub, cache: Path, away: Path) -> None:
+    hub.gate.clear()
+    environment = os.environ | {"HF_ENDPOINT": hub.address, "HF_HOME": str(cache.parent)}
+    # The hub's library writes 10 MB at a time, which is more than these files have.
+    program = (
+        "import sys; from huggingface_hub import constants; constants.DOWNLOAD_CHUNK_SIZE = 16384; "
+        f"from app.cli import main; sys.exit(main(['models', 'get', '{INFO.name}']))"
+    )
+    command = [sys.executable, "-c", program]
+    transformer = published.part_folder(cache, INFO, "transformer")
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: any(file.stat().st_size for file in transformer.glob(".*safetensors.part")))
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    hub.gate.set()
+    absence = absence_of(INFO)
+    assert absence is not None
+    assert absence.here_bytes["transformer"] >= 16384
+    begun = len(hub.asked)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert absence_of(INFO) is None
+    assert any(begin >= 16384 and "safetensors" in path for path, begin in hub.asked[begun:])
+    for part in PARTS:
+        place, copy = (published.part_folder(one, INFO, part) for one in (cache, away))
+        assert {file.name: file.read_bytes() for file in place.iterdir()} == {
+            file.name: file.read_bytes() for file in copy.iterdir() if file.is_file()
+        }

@@ -1,0 +1,206 @@
+"""Tests of downloads from a local double of the hub that is slow, breaks off, lies, or serves web pages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, LongtakeError
+from diffusers_helper.models.downloads import absence_of, bytes_in
+from diffusers_helper.models.fetch import find_part
+from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_files, partial_of
+from diffusers_helper.models.registry import PARTS, find_model
+from tests.support import published
+from tests.support.hub import Hub, checksum, hub_of, use_hub
+
+INFO = find_model("framepack-f1")
+VAE = INFO.parts["vae"]
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a hub cache with what the hub has. Tests only read it."""
+    cache = tmp_path_factory.mktemp("away")
+    published.write_published(cache, INFO)
+    return cache
+
+
+@pytest.fixture
+def hub(away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "here"))
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
+    with hub_of(away, INFO, tmp_path / "hub") as hub:
+        use_hub(monkeypatch, hub)
+        yield hub
+
+
+def whole(away: Path, part: str = "vae") -> dict[str, bytes]:
+    place = published.part_folder(away, INFO, part)
+    return {file.name: file.read_bytes() for file in place.iterdir() if file.is_file()}
+
+
+def here(part: str = "vae") -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in part_folder(INFO.parts[part]).iterdir()}
+
+
+def reason() -> str:
+    with pytest.raises(LongtakeError) as caught:
+        find_part(VAE, CancelToken())
+    assert caught.value.code == "download"
+    return caught.value.message
+
+
+def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) -> None:
+    for part in PARTS:
+        counts: list[int] = []
+        folder = find_part(INFO.parts[part], CancelToken(), counts.append)
+        assert folder == part_folder(INFO.parts[part])
+        assert here(part) == whole(away, part)
+        assert counts == sorted(counts)
+        assert counts[-1] == bytes_in(folder)
+        for file in folder.iterdir():
+            assert file.is_symlink()
+            assert file.resolve().name == checksum(file)
+            assert file.resolve().parent.name == "blobs"
+    assert absence_of(INFO) is None
+    asked = len(hub.asked)
+    find_part(VAE, CancelToken())
+    assert len(hub.asked) == asked
+
+
+def test_huggingface_hub_finds_what_was_downloaded(hub: Hub) -> None:
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+    folder = find_part(VAE, CancelToken())
+    assert try_to_load_from_cache(VAE.location, "vae/config.json", revision=VAE.revision) == str(
+        folder / "config.json"
+    )
+    assert snapshot_download(VAE.location, revision=VAE.revision, local_files_only=True) == str(folder.parent)
+
+
+def test_a_connection_that_breaks_is_taken_up_at_the_byte(hub: Hub, away: Path) -> None:
+    hub.broken[WEIGHTS] = 3 * 4096
+    find_part(VAE, CancelToken())
+    assert here() == whole(away)
+    assert hub.begins(WEIGHTS) == [0, 3 * 4096]
+
+
+def test_a_download_that_was_killed_goes_on(hub: Hub, away: Path) -> None:
+    target = part_folder(VAE) / WEIGHTS
+    target.parent.mkdir(parents=True)
+    partial_of(target).write_bytes(whole(away)[WEIGHTS][:10_000])
+    absence = absence_of(INFO)
+    assert absence is not None
+    assert absence.here_bytes["vae"] == 10_000
+    counts: list[int] = []
+    find_part(VAE, CancelToken(), counts.append)
+    assert here() == whole(away)
+    assert hub.begins(WEIGHTS) == [10_000]
+    assert counts[-1] == bytes_in(target.parent)
+
+
+@pytest.mark.parametrize("garbage", [b"garbage" * 100, b"g" * 10_000_000])
+def test_a_damaged_rest_is_downloaded_again(hub: Hub, away: Path, garbage: bytes) -> None:
+    target = part_folder(VAE) / WEIGHTS
+    target.parent.mkdir(parents=True)
+    partial_of(target).write_bytes(garbage)
+    counts: list[int] = []
+    find_part(VAE, CancelToken(), counts.append)
+    assert here() == whole(away)
+    assert hub.begins(WEIGHTS)[-1] == 0
+    assert counts[-1] == bytes_in(target.parent)
+
+
+def test_a_part_is_incomplete_until_its_last_file_is_here(hub: Hub) -> None:
+    hub.pages.add("config.json")
+    assert "the server answered with a web page in place of vae/config.json" in reason()
+    folder = part_folder(VAE)
+    assert not is_complete(folder)
+    hub.pages.clear()
+    find_part(VAE, CancelToken())
+    assert is_complete(folder)
+    assert partial_files(folder) == []
+
+
+def test_a_web_page_in_place_of_weights_or_of_the_list(hub: Hub) -> None:
+    hub.pages.add(WEIGHTS)
+    assert f"the server answered with a web page in place of vae/{WEIGHTS}" in reason()
+    assert not (part_folder(VAE) / WEIGHTS).exists()
+    hub.pages = {"tree"}
+    assert "cannot be downloaded" in reason()
+
+
+@pytest.mark.parametrize("by", [-100, 100])
+def test_a_server_that_lies_about_the_size(hub: Hub, away: Path, by: int) -> None:
+    hub.sizes[WEIGHTS] = len(whole(away)[WEIGHTS]) + by
+    assert "cannot be downloaded" in reason()
+    assert not is_complete(part_folder(VAE))
+    hub.sizes.clear()
+    find_part(VAE, CancelToken())
+    assert here() == whole(away)
+
+
+def test_a_file_with_another_checksum_is_thrown_away(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.hub.checksum", lambda path: "0" * 64)
+    assert "has another checksum than the hub lists" in reason()
+
+
+@pytest.mark.parametrize("name", ["../../config.json", "vae/../config.json", "config.json"])
+def test_a_hub_that_names_other_places_is_refused(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    entry = {"type": "file", "path": name, "size": 2, "oid": "0" * 40}
+    monkeypatch.setattr("tests.support.hub._Handler._entry", lambda *_: entry)
+    assert "which does not belong there" in reason()
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_cancel_comes_during_a_file(hub: Hub, tmp_path: Path) -> None:
+    hub.gate.clear()
+    cancel, ended = CancelToken(), threading.Event()
+
+    def run() -> None:
+        with pytest.raises(GenerationCancelled):
+            find_part(VAE, cancel)
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert hub.held.wait(60)
+    cancel.cancel()
+    hub.gate.set()
+    thread.join(60)
+    assert ended.is_set()
+    assert not is_complete(part_folder(VAE))
+    assert find_part(VAE, CancelToken()) == part_folder(VAE)
+
+
+def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None:
+    hub.gate.clear()
+    threads = [threading.Thread(target=find_part, args=(VAE, CancelToken())) for _ in range(2)]
+    threads[0].start()
+    assert hub.held.wait(60)
+    threads[1].start()
+    hub.gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert here() == whole(away)
+    assert hub.begins(WEIGHTS) == [0]
+
+
+def test_the_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    find_part(VAE, CancelToken())
+    assert hub.tokens == {"Bearer hf_secret"}
+
+
+def test_nothing_is_asked_for_in_offline_mode(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "cannot be downloaded" in reason()
+    assert hub.asked == []

@@ -1,0 +1,164 @@
+"""A local double of the hub: a server with a published model's files that can be told to fail."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from diffusers_helper.models.registry import ModelInfo
+from tests.support.weights import PAGE
+
+CHUNK = 32768
+
+
+class Hub(ThreadingHTTPServer):
+    """The server.
+
+    Attributes:
+        broken: Bytes after which a file's connection is closed, once.
+        pages: Files in whose place a web page is served.
+        sizes: Sizes that the list of files gives in place of the true ones.
+        gate: Cleared to hold back what lies behind the first chunk of each large file.
+        asked: What was asked for: the file's path, and the first byte.
+        tokens: What the requests have given to prove who sends them.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.folder = folder
+        self.broken: dict[str, int] = {}
+        self.pages: set[str] = set()
+        self.sizes: dict[str, int] = {}
+        self.gate = threading.Event()
+        self.gate.set()
+        self.held = threading.Event()
+        self.asked: list[tuple[str, int]] = []
+        self.tokens: set[str] = set()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Write nothing about clients that have left."""
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def begins(self, path: str) -> list[int]:
+        """Return the first bytes that were asked for of a file, one for each request."""
+        return [begin for asked, begin in self.asked if asked.endswith(path)]
+
+
+@contextmanager
+def hub_of(cache: Path, info: ModelInfo, folder: Path) -> Iterator[Hub]:
+    """Serve the model that `write_published` has put into a hub cache, from `folder`."""
+    for source in {(one.location, str(one.revision)) for one in info.parts.values()}:
+        origin = cache / ("models--" + source[0].replace("/", "--")) / "snapshots" / source[1]
+        target = folder / source[0]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(origin)
+    hub = Hub(folder)
+    thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.gate.set()
+        hub.shutdown()
+        thread.join()
+        hub.server_close()
+
+
+def use_hub(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
+    """Set what HF_ENDPOINT sets when the hub's library is imported."""
+    template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+def checksum(path: Path) -> str:
+    """Return the name of a file in the hub: SHA-256 for weights, and what git calls others."""
+    data = path.read_bytes()
+    if path.suffix == ".safetensors":
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Write nothing."""
+
+    def do_GET(self) -> None:
+        self.server.tokens.add(self.headers.get("Authorization", ""))
+        path = self.path.partition("?")[0]
+        listed = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/[0-9a-f]{40}(?:/(.+))?", path)
+        if listed:
+            self._list(listed[1], listed[2] or "")
+            return
+        wanted = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[0-9a-f]{40}/(.+)", path)
+        file = self.server.folder / wanted[1] / wanted[2] if wanted else None
+        if file is None or not file.is_file():
+            self.send_error(404)
+            return
+        self._file(file)
+
+    def _list(self, repository: str, subfolder: str) -> None:
+        root = self.server.folder / repository
+        entries = [self._entry(root, file) for file in sorted((root / subfolder).iterdir()) if file.is_file()]
+        if "tree" in self.server.pages:
+            self._answer(PAGE.encode(), "text/html")
+            return
+        self._answer(json.dumps(entries).encode(), "application/json")
+
+    def _entry(self, root: Path, file: Path) -> dict[str, object]:
+        size, oid = self.server.sizes.get(file.name, file.stat().st_size), checksum(file)
+        entry: dict[str, object] = {
+            "type": "file", "path": str(file.relative_to(root)), "size": size, "oid": oid[:40],
+        }  # fmt: skip
+        if len(oid) == 64:
+            entry["lfs"] = {"oid": oid, "size": size, "pointerSize": 134}
+        return entry
+
+    def _file(self, file: Path) -> None:
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        begin = int(match[1]) if match else 0
+        self.server.asked.append((str(file.relative_to(self.server.folder)), begin))
+        if file.name in self.server.pages:
+            self._answer(PAGE.encode(), "text/html")
+            return
+        data = file.read_bytes()
+        if begin >= len(data) and begin:
+            self.send_error(416)
+            return
+        self.send_response(206 if match else 200)
+        if match:
+            self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(data) - begin))
+        self.end_headers()
+        end = self.server.broken.pop(file.name, len(data))
+        for place in range(begin, end, CHUNK):
+            self.wfile.write(data[place : min(place + CHUNK, end)])
+            self.wfile.flush()
+            if not self.server.gate.is_set() and place == begin and end - place > CHUNK:
+                self.server.held.set()
+                self.server.gate.wait(60)
+        if end < len(data):
+            self.close_connection = True
+
+    def _answer(self, data: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
