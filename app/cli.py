@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m app", description="Longtake: FramePack video on Radeon cards, that finishes."
+        prog="python -m app", description="Longtake: FramePack video that finishes, on Radeon cards."
     )
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="demo_gradio.py",
-        description="Longtake's page: FramePack video on Radeon cards, that finishes.",
+        description="Longtake's page: FramePack video that finishes, on Radeon cards.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
