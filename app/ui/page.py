@@ -33,7 +33,8 @@ _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
 <span class="lt-tab-count"></span></a>
 <a role="tab" id="tab-history" href="#history" aria-controls="panel-history">History</a></nav>
 <p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
-<span title="{reason}">{cap}</span></p></header>"""
+<span title="{reason}">{cap}</span></p></header>
+<p class="lt-lost" role="status"></p>"""
 _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
 <details id="lt-program"><summary>Use it from a program</summary>
 <p>This Python program makes the video of the form above; <code>pip install gradio_client</code> is all it

@@ -65,6 +65,7 @@ export class Pulse {
     this.#find('.lt-pulse').dataset.kind = kind;
     setText(this.#find('.lt-pulse-text'), words);
     setText(this.#find('.lt-eta'), timeText(this.#scene, waited / 1000, isLost));
+    setText(document.querySelector('.lt-lost'), isLost ? words : '');
     if (isLost) this.#retry();
   }
 
