@@ -49,10 +49,11 @@ WATCH_SWAPS = """() => {
     }).observe(videos[0].parentElement, {subtree: true, attributes: true, attributeFilter: ['class']});
 }"""
 # Collects the texts that the line about the connection and the engine has shown from now on.
-WATCH_PULSE = """() => {
-    window.pulses = [];
-    const line = document.querySelector('.lt-pulse-text');
-    new MutationObserver(() => window.pulses.push(line.textContent))
+# Keeps what a line said while it was in sight.
+WATCH_LINE = """selector => {
+    window.said = [];
+    const line = document.querySelector(selector);
+    new MutationObserver(() => line.checkVisibility() && window.said.push(line.textContent))
         .observe(line, {subtree: true, childList: true, characterData: true});
 }"""
 SHIFT = """() => {
@@ -320,8 +321,9 @@ def test_silence_is_told_with_the_usual_pace(
     page.locator('.lt-pulse[data-kind="alive"]').wait_for()
 
 
+@pytest.mark.parametrize(("tab", "line"), [("create", ".lt-pulse-text"), ("queue", ".lt-lost")])
 def test_a_connection_that_hangs_is_reported_and_replaced(
-    page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
+    page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch, tab: str, line: str
 ) -> None:
     hanging, over = threading.Event(), threading.Event()
 
@@ -341,11 +343,10 @@ def test_a_connection_that_hangs_is_reported_and_replaced(
     job = submit(stand, photo, seconds=2.4)
     stand.engine.go(FIRST)
     status(page, state="running", frames=33)
-    page.evaluate(WATCH_PULSE)
+    page.evaluate(WATCH_LINE, line)
+    page.locator(f"#tab-{tab}").click()
     hanging.set()
-    page.wait_for_function("window.pulses.some(words => words.startsWith('Connection lost.'))")
-    page.locator("#tab-queue").click()
-    page.locator(".lt-lost").get_by_text("Connection lost.").wait_for()
+    page.wait_for_function("window.said.some(words => words.startsWith('Connection lost.'))")
     page.locator("#tab-create").click()
     stand.engine.go(FURTHER)
     status(page, state="running", frames=73, job=job)
