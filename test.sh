@@ -22,15 +22,16 @@ if [[ $# -gt 0 ]]; then
     exec "${tests[@]}" "$@"
 fi
 
-# The tests of the programs, and all others, most of which need torch, take about as long.
+# The tests of what a person uses, and all others, take about as long.
+used=(tests/app/ui tests/app/web tests/app/commands tests/house)
 reports=$(mktemp -d)
 scripts/check >"$reports/check" 2>&1 &
 others=($!)
-"${tests[@]}" tests/app tests/house >"$reports/programs" 2>&1 &
+"${tests[@]}" "${used[@]}" >"$reports/tests" 2>&1 &
 others+=($!)
 trap 'kill "${others[@]}" 2>/dev/null || true; rm -rf "$reports"' EXIT
 failed=0
-"${tests[@]}" --ignore tests/app --ignore tests/house || failed=$?
+"${tests[@]}" "${used[@]/#/--ignore=}" || failed=$?
 for other in "${others[@]}"; do wait "$other" || failed=1; done
 cat "$reports"/*
 exit "$failed"
