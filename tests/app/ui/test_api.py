@@ -135,7 +135,8 @@ def test_pictures_that_are_none_are_refused_like_on_the_command_line(client: Cli
             load_picture(tmp_path / name)
         with pytest.raises(AppError) as caught:
             client.predict(handle_file(tmp_path / name), api_name="/generate")
-        assert str(caught.value) == str(refused.value)
+        # The folder of an upload is nobody's business.
+        assert str(caught.value) == str(refused.value).replace(f"{tmp_path}/", "")
 
 
 def test_a_path_is_no_model_and_no_picture(client: Client, photo: Path, tiny_model: Path) -> None:

@@ -23,7 +23,7 @@ EDGES = """() => {
     const box = (selector) => document.querySelector(selector).getBoundingClientRect();
     const parts = ['#set-image', '#set-prompt', '.lt-examples', '#set-mode', '#set-seconds', '#length',
         '#set-model', '#fold-look > button', '#fold-output > button', '#fold-memory > button',
-        '.lt-request > .lt-quiet'];
+        '.lt-request .lt-quiet'];
     return [Object.fromEntries(parts.map((part) => [part, box(part).bottom])), box('.lt-go').top];
 }"""
 CELL = """() => {

@@ -65,9 +65,13 @@ def test_a_job_that_has_begun_keeps_its_settings(
 
 def test_what_a_script_gives_fills_the_form_and_the_rest_is_the_default() -> None:
     actions = Actions(JobService(Path("nowhere")), Catalogue())
-    filled = actions.fill(json.dumps({"model": "demo", "prompt": "a ball", "seed": 9, "vram_cap_gb": None}))
+    settings = {"model": "demo", "prompt": "a ball", "seed": 9, "vram_cap_gb": None}
+    restored = {"name": "", "settings": settings, "carried": "", "is_whole": True, "notices": []}
+    filled = actions.fill(json.dumps({"restored": json.dumps(restored), "kept": None}))
     assert (filled["prompt"], filled["seed"], filled["negative"]) == ("a ball", 9, "")
     assert filled["vram_cap_gb"] == Catalogue().planner.defaults["vram_cap_gb"]
     assert filled["resolution"] == 128
     for useless in (None, "[]", "{", 5):
-        assert actions.fill(useless) == {}
+        answer = actions.fill(useless)
+        assert list(answer) == ["notice"]
+        assert "These settings cannot be read" in answer["notice"]
