@@ -13,17 +13,18 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/setup.sh"
 set_up torch requirements test_requirements
 cd "$root"
 tests=("$venv/bin/python" -m pytest)
+# The tests of what a person uses, and all others, take about as long. The slow tests of the jobs are the longest.
+used=(tests/app/ui tests/app/web tests/app/commands tests/house)
 if [[ ${1:-} == --quick ]]; then
     shift
     tests+=(-m "not slow and not page")
+    used+=(tests/app/jobs)
 fi
 if [[ $# -gt 0 ]]; then
     scripts/check
     exec "${tests[@]}" "$@"
 fi
 
-# The tests of what a person uses, and all others, take about as long.
-used=(tests/app/ui tests/app/web tests/app/commands tests/house)
 reports=$(mktemp -d)
 scripts/check >"$reports/check" 2>&1 &
 others=($!)

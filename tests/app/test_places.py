@@ -103,6 +103,7 @@ def test_a_user_without_a_home_is_told(capsys: pytest.CaptureFixture[str], tmp_p
         assert "Set HOME or XDG_CACHE_HOME" in said
 
 
+@pytest.mark.slow
 def test_a_home_that_takes_no_files_is_told(tmp_path: Path) -> None:
     left_out = ("XDG_CACHE_HOME", "GRADIO_TEMP_DIR")
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
@@ -115,6 +116,7 @@ def test_a_home_that_takes_no_files_is_told(tmp_path: Path) -> None:
     assert "The folder for uploads, /proc/.cache/longtake/page, cannot be made" in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -141,6 +143,7 @@ def test_an_output_without_room_is_told(arguments: tuple[str, ...]) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-m", "app", "--help"), ("demo_gradio.py", "--help")], ids=" ".join)
 def test_an_output_that_nobody_reads_ends_the_program_quietly(arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()

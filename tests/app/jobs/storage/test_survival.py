@@ -30,6 +30,7 @@ from diffusers_helper.events import (
 from diffusers_helper.output.job_folder import JobFolder
 from tests.support.jobs import Studio, damage_index, kill, run_program, sections_of, states_of, wait_until
 
+pytestmark = pytest.mark.slow  # each test waits for the deaths of programs
 HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
 
 
