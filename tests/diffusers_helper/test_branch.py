@@ -20,6 +20,8 @@ from diffusers_helper.pipeline import Result
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
+pytestmark = pytest.mark.slow  # each test makes whole jobs
+
 SECTIONS = 2
 
 

@@ -55,6 +55,7 @@ def hooks_left(models: Models) -> int:
     return sum(len(module._forward_pre_hooks) for network in networks for module in network.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "part", "place", "kind"), WORK)
 def test_a_cancel_in_the_middle_of_a_network_ends_it_there(
     stage: str, part: str, place: str, kind: str, models: Models, tmp_path: Path

@@ -30,6 +30,8 @@ from training.scenes import (
 )
 from training.tracker import agrees, observe
 
+pytestmark = pytest.mark.slow  # it draws and encodes clips
+
 SIZE = (64, 64)
 AMOUNTS = (0.3, 0.55, 1.0, 1.67)
 

@@ -18,6 +18,8 @@ from training.render import Renderer, make_canvases
 from training.scenes import Background, Case, Motion, Scene, Thing
 from training.sheet import save_contact_sheet
 
+pytestmark = pytest.mark.slow  # it draws and encodes clips
+
 SIZE = (128, 128)
 
 

@@ -20,6 +20,8 @@ from training.transformer import motion_weight
 from training.vae import build_vae
 from training.watch import Watch
 
+pytestmark = pytest.mark.slow  # it draws and encodes clips
+
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
 SIZE, SMALL = (64, 64), (32, 32)
 

@@ -14,6 +14,8 @@ from diffusers_helper.output.job_folder import JobFolder
 from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
 from tests.support.shared import Sharing, events, until, until_state
 
+pytestmark = pytest.mark.slow  # programs wait for each other
+
 
 @pytest.fixture
 def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing]:
