@@ -13,6 +13,7 @@ from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae
 from tests.support.node_runs import run
 
 
+@pytest.mark.slow
 def test_the_vae_monitor_measures() -> None:
     (machine, tips, settings), _ = run(
         "ROCMVAEPerformanceMonitor", vae=VAE(PictureVae()), test_resolution=256

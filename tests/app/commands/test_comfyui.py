@@ -22,6 +22,7 @@ def comfyui(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_shim_has_three_lines_and_loads_the_nodes_behind_the_hosts_packages(comfyui: Path) -> None:
     assert main(["install-comfyui-nodes", str(comfyui)]) == 0
     file = comfyui / "custom_nodes" / SHIM

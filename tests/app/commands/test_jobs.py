@@ -92,6 +92,7 @@ def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: C
     assert isinstance(events(server, server.job(added["id"]))[-1], Finished)
 
 
+@pytest.mark.slow
 def test_the_running_job_of_a_server_is_paused_resumed_and_cancelled(
     sharing: Sharing, command: Command
 ) -> None:

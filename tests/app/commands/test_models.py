@@ -175,6 +175,7 @@ def test_no_download_starts_without_room(
     assert hub.asked == []
 
 
+@pytest.mark.slow
 def test_a_download_that_is_killed_goes_on_from_its_bytes(hub: Hub, cache: Path, away: Path) -> None:
     hub.gate.clear()
     environment = os.environ | {"HF_ENDPOINT": hub.address, "HF_HOME": str(cache.parent)}

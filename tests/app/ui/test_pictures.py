@@ -113,6 +113,7 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(
         process.decode(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "words"),
     [

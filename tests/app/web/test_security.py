@@ -351,6 +351,7 @@ def test_a_hundred_wrong_passwords_lock_nobody_else_out(tmp_path: Path) -> None:
         assert log_in(url, "geheim").status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_no_function_of_the_page_waits_for_a_pipe(stand: Stand) -> None:
     uploads = Path(os.environ["GRADIO_TEMP_DIR"])

@@ -209,6 +209,7 @@ class Card(AccountingDevice):
         return 20 * KB
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the flush would ask the GPU")
 @pytest.mark.parametrize(("device", "count"), [(Card(), 1), (AccountingDevice(), 0)])
 def test_too_little_free_memory_before_the_vae_decodes_is_told_once(

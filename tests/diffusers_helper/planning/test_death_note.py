@@ -19,6 +19,7 @@ from tests.support.making import make, tiny_request
 HSA = "HSA exception: MemoryRegion::BlockAllocator::alloc failed."
 
 
+@pytest.mark.slow
 def test_a_note_of_deaths_is_heeded_told_once_and_learned(
     deep_models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
