@@ -7,10 +7,9 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from app.commands.arguments import (
     EXIT_FAILED,
@@ -22,6 +21,7 @@ from app.commands.arguments import (
     given_settings,
 )  # fmt: skip
 from app.commands.origin import request_of
+from app.commands.verbs import Verb, add_verbs
 from app.jobs.job import Job, JobState
 from app.jobs.record import full_record, record
 from app.jobs.service import JobService
@@ -41,46 +41,25 @@ _NO_MAKER = "No program makes jobs here now. Start the page, or: python -m app g
 _WORDS = 48  # characters of a prompt in a list
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """An action on jobs.
-
-    Attributes:
-        add: Adds the verb's arguments to a parser.
-        run: Executes the verb and returns the exit code.
-    """
-
-    name: str
-    help: str
-    add: Callable[[Parser], object]
-    run: Callable[[JobService, argparse.Namespace], int]
+JobVerb: TypeAlias = Verb[Callable[[JobService, argparse.Namespace], int]]
 
 
 def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command to the program's commands."""
-    parser = commands.add_parser(
+    for verb, one in add_verbs(
+        commands,
         "jobs",
-        help="list and change the jobs of an outputs folder",
+        summary="list and change the jobs of an outputs folder",
         description="Lists and changes the jobs of an outputs folder, also while a program makes them.",
-        allow_abbrev=False,
-    )
-    verbs = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
-    for verb in VERBS:
-        one = verbs.add_parser(
-            verb.name,
-            help=verb.help,
-            description=f"{verb.help[:1].upper()}{verb.help[1:]}.",
-            epilog=_EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        verb.add(one)
+        exit_codes=_EXIT_CODES,
+        verbs=VERBS,
+    ):
         add_outputs(one)
         one.add_argument("--json", action="store_true", help="print JSON, one object per line")
         one.set_defaults(run=partial(_run, verb), verbose=False)
 
 
-def _run(verb: Verb, arguments: argparse.Namespace) -> int:
+def _run(verb: JobVerb, arguments: argparse.Namespace) -> int:
     outputs = given_path(arguments.outputs, "outputs")
     if not outputs.is_dir() and verb.name != "add":
         raise InputError(f"There is no outputs folder {outputs}.", "Name the folder with `outputs`.")

@@ -7,13 +7,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
+from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError, LongtakeError
@@ -29,40 +28,16 @@ _EXIT_CODES = (
 _LINE_SECONDS = 10.0  # between two lines about a download where there is no terminal
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One thing that can be done with models.
-
-    Attributes:
-        add: Adds the verb's own arguments.
-        run: Does it, and returns the exit code.
-    """
-
-    name: str
-    help: str
-    add: Callable[[Parser], object]
-    run: Callable[[argparse.Namespace], int]
-
-
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command to the program's commands."""
-    parser = commands.add_parser(
+    for verb, one in add_verbs(
+        commands,
         "models",
-        help="list, get, check and remove models",
+        summary="list, get, check and remove models",
         description="Lists, gets, checks and removes the models of this machine.",
-        allow_abbrev=False,
-    )
-    verbs = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
-    for verb in VERBS:
-        one = verbs.add_parser(
-            verb.name,
-            help=verb.help,
-            description=f"{verb.help[:1].upper()}{verb.help[1:]}.",
-            epilog=_EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        verb.add(one)
+        exit_codes=_EXIT_CODES,
+        verbs=VERBS,
+    ):
         one.add_argument("--json", action="store_true", help="print JSON, one object per line")
         one.set_defaults(run=verb.run, verbose=False)
 

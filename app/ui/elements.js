@@ -32,3 +32,15 @@ export function fillList(list, pairs) {
     make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))
   )));
 }
+
+/** Run an action that a button asked for. The button rests meanwhile, and `tell` gets the words of an error. */
+export async function actOnce(button, act, tell) {
+  button.disabled = true; // a second click would do it twice
+  try {
+    await act();
+  } catch (error) {
+    tell(error.message);
+  } finally {
+    button.disabled = false;
+  }
+}

@@ -3,7 +3,7 @@ import { call } from '../calls/call.js';
 import { offerCopy } from '../copy.js';
 import { restoreForm } from '../form/fill.js';
 import { newSeed } from '../form/form.js';
-import { setText } from '../elements.js';
+import { actOnce, setText } from '../elements.js';
 
 const BEING_MADE = ['running', 'waiting'];
 
@@ -31,16 +31,7 @@ export class Actions {
   }
 
   #on(button, act) {
-    button.addEventListener('click', async () => {
-      button.disabled = true; // a second click would do it twice
-      try {
-        await act();
-      } catch (error) {
-        this.#tell(error.message);
-      } finally {
-        button.disabled = false;
-      }
-    });
+    button.addEventListener('click', () => actOnce(button, act, this.#tell));
   }
 
   /** Show the buttons that suit a video. */

@@ -1,6 +1,6 @@
 // Branches of a video: another continuation from one of its sections, or a longer version.
 import { call } from '../calls/call.js';
-import { make, setText } from '../elements.js';
+import { actOnce, make, setText } from '../elements.js';
 import { newSeed } from '../form/form.js';
 
 const field = (label, control) => make('label', {}, make('span', { textContent: label }), control);
@@ -51,17 +51,9 @@ export class Branch {
   }
 
   #submit(form, act) {
-    form.addEventListener('submit', async (event) => {
+    form.addEventListener('submit', (event) => {
       event.preventDefault();
-      const button = form.querySelector('[type="submit"]');
-      button.disabled = true;
-      try {
-        await act();
-      } catch (error) {
-        this.#tell(error.message);
-      } finally {
-        button.disabled = false;
-      }
+      actOnce(form.querySelector('[type="submit"]'), act, this.#tell);
     });
   }
 
