@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from diffusers_helper.units import duration
@@ -42,6 +43,35 @@ def _switch(default: bool, tooltip: str) -> tuple[str, dict[str, Any]]:
     return ("BOOLEAN", {"default": default, "tooltip": tooltip})
 
 
+# The settings of earlier versions that have nothing to do here: their defaults, and why.
+_IDLE: dict[str, tuple[bool | float, str]] = {
+    "compatibility_mode": (False, "each VAE is decoded as it allows"),
+    "cpu_offload": (True, "finished frames always leave the device at once"),
+    "mixed_precision": (False, "nothing is trained, and a decoder computes in one type throughout"),
+    "enable_hip_memory": (True, "torch's allocator holds the memory of the whole process"),
+    "attention_optimization": (True, "ComfyUI chooses its attention when it starts"),
+    "kernel_tuning": (True, "the search for kernels is a setting of the whole process"),
+    "memory_fraction": (0.9, "a limit would hold for all of ComfyUI; memory_threshold bounds the decode"),
+    "synchronization": (True, "frames that leave the device are waited for in any case"),
+}
+
+
+def _idle(name: str, **facts: Any) -> tuple[str, dict[str, Any]]:
+    """Return the input for a setting that has nothing to do."""
+    default, reason = _IDLE[name]
+    kind = "BOOLEAN" if isinstance(default, bool) else "FLOAT"
+    return (kind, {"default": default, "tooltip": f"It does nothing: {reason}.", "advanced": True, **facts})
+
+
+def _idle_notes(given: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each setting that was changed and has nothing to do."""
+    return [
+        f"{name} has no effect: {_IDLE[name][1]}."
+        for name, value in given.items()
+        if name in _IDLE and value != _IDLE[name][0]
+    ]
+
+
 def _chunk_inputs() -> dict[str, Any]:
     """Return the optional inputs of the first decoder, in the order in which workflows hold them."""
     return {
@@ -56,7 +86,7 @@ def _chunk_inputs() -> dict[str, Any]:
         "memory_optimization_enabled": _switch(
             True, "Plan with memory_threshold. If it is off, all free memory is planned with."
         ),
-        "compatibility_mode": _switch(False, "It does nothing: each VAE is decoded as it allows."),
+        "compatibility_mode": _idle("compatibility_mode"),
         "chunk_size": (
             ["auto", *map(str, CHUNKS)],
             {
@@ -79,9 +109,7 @@ def _chunk_inputs() -> dict[str, Any]:
                 "tooltip": "The pieces after which unused memory goes back to the driver; 0 for never.",
             },
         ),
-        "cpu_offload": _switch(
-            True, "It does nothing if it is off: finished frames always leave the device at once."
-        ),
+        "cpu_offload": _idle("cpu_offload"),
         "rocm_preferred": (
             [*_PRECISIONS, "auto"],
             {
@@ -89,6 +117,14 @@ def _chunk_inputs() -> dict[str, Any]:
                 "tooltip": "The precision on AMD cards if precision_mode is auto; auto is the VAE's own.",
             },
         ),
+        "fallback": (
+            ["fp32"],
+            {"default": "fp32", "tooltip": "The precision after a result that overflows.", "advanced": True},
+        ),
+        **{name: _idle(name) for name in ("mixed_precision", "enable_hip_memory", "attention_optimization")},
+        "kernel_tuning": _idle("kernel_tuning"),
+        "memory_fraction": _idle("memory_fraction", min=0.1, max=1.0, step=0.05),
+        "synchronization": _idle("synchronization"),
     }  # fmt: skip
 
 
@@ -131,12 +167,12 @@ class ROCMOptimizedVAEDecode:
         batch_optimization: bool = True,
         video_chunk_size: int = 8,
         memory_optimization_enabled: bool = True,
-        compatibility_mode: bool = False,
         chunk_size: str = "auto",
         memory_threshold: float = 0.8,
         cleanup_frequency: int = 1,
-        cpu_offload: bool = True,
         rocm_preferred: str = "fp32",
+        fallback: str = "fp32",
+        **idle: Any,
     ) -> dict[str, Any]:
         precision: Any = precision_mode
         if precision == "auto" and use_rocm_optimizations and is_rocm():
@@ -151,8 +187,7 @@ class ROCMOptimizedVAEDecode:
             cleanup_frequency=cleanup_frequency,
             batch=batch_optimization,
         )
-        notes = [] if cpu_offload else ["cpu_offload off has no effect: finished frames leave the device."]
-        return _decoded("VAE decode", vae, samples, settings, use_rocm_optimizations, notes)
+        return _decoded("VAE decode", vae, samples, settings, use_rocm_optimizations, _idle_notes(idle))
 
 
 class ROCMOptimizedVAEDecodeTiled:
@@ -213,6 +248,8 @@ def _decoded(
 ) -> dict[str, Any]:
     """Decode by the engine, or by ComfyUI where the VAE is of a kind that the engine does not know."""
     latents = samples["samples"]
+    if latents.is_nested:
+        latents = latents.unbind()[0]  # of video with sound, the pictures
     if reason := unsupported(vae):
         begin = time.perf_counter()
         with explained():

@@ -27,6 +27,9 @@ from rocm_nodes.guide import COMFYUI
 from rocm_nodes.host import device, free_bytes, interruptible, management, progress_bar
 
 _QUANTISED_TILE_PX = 512
+# The shares of the free memory that the notes of these nodes' authors plan with for quantised weights.
+_QUANTISED_SHARES = {"int8": 0.25, "uint8": 0.25}
+_QUANTISED_SHARE = 0.5
 
 
 class ComfyOwner(Guest):
@@ -111,7 +114,7 @@ def decode(vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool
     """
     notes: list[str] = []
     if kind := quantised(vae):
-        settings = for_quantised(settings)
+        settings = for_quantised(settings, kind)
         notes.append(
             f"The VAE's weights are {kind}: they keep their type, with smaller pieces and no batches."
         )
@@ -137,11 +140,16 @@ def quantised(vae: Any) -> str:
     return ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds - plain))
 
 
-def for_quantised(settings: VaeSettings) -> VaeSettings:
+def for_quantised(settings: VaeSettings, kind: str) -> VaeSettings:
     """Return the settings for quantised weights: their own type, tiles of 512 pixels, one frame at a time.
 
-    Seed 002 plans with 50 % of the memory for fp8 and 25 % for int8, so at most a half is planned with.
+    Of the free memory, at most a half is planned with for fp8 and a quarter for int8.
+
+    Args:
+        settings: The settings for other weights.
+        kind: The types of the quantised weights, as `quantised` returns them.
     """
+    share = min(_QUANTISED_SHARES.get(one, _QUANTISED_SHARE) for one in kind.split(", "))
     smaller = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)
     return replace(
         settings,
@@ -149,7 +157,7 @@ def for_quantised(settings: VaeSettings) -> VaeSettings:
         largest_px=smaller if settings.largest_px else None,
         fallback_px=smaller,
         chunk=None if settings.chunk is None else 1,
-        memory_threshold=min(settings.memory_threshold, 0.5),
+        memory_threshold=min(settings.memory_threshold, share),
         batch=False,
     )
 

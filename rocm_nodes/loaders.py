@@ -116,7 +116,8 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
     facts = inspect_checkpoint(path)
     if facts.problems:
         raise InputError(facts.problems[0])
-    if facts.format == "pickle" and not getattr(comfy("comfy.utils"), "ALWAYS_SAFE_LOAD", False):
+    # Newer versions read every pickle by its weights alone, and have no such name.
+    if facts.format == "pickle" and not getattr(comfy("comfy.utils"), "ALWAYS_SAFE_LOAD", True):
         raise InputError(
             f"{path.name} is a pickle, and this torch would run the code in it.",
             "Update torch, or use a .safetensors file.",

@@ -19,6 +19,8 @@ _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_SEED = 0xFFFFFFFFFFFFFFFF
 _KEY = "rocm_nodes"
+# The place of the callback among the arguments of a wrapper around ComfyUI's sampling.
+_CALLBACK = 5
 
 
 class StepTimes:
@@ -58,9 +60,13 @@ def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
     clone, times = model.clone(), StepTimes()
     if precision in _DTYPES:
         clone.set_model_compute_dtype(_DTYPES[precision])
-    kind = comfy("comfy.patcher_extension").WrappersMP.PREDICT_NOISE
-    clone.add_wrapper_with_key(kind, _KEY, times)
+    clone.add_wrapper_with_key(_wrappers().CALC_COND_BATCH, _KEY, times)
     return clone, times
+
+
+def _wrappers() -> Any:
+    """Return the names of the places where ComfyUI takes wrappers."""
+    return comfy("comfy.patcher_extension").WrappersMP
 
 
 def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
@@ -136,39 +142,25 @@ def sampled(
     place = device()
     if place.has_gpu:
         place.reset_peak()
-    sample = comfy("nodes").common_ksampler if has_previews else _without_previews
+    if not has_previews:
+        clone.add_wrapper_with_key(_wrappers().OUTER_SAMPLE, _KEY, _without_previews)
     begin = time.perf_counter()
     with explained():
-        (result,) = sample(clone, latent=latent, **options)
+        (result,) = comfy("nodes").common_ksampler(clone, latent=latent, **options)
     lines = lines_of(times, time.perf_counter() - begin, place)
     if precision in _DTYPES:
         lines.append(f"The model computed in {precision}, so that the bits are not those of the stock node.")
     return told("Sampler", lines, (result,))
 
 
-def _without_previews(
-    model: Any, *, latent: dict[str, Any], seed: int, disable_noise: bool = False, **options: Any
-) -> tuple[dict[str, Any]]:
-    """Do what `nodes.common_ksampler` does, with a callback that makes no pictures."""
-    samples = comfy("comfy.sample")
-    image = samples.fix_empty_latent_channels(model, latent["samples"])
-    if disable_noise:
-        noise = torch.zeros(image.size(), dtype=image.dtype, layout=image.layout, device="cpu")
-    else:
-        noise = samples.prepare_noise(image, seed, latent.get("batch_index"))
-    bar = comfy("comfy.utils").ProgressBar(options["steps"])
-    result = samples.sample(
-        model,
-        noise,
-        latent_image=image,
-        disable_noise=disable_noise,
-        noise_mask=latent.get("noise_mask"),
-        callback=lambda step, x0, x, total: bar.update_absolute(step + 1, total),
-        disable_pbar=not comfy("comfy.utils").PROGRESS_BAR_ENABLED,
-        seed=seed,
-        **options,
-    )
-    return ({**latent, "samples": result},)
+def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Sample with a callback that moves ComfyUI's progress bar and makes no pictures."""
+    bar = comfy("comfy.utils").ProgressBar(1)
+
+    def show(step: int, x0: Any, x: Any, total: int) -> None:
+        bar.update_absolute(step + 1, total)
+
+    return executor(*arguments[:_CALLBACK], show, *arguments[_CALLBACK + 1 :], **named)
 
 
 class ROCMOptimizedKSampler:

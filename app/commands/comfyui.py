@@ -16,8 +16,8 @@ from diffusers_helper.files import given_path, write_atomic
 if TYPE_CHECKING:
     from app.commands.arguments import Parser
 
-# The version that the nodes were tried with; an older one lacks functions that they call.
-OLDEST, TRIED = (0, 3, 64), (0, 3, 64)
+# The oldest and the newest version that the nodes were tried with.
+OLDEST, TRIED = (0, 3, 40), (0, 33, 0)
 SHIM = "longtake_rocm_nodes.py"
 # What the nodes import and ComfyUI does not bring.
 NEEDED = ("diffusers", "accelerate", "huggingface_hub")
@@ -70,7 +70,7 @@ def install_nodes(arguments: argparse.Namespace) -> int:
     write_atomic(file, _shim().encode())
     lines = [f"Wrote {file}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
     if version > TRIED:
-        lines.append(f"ComfyUI is {_text(version)}; the nodes were tried with {_text(TRIED)}.")
+        lines.append(f"ComfyUI is {_text(version)}; the newest that the nodes were tried with is {_text(TRIED)}.")
     if python is None:
         lines.append(
             f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it by --python."

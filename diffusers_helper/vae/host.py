@@ -120,10 +120,16 @@ class HostFamily:
         memory: list[Any] = [None] * sum(isinstance(part, nn.Conv3d) for part in network.decoder.modules())
         has_patches = "first_chunk" in inspect.signature(network.decoder.forward).parameters
         states = network.conv2(self._placed(latents))
-        for k in range(latents.shape[2]):
+        # Newer versions keep what they need of the past only if they get two latent frames after the first.
+        step = 2 if hasattr(network.decoder, "run_up") else 1
+        for k in (0, *range(1, latents.shape[2], step)):
             first = {"first_chunk": True} if has_patches and k == 0 else {}
-            frames = network.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], **first)
-            yield unpatchify(frames, _PATCH) if has_patches else frames
+            states_k = states[:, :, k : k + step if k else 1]
+            frames = network.decoder(states_k, feat_cache=memory, feat_idx=[0], **first)
+            frames = torch.cat(frames, dim=2) if isinstance(frames, list) else frames
+            frames = unpatchify(frames, _PATCH) if has_patches else frames
+            yield from frames.split(self.stride, dim=2)
+            del frames  # otherwise they stay on the device while the next ones are decoded
 
 
 class _HostNeeds:

@@ -21,10 +21,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from app.commands.comfyui import SHIM, TRIED
+from app.commands.comfyui import OLDEST, SHIM, TRIED
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfyui_client import Graph, Server, node, wait_until
 from tests.support.layers import ROOT
+from tests.support.node_runs import KNOWN, unlike
 
 COMFYUI = os.environ.get("COMFYUI_ROOT", "")
 pytestmark = [
@@ -32,6 +33,8 @@ pytestmark = [
     pytest.mark.skipif(not COMFYUI, reason="COMFYUI_ROOT names no checkout of ComfyUI"),
 ]
 API = json.loads((Path(__file__).parent / "comfyui_api.json").read_text())
+HAS_DATABASE = COMFYUI and "--database-url" in Path(COMFYUI, "comfy/cli_args.py").read_text()
+DATABASE = ("--database-url", "sqlite:///:memory:") if HAS_DATABASE else ()
 EXAMPLES = sorted(path.stem for path in (ROOT / "docs/comfyui").glob("*.json"))
 DECODE = {
     "tile_size": 768, "overlap": 96, "use_rocm_optimizations": True, "precision_mode": "auto",
@@ -64,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             os.environ.get("COMFYUI_PYTHON", sys.executable), str(ROOT / "tests/support/comfyui_server.py"),
             COMFYUI, str(base), "--listen", "127.0.0.1", "--port", str(port),
             "--front-end-root", str(base / "front"), "--disable-auto-launch", "--disable-api-nodes",
-            "--database-url", "sqlite:///:memory:",
+            *DATABASE,
         ],
         stdout=log, stderr=log, cwd=base,
     )  # fmt: skip
@@ -101,16 +104,19 @@ def sampling(kind: str, **inputs: Any) -> Graph:
     }  # fmt: skip
 
 
-def test_it_is_the_version_that_the_nodes_were_tried_with(server: Server) -> None:
+def test_it_is_a_version_that_the_nodes_claim(server: Server) -> None:
     version = server.get("/system_stats")["system"]["comfyui_version"]
-    assert version == ".".join(map(str, TRIED)) == API["version"]
+    assert OLDEST <= tuple(map(int, version.split("."))) <= TRIED
     assert (server.base / "custom_nodes" / SHIM).is_file()
 
 
-def test_the_recorded_signatures_are_those_of_the_real_one(server: Server) -> None:
+def test_the_real_one_takes_what_the_recorded_signatures_take(server: Server) -> None:
     names = list(API["parameters"])
     found = server.run({"1": node("ToySignatures", names=" ".join(names))})["1"]["parameters"]
-    assert dict(zip(names, found, strict=True)) == API["parameters"]
+    for name, parameters in zip(names, found, strict=True):
+        # Other versions have further parameters after these.
+        recorded = API["parameters"][name].split()
+        assert parameters.split()[: len(recorded)] == recorded, name
 
 
 def test_every_node_is_there_with_its_inputs(server: Server) -> None:
@@ -119,6 +125,7 @@ def test_every_node_is_there_with_its_inputs(server: Server) -> None:
         facts = info[name]
         assert facts["category"].startswith("ROCm Ninodes/")
         assert facts["input_order"]["required"], name
+        assert name not in KNOWN or unlike(name, facts["input"]) == []
     decode = info["ROCMOptimizedVAEDecode"]["input"]
     assert decode["required"]["tile_size"][1]["default"] == 768
     assert decode["optional"]["chunk_size"][0] == ["auto", "1", "2", "4", "8"]
@@ -357,7 +364,7 @@ def test_a_pickle_is_loaded_by_its_weights_alone(server: Server) -> None:
                   denoise=1.0),
         "4": node("ToyConditioning", text="a"), "5": node("ToyNoise", frames=0, height=8, width=8),
     })["1"]["text"][0]  # fmt: skip
-    assert "weights.ckpt: a model that is not known by its names, 0 tensors, pickle." in text
+    assert "weights.ckpt: SD3 + TAESD, " in text
     torch.save({"state_dict": torch.nn.Linear}, server.base / "models/checkpoints" / "code.ckpt")
     graph = {"1": node("ROCMOptimizedCheckpointLoader", ckpt_name="code.ckpt"), "2": node("ToyClip")}
     graph["3"] = node("ROCMVAEPerformanceMonitor", vae=["1", 2], test_resolution=256)

@@ -126,10 +126,29 @@ def test_a_vae_of_sound_is_left_to_comfyui() -> None:
     assert "ComfyUI's own decode was used" in text
 
 
-def test_quantised_weights_get_smaller_pieces_and_no_batches() -> None:
-    settings = for_quantised(VaeSettings(chunk=8, precision="fp16", batch=True, fallback_px=768))
+@pytest.mark.parametrize(
+    ("kind", "share"), [("float8_e4m3fn", 0.5), ("int8", 0.25), ("float8_e5m2, int8", 0.25)]
+)
+def test_quantised_weights_get_smaller_pieces_and_no_batches(kind: str, share: float) -> None:
+    settings = for_quantised(VaeSettings(chunk=8, precision="fp16", batch=True, fallback_px=768), kind)
     assert (settings.chunk, settings.precision, settings.batch) == (1, "auto", False)
-    assert (settings.fallback_px, settings.memory_threshold) == (512, 0.5)
+    assert (settings.fallback_px, settings.memory_threshold) == (512, share)
+    assert for_quantised(VaeSettings(memory_threshold=0.1), kind).memory_threshold == 0.1
+
+
+def test_settings_with_nothing_to_do_are_taken_and_told() -> None:
+    vae, latents = VAE(PictureVae()), noise(1, 16, 4, 4)
+    idle = {
+        "compatibility_mode": True, "cpu_offload": False, "mixed_precision": True,
+        "enable_hip_memory": False, "attention_optimization": False, "kernel_tuning": False,
+        "memory_fraction": 0.5, "synchronization": False,
+    }  # fmt: skip
+    found, text = decode(vae, latents, **idle, fallback="fp32")
+    assert torch.equal(found, vae.decode(latents))
+    for name in idle:
+        assert f"{name} has no effect: " in text
+    _, text = decode(vae, latents, cpu_offload=True, memory_fraction=0.9)
+    assert "has no effect" not in text
 
 
 def test_on_an_amd_card_auto_is_the_preferred_precision(monkeypatch: pytest.MonkeyPatch) -> None:

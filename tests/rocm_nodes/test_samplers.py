@@ -31,12 +31,14 @@ def stock(**inputs: Any) -> Tensor:
 def test_a_sample_has_the_bits_of_the_stock_node(is_for_video: bool, comfy: Comfy) -> None:
     model = ModelPatcher()
     expected = stock(**sampler_inputs(model))
+    comfy.previews.clear()
     (found,), text = run("ROCMOptimizedKSampler", **sampler_inputs(model), optimize_for_video=is_for_video)
     assert torch.equal(found["samples"], expected)
     assert found["extra"] == 1
     assert "3 evaluations of the model" in text
     assert model.wrappers == []  # the model itself is not changed
     assert comfy.shown == ([(1, 3), (2, 3), (3, 3)] if is_for_video else [])
+    assert comfy.previews == ([] if is_for_video else [0, 1, 2])
 
 
 def test_the_precision_is_set_on_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ SIDE = 8
 class WanVAE(nn.Module):
     """A VAE with the parts of ComfyUI's class of this name, made of diffusers' layers."""
 
-    def __init__(self, *, has_patches: bool = False) -> None:
+    def __init__(self, *, has_patches: bool = False, has_pairs: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
         extra: dict[str, Any] = {
@@ -30,17 +31,20 @@ class WanVAE(nn.Module):
             "scale_factor_spatial": 16, "decoder_base_dim": 8,
         }  # fmt: skip
         inner = AutoencoderKLWan(base_dim=8, num_res_blocks=1, **(extra if has_patches else {})).eval()
-        self.decoder: Any = inner.decoder if has_patches else _PlainDecoder(inner.decoder)
-        self.conv2, self._patches = inner.post_quant_conv, has_patches
+        plain = _PairsDecoder if has_pairs else _PlainDecoder
+        self.decoder: Any = inner.decoder if has_patches else plain(inner.decoder)
+        self.conv2, self._patches, self._step = inner.post_quant_conv, has_patches, 2 if has_pairs else 1
 
     def decode(self, z: Tensor) -> Tensor:
         from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 
         memory: list[Any] = [None] * 99
         parts, states = list[Tensor](), self.conv2(z)
-        for k in range(z.shape[2]):
+        for k in (0, *range(1, z.shape[2], self._step)):
             first = {"first_chunk": True} if self._patches and k == 0 else {}
-            parts.append(self.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], **first))
+            states_k = states[:, :, k : k + self._step if k else 1]
+            frames = self.decoder(states_k, feat_cache=memory, feat_idx=[0], **first)
+            parts += frames if isinstance(frames, list) else [frames]
         frames = torch.cat(parts, 2)
         return unpatchify(frames, 2) if self._patches else frames
 
@@ -55,6 +59,16 @@ class _PlainDecoder(nn.Module):
     def forward(self, x: Tensor, feat_cache: Any = None, feat_idx: Any = None) -> Tensor:
         first = {"first_chunk": True} if all(item is None for item in feat_cache) else {}
         return self.inner(x, feat_cache=feat_cache, feat_idx=feat_idx, **first)
+
+
+class _PairsDecoder(_PlainDecoder):
+    """A decoder of newer versions, which takes two latent frames after the first, and returns a list."""
+
+    def forward(self, x: Tensor, feat_cache: Any = None, feat_idx: Any = None) -> Any:
+        return list(super().forward(x, feat_cache, feat_idx).split(2, dim=2))
+
+    def run_up(self) -> None:
+        """Stand for the method that newer versions have."""
 
 
 class PictureVae(nn.Module):
@@ -118,7 +132,7 @@ class ModelPatcher:
     """A model that multiplies; its clones share it."""
 
     def __init__(self, factor: float = 0.5) -> None:
-        self.factor, self.wrappers = factor, list[Callable[..., Any]]()
+        self.factor, self.wrappers = factor, list[tuple[str, Callable[..., Any]]]()
         self.dtypes: list[torch.dtype] = []
         self.load_device = torch.device("cpu")
         self.model = SimpleNamespace(manual_cast_dtype=None)
@@ -135,17 +149,20 @@ class ModelPatcher:
         self.dtypes.append(dtype)
 
     def add_wrapper_with_key(self, wrapper_type: str, key: str, wrapper: Callable[..., Any]) -> None:
-        self.wrappers.append(wrapper)
+        self.wrappers.append((wrapper_type, wrapper))
 
     def get_model_object(self, name: str) -> Any:
         assert name == "latent_format"
         return SimpleNamespace(latent_channels=16, latent_dimensions=2)
 
     def evaluate(self, x: Tensor) -> Tensor:
-        call: Callable[..., Tensor] = lambda x: x * self.factor  # noqa: E731
-        for wrapper in self.wrappers:
-            call = (lambda inner, outer: lambda *a: outer(inner, *a))(call, wrapper)
-        return call(x)
+        return self.wrapped("calc_cond_batch", lambda x: x * self.factor)(x)
+
+    def wrapped(self, kind: str, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return a function with the wrappers of a kind around it."""
+        for wrapper in (one for place, one in self.wrappers if place == kind):
+            call = partial(wrapper, call)
+        return call
 
 
 class Interrupted(Exception):
@@ -159,6 +176,7 @@ class Comfy:
         self.root, self.is_interrupted, self.free = root, False, 8 * 1024**3
         self.calls: list[str] = []
         self.shown: list[tuple[int, int]] = []
+        self.previews: list[int] = []
         self.loads: Callable[[str], Any] = lambda path: ModelPatcher()
         for name, content in self._modules().items():
             module = ModuleType(name)
@@ -169,7 +187,9 @@ class Comfy:
         return {
             "comfy": {"__path__": []},
             "comfy.model_management": self._management(),
-            "comfy.patcher_extension": {"WrappersMP": SimpleNamespace(PREDICT_NOISE="predict_noise")},
+            "comfy.patcher_extension": {
+                "WrappersMP": SimpleNamespace(CALC_COND_BATCH="calc_cond_batch", OUTER_SAMPLE="outer_sample")
+            },
             "comfy.sd": self._sd(),
             "comfy.sample": self._sample(),
             "comfy.samplers": {"KSampler": SimpleNamespace(SAMPLERS=["euler"], SCHEDULERS=["simple"])},
@@ -248,7 +268,7 @@ class Comfy:
         shown = self.shown
 
         class ProgressBar:
-            def __init__(self, total, node_id=None):
+            def __init__(self, total):
                 self.total = total
 
             def update_absolute(self, value, total=None, preview=None):
@@ -265,11 +285,17 @@ class Comfy:
             disable_noise=False, start_step=None, last_step=None, force_full_denoise=False, noise_mask=None,
             sigmas=None, callback=None, disable_pbar=False, seed=None,
         ):  # fmt: skip
-            x = noise + latent_image
-            for step in range(steps):
-                x = model.evaluate(x)
-                callback(step, x, x, steps)
-            return x
+            def outer_sample(
+                noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
+            ):  # fmt: skip
+                x = noise + latent_image
+                for step in range(steps):
+                    x = model.evaluate(x)
+                    callback(step, x, x, steps)
+                return x
+
+            call = model.wrapped("outer_sample", outer_sample)
+            return call(noise, latent_image, None, sigmas, noise_mask, callback, disable_pbar, seed)
 
         return {
             "fix_empty_latent_channels": lambda model, latent_image: latent_image,
@@ -291,7 +317,8 @@ class Comfy:
             samples = module.sample(
                 model, noise, steps, cfg, sampler_name, scheduler, positive, negative, latent["samples"],
                 denoise=denoise, disable_noise=disable_noise, start_step=start_step, last_step=last_step,
-                force_full_denoise=force_full_denoise, callback=lambda *_: None, seed=seed,
+                force_full_denoise=force_full_denoise, seed=seed,
+                callback=lambda step, x0, x, total: self.previews.append(step),
             )  # fmt: skip
             return ({**latent, "samples": samples},)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import runpy
 import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,21 @@ def declare_torchvision() -> None:
         for name in ("nms", "qnms"):
             library.define(name + signature)
         declare_torchvision.library = library  # type: ignore[attr-defined] - it must live as long as torch
+
+
+def declare_torchaudio() -> None:
+    """Put empty modules in the place of torchaudio, which has no build for some versions of torch.
+
+    Newer versions of ComfyUI import it at their start. Only nodes for sound call it.
+    """
+    try:
+        import torchaudio  # type: ignore[import-not-found]  # noqa: F401
+    except (ImportError, OSError, RuntimeError):
+        for name in ("torchaudio", "torchaudio.functional", "torchaudio.transforms"):
+            sys.modules[name] = module_from_spec(ModuleSpec(name, None))
+            parent, _, child = name.rpartition(".")
+            if parent:
+                setattr(sys.modules[parent], child, sys.modules[name])
 
 
 def shrink_wan() -> None:
@@ -98,6 +115,7 @@ def main() -> None:
     sys.path.insert(0, str(root))
     sys.argv = [str(root / "main.py"), "--cpu", "--base-directory", str(base), *sys.argv[3:]]
     declare_torchvision()
+    declare_torchaudio()
     import comfy.options  # type: ignore[import-not-found]
 
     comfy.options.enable_args_parsing()

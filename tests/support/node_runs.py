@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rocm_nodes import NODE_CLASS_MAPPINGS
+from tests.support.layers import ROOT
 
+# The inputs and outputs of each node as the workflows of its authors hold them.
+KNOWN: dict[str, Any] = json.loads((ROOT / "tests/rocm_nodes/workflow_inputs.json").read_text())
 SHORT = (
     "HIP out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 16.00 GiB of which 1.00 "
     "GiB is free."
@@ -27,3 +31,28 @@ def run(name: str, **inputs: Any) -> tuple[tuple[Any, ...], str]:
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def unlike(name: str, types: dict[str, dict[str, Any]]) -> list[str]:
+    """Return in which inputs a node is not as workflows know it.
+
+    Args:
+        name: The node.
+        types: Its inputs, as `INPUT_TYPES` or ComfyUI's `/object_info` gives them.
+    """
+    found: list[str] = []
+    for place in ("required", "optional"):
+        known, ours = KNOWN[name].get(place, {}), types.get(place, {})
+        if list(ours)[: len(known)] != list(known):
+            found.append(f"{place}: {list(ours)} instead of {list(known)}")
+        for one, (kind, facts) in known.items():
+            told, *rest = ours.get(one, ["nothing"])
+            if not (isinstance(told, list | tuple) if kind in ("FILES", "LIST") else told == kind):
+                found.append(f"{one} is {told} instead of {kind}")
+            given = rest[0] if rest else {}
+            found += [
+                f"{one}: {key} is {given.get(key)} instead of {value}"
+                for key, value in facts.items()
+                if given.get(key) != value
+            ]
+    return found

@@ -84,6 +84,25 @@ def test_wan_of_comfyui_is_streamed_with_its_own_bits(has_patches: bool) -> None
     assert engine.owner.plans("decode", Video(3, 32, 32))[0].is_exact
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_wan_of_newer_versions_gets_its_latent_frames_in_pairs(count: int) -> None:
+    vae, latents, told, sizes = (
+        VAE(WanVAE(has_pairs=True)),
+        noise(1, 16, count, 4, 4),
+        list[int](),
+        list[int](),
+    )
+    decoder = vae.first_stage_model.decoder
+    with torch.inference_mode():
+        expected = vae.first_stage_model.decode(latents)
+    handle = decoder.register_forward_pre_hook(lambda _, call: sizes.append(call[0].shape[2]))
+    found = engine_of(HostVae(vae)).decode(latents, progress=lambda done, total: told.append(done))
+    handle.remove()
+    assert torch.equal(found, expected)
+    assert sizes == {1: [1], 2: [1, 1], 3: [1, 2], 4: [1, 2, 1]}[count]
+    assert told == list(range(1, count + 1))
+
+
 def test_pictures_of_comfyui_have_their_own_bits() -> None:
     vae, latents = VAE(PictureVae()), noise(1, 16, 4, 6)
     with torch.inference_mode():
