@@ -15,7 +15,7 @@ import torch
 
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import write_atomic
-from diffusers_helper.memory.measuring import wait_for
+from diffusers_helper.memory.measuring import measure, wait_for
 from diffusers_helper.units import gb_text
 from diffusers_helper.vae.plan import VaeSettings
 from rocm_nodes.decoding import decode
@@ -166,9 +166,9 @@ def _run(
                 clone, 0, steps, cfg, "euler", "simple", conditioning, conditioning, latent
             )
             wait_for(place)
-            sampled = time.perf_counter()
-            decode(vae, latent["samples"], VaeSettings())
-            wait_for(place)
+            seconds = time.perf_counter() - begin
+            peak = place.peak_bytes()
+            decoded = measure(lambda: decode(vae, latent["samples"], VaeSettings()), place, runs=1)
     except (LongtakeError, RuntimeError) as error:
         # An interrupt is neither of them, and ends the benchmark.
         return Row(width, height, cfg, blas, error=first_line(error))
@@ -176,7 +176,7 @@ def _run(
     middle = later[len(later) // 2]
     return Row(
         width, height, cfg, blas, middle, (later[-1] - later[0]) / middle if middle else 0.0,
-        sampled - begin, time.perf_counter() - sampled, place.peak_bytes() if place.has_gpu else None,
+        seconds, decoded.median, max(peak, decoded.peak_bytes) if place.has_gpu else None,
     )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ COMFYUI: dict[Step, str] = {
     "close": "Close other programs that use the card.",
     "restart": "Restart ComfyUI: a new process has its memory in one piece.",
     "smaller": "Use a smaller model, or one with 8-bit weights.",
-    "elsewhere": "Check that no other program, and no second ComfyUI, holds the same model on the card.",
+    "elsewhere": "Check which other models are loaded in ComfyUI, and that no other program, and no second "
+    "ComfyUI, holds the same model on the card.",
     "versions": "Check that PyTorch and ROCm are up to date.",
 }
 

@@ -65,6 +65,13 @@ def test_the_benchmark_samples_decodes_and_writes_its_figures(comfy: Comfy) -> N
     assert report["rows"][0]["seconds_per_step"] > 0
 
 
+def test_the_benchmark_decodes_once_before_it_measures() -> None:
+    vae, decodes = VAE(PictureVae()), list[int]()
+    vae.first_stage_model.decoder.register_forward_pre_hook(lambda *_: decodes.append(1))
+    benchmark(vae=vae, test_cfg_values="1.0", generate_report=False)
+    assert len(decodes) == 2
+
+
 def test_a_run_that_fails_is_a_row_with_its_reason(comfy: Comfy) -> None:
     vae = VAE(PictureVae())
 
