@@ -28,6 +28,7 @@ from app.commands.jobs import add_jobs
 from app.commands.models import add_models
 from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
+from app.commands.replay import add_replay
 from app.commands.tune import add_tune
 from app.jobs.stdio import open_closed_streams, start_log
 from diffusers_helper import __version__
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     add_models(commands)
     add_inspect(commands)
+    add_replay(commands)
     add_comfyui(commands)
     return parser
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import av
+import numpy as np
+import torch
 from PIL import Image
 
 from diffusers_helper.buckets import nearest_bucket
@@ -21,6 +24,7 @@ from diffusers_helper.job_memory import JobMemory, MemoryPlans
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.models.registry import DEFAULT_MODEL
+from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage
@@ -37,6 +41,9 @@ from diffusers_helper.vae.passes import Progress
 
 # The channels of the latents, and the pixels per latent along each side
 _CHANNELS, _SHRINK = 16, 8
+# The environment variable that asks for captures of the stages, if it is "1"
+DEBUG = "LONGTAKE_DEBUG"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ class Job:
         video: The video so far.
         report: The sender of the job's events.
         lineage: The origin of the first sections of a branch.
+        recorder: The writer of captures of the stages; None if the environment does not ask for any.
     """
 
     request: GenerationRequest
@@ -72,6 +80,7 @@ class Job:
     video: GrowingVideo
     report: Report
     lineage: Lineage
+    recorder: Recorder | None
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
         """Return the shape of a tensor with this number of latent frames."""
@@ -80,6 +89,33 @@ class Job:
     def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
         """Return a callback that reports each piece that the VAE finishes in a stage."""
         return partial(self.report.piece, stage, section)
+
+    def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
+        """Do a stage's work, and write a capture of it if the environment asks for captures.
+
+        Args:
+            stage: The name of the stage in `output.replay`.
+            work: The work.
+            inputs: What the work depends on besides the job.
+        """
+        if self.recorder is None:
+            return work()
+        return self.recorder.call(
+            stage,
+            work,
+            inputs=lambda: self._facts() | inputs,
+            free_bytes=self.memory.device.free_bytes,
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what every stage of this job depends on, with the settings of the VAE in force."""
+        tile, precision, chunk = self.memory.vae_use(self.picture.height, self.picture.width)
+        request = replace(self.request, vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
+        return {
+            "request": asdict(request),
+            "lineage": json.loads(self.lineage.to_json()),
+            "picture": torch.from_numpy(np.array(self.given)),
+        }
 
     def load(self) -> Checkpoints:
         """Load the parts of the model that are not loaded yet, and open the checkpoints.
@@ -179,6 +215,7 @@ def open_job(
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,
         memory, VaeEngine(memory), video, report, lineage,
+        Recorder(opened.captures) if local.environ.get(DEBUG) == "1" else None,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ those of the neighbouring section, and the frames in which both decodes overlap 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
-from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
+from diffusers_helper.framepack.guidance import CLEAN_LATENTS, Condition, Context, GuidedDenoiser
 from diffusers_helper.framepack.history import History
 from diffusers_helper.job import Job, open_job
 from diffusers_helper.machine.local import Local
@@ -106,7 +106,7 @@ def generate(
                 history.add(latents, section)
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                frames = decode(job, section, history)
+                frames = decode(job, section, *history.to_decode(section))
                 final, pending = blender.add(frames, section)
                 write(job, section, frames, final, pending)
                 del frames, final, pending  # they would take memory while the next section is sampled
@@ -122,24 +122,51 @@ def generate(
 
 def encode(job: Job) -> dict[str, Tensor]:
     """Encode the prompts and the picture, and return the encodings by name, on the host."""
-    part, prompts = job.models.part, job.lineage.texts(job.request)
-    tokenizer, tokenizer_2, extractor = part("tokenizer"), part("tokenizer_2"), part("feature_extractor")
+    prompts = job.lineage.texts(job.request)
+    texts = encode_texts(job, prompts) | encode_texts_as_one(job, prompts)
+    start = encode_start(job)
+    job.note_vae(0)
+    return texts | {"start": start, "vision": encode_look(job)}
+
+
+def encode_texts(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """Return the states of each prompt's tokens."""
+    tokenizer = job.models.part("tokenizer")
 
     def states(llama: Any) -> dict[str, Tensor]:
         return {f"states_{n}": to_host(encode_states(llama, tokenizer, p)) for n, p in enumerate(prompts)}
 
+    return job.captured("text", partial(job.memory.run, "text", states), prompts=prompts)
+
+
+def encode_texts_as_one(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """Return one vector for each prompt."""
+    tokenizer = job.models.part("tokenizer_2")
+
     def pooled(clip: Any) -> dict[str, Tensor]:
-        return {f"pooled_{n}": to_host(encode_pooled(clip, tokenizer_2, p)) for n, p in enumerate(prompts)}
+        return {f"pooled_{n}": to_host(encode_pooled(clip, tokenizer, p)) for n, p in enumerate(prompts)}
+
+    return job.captured("text_2", partial(job.memory.run, "text_2", pooled), prompts=prompts)
+
+
+def encode_start(job: Job) -> Tensor:
+    """Return the latent of the picture."""
+    seed = job.lineage.root(job.request).seed
+    noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
+    pieces = job.pieces("vae_encode")
+    return job.captured(
+        "vae_encode", partial(encode_picture, job.vae, job.picture, noise, pieces, job.cancel), noise=noise
+    )
+
+
+def encode_look(job: Job) -> Tensor:
+    """Return what the vision encoder sees in the picture."""
+    extractor = job.models.part("feature_extractor")
 
     def vision(siglip: Any) -> Tensor:
         return to_host(encode_vision(siglip, extractor, job.picture))
 
-    texts = job.memory.run("text", states) | job.memory.run("text_2", pooled)
-    seed = job.lineage.root(job.request).seed
-    noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
-    start = encode_picture(job.vae, job.picture, noise, job.pieces("vae_encode"), job.cancel)
-    job.note_vae(0)
-    return texts | {"start": start, "vision": job.memory.run("vision", vision)}
+    return job.captured("vision", partial(job.memory.run, "vision", vision))
 
 
 def condition_of(job: Job, number: int, encodings: dict[str, Tensor]) -> Condition:
@@ -177,14 +204,32 @@ def denoise(
         noisy = noise.to(job.models.device)
         return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=on_step))
 
-    return job.memory.run("sample", sample, section.number)
+    return job.captured(
+        "sample",
+        partial(job.memory.run, "sample", sample, section.number),
+        section=section.number,
+        encodings=encodings,
+        context={name: getattr(context, name) for name in CLEAN_LATENTS},
+    )
 
 
-def decode(job: Job, section: Section, history: History) -> Tensor:
-    """Decode a section with the one made before it, and return the frames (T, H, W, 3), about -1 to 1."""
-    latents, begin = history.to_decode(section)
-    part = Part(section.number, begin)
-    return decode_latents(job.vae, latents, part, job.pieces("decode", section), job.cancel)
+def decode(job: Job, section: Section, latents: Tensor, begin: int) -> Tensor:
+    """Decode a section with the one made before it, and return the frames (T, H, W, 3), about -1 to 1.
+
+    Args:
+        job: The job.
+        section: The section.
+        latents: The latents of both.
+        begin: The place of the first of them.
+    """
+    part, pieces = Part(section.number, begin), job.pieces("decode", section)
+    return job.captured(
+        "decode",
+        partial(decode_latents, job.vae, latents, part, pieces, job.cancel),
+        section=section.number,
+        latents=latents,
+        begin=begin,
+    )
 
 
 def write(job: Job, section: Section, frames: Tensor, final: np.ndarray, pending: np.ndarray) -> None:

@@ -26,12 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     objects = {name: path for name in ("vae", "model") if (path := getattr(given, name)) is not None}
     try:
-        text = replay(given.file, objects, node_classes())
+        found = replay(given.file, objects, node_classes())
     except LongtakeError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    sys.stdout.write(f"{text}\n")
-    return 0 if text.endswith("bit for bit.") else 1
+    sys.stdout.write(f"{found}\n")
+    return 1 if found.difference else 0
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from pathlib import Path
 from typing import Any
 
-from diffusers_helper.errors import InputError, first_line
-from diffusers_helper.output.capture import MOST_BYTES, Missing, Recorder, difference, read_capture
+from diffusers_helper.errors import InputError
+from diffusers_helper.output.capture import MOST_BYTES, Comparison, Missing, Recorder, read_capture
 from rocm_nodes.host import comfy, free_bytes, management
 
 VARIABLE, FOLDER_VARIABLE = "ROCM_NINODES_DEBUG", "ROCM_NINODES_DEBUG_DIR"
@@ -33,26 +32,19 @@ def captured(name: str, kind: type) -> type:
     @functools.wraps(plain)
     def call(self: Any, **inputs: Any) -> Any:
         place = management().get_torch_device()
-        before, begin = free_bytes(place), time.perf_counter()
-
-        def write(result: Any) -> None:
-            seconds = time.perf_counter() - begin
-            memory = {"free_before": before, "free_after": free_bytes(place)}
-            Recorder(_folder(), MOST_BYTES).write(name, inputs, result, seconds, memory)
-
-        try:
-            outputs = plain(self, **inputs)
-        except Exception as error:
-            write(_failure(error))
-            raise
-        write(_result(outputs))
-        return outputs
+        return Recorder(_folder(), MOST_BYTES).call(
+            name,
+            lambda: plain(self, **inputs),
+            inputs=lambda: inputs,
+            outputs=_result,
+            free_bytes=lambda: free_bytes(place),
+        )
 
     return type(kind.__name__, (kind,), {function: call, "__doc__": kind.__doc__})
 
 
-def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> str:
-    """Run a captured node again with the captured inputs, and return in words how the results compare.
+def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Comparison:
+    """Run a captured node again with the captured inputs, and compare the results.
 
     Args:
         file: The JSON file of the capture.
@@ -70,19 +62,7 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> str
         if isinstance(value, Missing):
             inputs[name] = _opened(name, value, objects)
     kind = classes[capture.what]
-    begin = time.perf_counter()
-    try:
-        found = _result(getattr(kind(), kind.FUNCTION)(**inputs))
-    except Exception as error:
-        if not (isinstance(capture.outputs, dict) and "error" in capture.outputs):
-            raise
-        found = _failure(error)
-    seconds = time.perf_counter() - begin
-    different = difference(_listed(found), capture.outputs)
-    result = (
-        "The results are the same, bit for bit." if not different else f"The results differ: {different}."
-    )
-    return f"{capture.what}: {seconds:.3g} s, {capture.seconds:.3g} s when it was captured. {result}"
+    return capture.compare(lambda: _result(getattr(kind(), kind.FUNCTION)(**inputs)))
 
 
 def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
@@ -102,18 +82,6 @@ def _folder() -> Path:
     return Path(given) if given else Path(comfy("folder_paths").get_output_directory(), "rocm_captures")
 
 
-def _failure(error: Exception) -> dict[str, str]:
-    """Return an error as a capture holds it in the place of results."""
-    return {"error": f"{type(error).__name__}: {first_line(error)}"}
-
-
 def _result(outputs: Any) -> Any:
     """Return what the next nodes get, without the report for the page."""
     return outputs["result"] if isinstance(outputs, dict) and "result" in outputs else outputs
-
-
-def _listed(value: Any) -> Any:
-    """Return a value as a capture holds it: tuples are lists."""
-    if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
-    return {key: _listed(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -70,7 +70,9 @@ def install_nodes(arguments: argparse.Namespace) -> int:
     write_atomic(file, _shim().encode())
     lines = [f"Wrote {file}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
     if version > TRIED:
-        lines.append(f"ComfyUI is {_text(version)}; the newest that the nodes were tried with is {_text(TRIED)}.")
+        lines.append(
+            f"ComfyUI is {_text(version)}; the newest that the nodes were tried with is {_text(TRIED)}."
+        )
     if python is None:
         lines.append(
             f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it by --python."

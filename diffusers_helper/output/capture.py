@@ -7,26 +7,30 @@ names under which the safetensors file has them. No pickle is written or read.
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import GenerationCancelled, InputError, first_line
 from diffusers_helper.files import replacing, write_atomic
 from diffusers_helper.memory.accounting import to_host
 
+_log = logging.getLogger(__name__)
+
 FORMAT = 1
 MOST_BYTES = 2 * 1024**3
-_TENSOR, _OBJECT = "$tensor", "$object"
+_TENSOR, _OBJECT, _ERROR = "$tensor", "$object", "error"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,38 @@ class Captured:
     seconds: float
     memory: Mapping[str, int]
 
+    def compare(self, work: Callable[[], Any]) -> Comparison:
+        """Do the captured work again, and compare its result, or its error where one was captured."""
+        begin = time.perf_counter()
+        try:
+            found = work()
+        except Exception as error:
+            if not (isinstance(self.outputs, dict) and _ERROR in self.outputs):
+                raise
+            found = _failure(error)
+        return Comparison(self, time.perf_counter() - begin, difference(found, self.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A captured call beside the same call done again.
+
+    Attributes:
+        capture: The capture.
+        seconds: The time that the call took now.
+        difference: The first difference between the results, in words; "" if they have the same bits.
+    """
+
+    capture: Captured
+    seconds: float
+    difference: str
+
+    def __str__(self) -> str:
+        same = "The results are the same, bit for bit."
+        result = f"The results differ: {self.difference}." if self.difference else same
+        times = f"{self.seconds:.3g} s, {self.capture.seconds:.3g} s when it was captured"
+        return f"{self.capture.what}: {times}. {result}"
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -59,6 +95,46 @@ class Recorder:
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most = folder, most_bytes
+
+    def call(
+        self,
+        what: str,
+        work: Callable[[], _T],
+        *,
+        inputs: Callable[[], Mapping[str, Any]],
+        outputs: Callable[[_T], Any] = lambda result: result,
+        free_bytes: Callable[[], int],
+    ) -> _T:
+        """Do some work, write a capture of it or of its error, and return its result.
+
+        A capture that cannot be written is left out, which is logged.
+
+        Args:
+            what: The name of the call.
+            work: The work.
+            inputs: A function that returns the values to keep as its inputs. It is called after the work.
+            outputs: A function that returns what to keep of the result.
+            free_bytes: A function that returns the device's free memory.
+        """
+        before, begin = free_bytes(), time.perf_counter()
+
+        def write(kept: Any) -> None:
+            seconds = time.perf_counter() - begin
+            try:
+                memory = {"free_before": before, "free_after": free_bytes()}
+                self.write(what, inputs(), kept, seconds, memory)
+            except OSError as error:
+                _log.warning("no capture of %s was written: %s", what, error)
+
+        try:
+            result = work()
+        except GenerationCancelled:
+            raise
+        except Exception as error:
+            write(_failure(error))
+            raise
+        write(outputs(result))
+        return result
 
     def write(
         self, what: str, inputs: Mapping[str, Any], outputs: Any, seconds: float, memory: Mapping[str, int]
@@ -130,7 +206,7 @@ def difference(found: Any, expected: Any) -> str:
     if isinstance(found, Tensor) and isinstance(expected, Tensor):
         if found.shape != expected.shape or found.dtype != expected.dtype:
             return f"{_kind(found)} instead of {_kind(expected)}"
-        if torch.equal(found.cpu(), expected.cpu()):
+        if torch.equal(_bits(found), _bits(expected)):
             return ""
         most = (found.cpu().double() - expected.cpu().double()).abs().max()
         return f"values that differ by up to {float(most):.3g}"
@@ -146,6 +222,16 @@ def difference(found: Any, expected: Any) -> str:
     if isinstance(expected, Missing):
         return ""
     return "" if found == expected else f"{found!r:.80} instead of {expected!r:.80}"
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return a tensor's bytes, which are equal where both values are not numbers, too."""
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    """Return an error as a capture holds it in the place of outputs."""
+    return {_ERROR: f"{type(error).__name__}: {first_line(error)}"}
 
 
 def _kind(tensor: Tensor) -> str:

@@ -47,6 +47,7 @@ class JobFolder:
     sums = _Inside("segments/sums.json")  # the checksums of segments and of the last versions
     preview = _Inside("preview")
     thumbs = _Inside("thumbs")  # small pictures of sections, `0001.webp` and so on, in order of making
+    captures = _Inside("captures")  # the inputs and outputs of stages, for debugging; see `output.capture`
     video = _Inside("video.mp4")  # the finished video, or the part of it that a cancelled job has made
 
     @classmethod

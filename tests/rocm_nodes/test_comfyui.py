@@ -7,34 +7,24 @@ by COMFYUI_PYTHON (default: this one). Without a checkout they are skipped.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from app.commands.comfyui import OLDEST, SHIM, TRIED
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfyui_client import Graph, Server, node, wait_until
+from tests.support.comfyui_events import listening
+from tests.support.comfyui_process import ABSENT, COMFYUI, running
 from tests.support.layers import ROOT
 from tests.support.node_runs import KNOWN, unlike
 
-COMFYUI = os.environ.get("COMFYUI_ROOT", "")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not COMFYUI, reason="COMFYUI_ROOT names no checkout of ComfyUI"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not COMFYUI, reason=ABSENT)]
 API = json.loads((Path(__file__).parent / "comfyui_api.json").read_text())
-HAS_DATABASE = COMFYUI and "--database-url" in Path(COMFYUI, "comfy/cli_args.py").read_text()
-DATABASE = ("--database-url", "sqlite:///:memory:") if HAS_DATABASE else ()
 EXAMPLES = sorted(path.stem for path in (ROOT / "docs/comfyui").glob("*.json"))
 DECODE = {
     "tile_size": 768, "overlap": 96, "use_rocm_optimizations": True, "precision_mode": "auto",
@@ -49,37 +39,8 @@ CHECKPOINT, WAN, WAN_VAE = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    base = tmp_path_factory.mktemp("comfyui")
-    for name in ("custom_nodes", "input", "output", "temp", "user", "front", "models"):
-        (base / name).mkdir()
-    (base / "front" / "index.html").write_text("<html></html>")
-    shutil.copy(Path(COMFYUI, "comfyui_version.py"), base)
-    shutil.copy(ROOT / "tests/support/comfyui_toys.py", base / "custom_nodes")
-    Image.new("RGB", (96, 64), (200, 40, 40)).save(base / "input" / "start.png")
-    command = [sys.executable, "-m", "app", "install-comfyui-nodes", str(base)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = (base / "log.txt").open("wb")
-    process = subprocess.Popen(
-        [
-            os.environ.get("COMFYUI_PYTHON", sys.executable), str(ROOT / "tests/support/comfyui_server.py"),
-            COMFYUI, str(base), "--listen", "127.0.0.1", "--port", str(port),
-            "--front-end-root", str(base / "front"), "--disable-auto-launch", "--disable-api-nodes",
-            *DATABASE,
-        ],
-        stdout=log, stderr=log, cwd=base,
-    )  # fmt: skip
-    server = Server(base, port)
-    try:
-        wait_until(lambda: server.answers() or process.poll() is not None)
-        assert process.poll() is None, (base / "log.txt").read_text(errors="replace")[-4000:]
+    with running(tmp_path_factory.mktemp("comfyui")) as server:
         yield server
-    finally:
-        process.terminate()
-        process.wait(30)
-        log.close()
 
 
 def wan(frames: int, side: int, last: Any) -> Graph:
@@ -239,6 +200,34 @@ def test_an_interrupt_ends_a_decode_within_one_piece(server: Server) -> None:
     assert after <= before + 8, (before, after)
     assert [name for name, _ in messages][-1] == "execution_interrupted"
     server.run(faulty("none", 1, 6))
+
+
+def framepack(**settings: Any) -> Graph:
+    """Return the example of FramePack with these settings."""
+    graph = json.loads((ROOT / "docs/comfyui/framepack.json").read_text())
+    graph["2"]["inputs"] |= settings
+    return graph
+
+
+def test_the_video_node_shows_its_steps_and_ends_within_one(server: Server) -> None:
+    before = process_facts(server)["facts"]
+    with listening(server.address) as messages:
+        run = server.start(framepack(steps=50, seconds=2.0))
+        wait_until(lambda: len(messages.steps) >= 3)
+        server.post("/interrupt", {})
+        shown = len(messages.steps)
+        history = server.wait(run)["status"]["messages"]
+        assert [name for name, _ in history][-1] == "execution_interrupted"
+        wait_until(lambda: "execution_interrupted" in messages.others)
+        assert len(messages.steps) <= shown + 1
+        assert messages.steps[0] == (1, 100)  # of two sections
+        assert [step for step, _ in messages.steps] == sorted(step for step, _ in messages.steps)
+        assert any(b"\xff\xd8\xff" in preview[:16] for preview in messages.previews)  # a JPEG
+    assert process_facts(server)["facts"] == before
+    # The next run is not ended by it.
+    outputs = server.run(framepack(steps=1, seconds=1.0, seed=2))
+    assert len(outputs["3"]["images"]) == 37
+    assert process_facts(server)["facts"] == before
 
 
 def process_facts(server: Server) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.support.comfyui_events import CLIENT
+
 Graph = dict[str, Any]
 
 
@@ -57,7 +59,7 @@ class Server:
         return True
 
     def start(self, graph: Graph) -> str:
-        answer = self.post("/prompt", {"prompt": graph})
+        answer = self.post("/prompt", {"prompt": graph, "client_id": CLIENT})
         assert "prompt_id" in answer, answer
         return answer["prompt_id"]
 

@@ -152,7 +152,7 @@ def test_an_incomplete_command_is_answered_in_one_line(
     if not arguments:
         assert err.startswith(
             "The command is missing; there are generate, jobs, tune, plan, doctor, models, "
-            "inspect, install-comfyui-nodes, uninstall-comfyui-nodes."
+            "inspect, replay, install-comfyui-nodes, uninstall-comfyui-nodes."
         )
 
 

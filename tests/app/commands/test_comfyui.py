@@ -69,7 +69,8 @@ def test_a_file_of_somebody_else_is_left_alone(
 @pytest.mark.parametrize(
     ("version", "code", "words"),
     [("0.3.39", 2, "ComfyUI is 0.3.39; expected 0.3.40 or newer"),
-     ("0.99.0", 0, "ComfyUI is 0.99.0; the newest that the nodes were tried with is 0.33.0"), ("x", 2, "cannot be read")],
+     ("0.99.0", 0, "ComfyUI is 0.99.0; the newest that the nodes were tried with is 0.33.0"),
+     ("x", 2, "cannot be read")],
 )  # fmt: skip
 def test_versions_are_checked(
     comfyui: Path, version: str, code: int, words: str, capsys: pytest.CaptureFixture[str]

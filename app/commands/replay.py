@@ -1,0 +1,49 @@
+"""The command that runs a captured stage of a job again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from app.commands.arguments import EXIT_FAILED, take_engine_environment
+from app.jobs.stdio import say
+from app.machine import this_local
+from app.miopen import conv_settings
+from diffusers_helper.files import given_path
+
+if TYPE_CHECKING:
+    from app.commands.arguments import Parser
+
+
+def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "replay",
+        help="run a captured stage of a job again, and compare the results",
+        description="With LONGTAKE_DEBUG=1 in the environment, each job keeps the inputs and outputs of its\n"
+        "stages in the folder `captures` of its own folder. This runs one of them again.",
+        epilog="exit codes: 0 the same bits, 1 the results differ or the stage failed, 2 the command cannot\n"
+        "be used.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=replay_stage, verbose=False)
+    parser.add_argument("file", metavar="FILE", help="the JSON file of a capture")
+
+
+def replay_stage(arguments: argparse.Namespace) -> int:
+    """Run the stage again, print how the results compare, and return the exit code.
+
+    Raises:
+        InputError: If the file is no capture of a stage.
+        LongtakeError: If the model cannot be loaded, or the stage fails.
+    """
+    file = given_path(arguments.file, "file")
+    take_engine_environment()
+    from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+    from diffusers_helper.output.replay import replay
+
+    found = replay(file, this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
+    say(f"{found}\n")
+    return EXIT_FAILED if found.difference else 0

@@ -1,0 +1,52 @@
+"""Tests of the command `replay`, on the captures of a job that the program made with LONGTAKE_DEBUG=1."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from diffusers_helper.output.job_folder import JobFolder
+from tests.support.layers import ROOT
+from tests.support.making import write_scene
+
+pytestmark = pytest.mark.slow
+
+
+def app(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app", *map(str, arguments)],
+        env=os.environ | {"LONGTAKE_DEBUG": "1"}, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_stage_of_a_job_is_run_again(tiny_model: Path, tmp_path: Path) -> None:
+    picture, outputs = write_scene(tmp_path / "scene.png", 64, 64), tmp_path / "outputs"
+    made = app(
+        "generate", "--image", picture, "--prompt", "the red ball moves right", "--model", tiny_model,
+        "--seconds", "1", "--steps", "2", "--seed", "3", "--outputs", outputs,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    captures = JobFolder(Path(made.stdout.splitlines()[-1]).parent).captures
+    (file,) = (captures / "decode").glob("*.json")
+    again = app("replay", file)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith("decode: ")
+    assert again.stdout.endswith("The results are the same, bit for bit.\n")
+    assert list(captures.glob("decode/*.json")) == [file]  # the second run wrote none
+
+    stored = file.with_suffix(".safetensors")
+    tensors = load_file(stored)
+    tensors["outputs"][0, 0, 0, 0] += 1
+    save_file(tensors, stored)
+    different = app("replay", file)
+    assert different.returncode == 1
+    assert "The results differ: values that differ by up to 1." in different.stdout
+    stored.unlink()
+    refused = app("replay", file)
+    assert refused.returncode == 2
+    assert "expected the JSON file of a capture in format 1. Choose another file." in refused.stderr
