@@ -6,6 +6,7 @@ A module of ComfyUI is imported when a node asks for it, so that this package ca
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -68,6 +69,13 @@ def progress_bar() -> Progress:
         bars[0].update_absolute(done, total)
 
     return show
+
+
+def show_text(text: str) -> None:
+    """Show a text on the page, below the node that runs. Without ComfyUI's server nothing is done."""
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    if server is not None and server.last_node_id is not None:
+        server.send_progress_text(text, server.last_node_id, server.client_id)
 
 
 def free_bytes(torch_device: torch.device) -> int:

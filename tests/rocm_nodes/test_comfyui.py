@@ -223,10 +223,11 @@ def test_the_video_node_shows_its_steps_and_ends_within_one(server: Server) -> N
         assert messages.steps[0] == (1, 100)  # of two sections
         assert [step for step, _ in messages.steps] == sorted(step for step, _ in messages.steps)
         assert any(b"\xff\xd8\xff" in preview[:16] for preview in messages.previews)  # a JPEG
-    assert process_facts(server)["facts"] == before
-    # The next run is not ended by it.
-    outputs = server.run(framepack(steps=1, seconds=1.0, seed=2))
-    assert len(outputs["3"]["images"]) == 37
+        assert process_facts(server)["facts"] == before
+        # The next run is not ended by it.
+        outputs = server.run(framepack(steps=1, seconds=1.0, seed=2))
+        assert len(outputs["3"]["images"]) == 37
+        assert any(b"37 frames in" in content for content in messages.previews)  # below the node
     assert process_facts(server)["facts"] == before
 
 

@@ -36,6 +36,7 @@ def test_a_sample_has_the_bits_of_the_stock_node(is_for_video: bool, comfy: Comf
     assert torch.equal(found["samples"], expected)
     assert found["extra"] == 1
     assert "3 evaluations of the model" in text
+    assert comfy.texts == [("7", text)]  # shown below the node that runs
     assert model.wrappers == []  # the model itself is not changed
     assert comfy.shown == ([(1, 3), (2, 3), (3, 3)] if is_for_video else [])
     assert comfy.previews == ([] if is_for_video else [0, 1, 2])

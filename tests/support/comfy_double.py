@@ -177,6 +177,7 @@ class Comfy:
         self.calls: list[str] = []
         self.shown: list[tuple[int, int]] = []
         self.previews: list[int] = []
+        self.texts: list[tuple[str, str]] = []
         self.loads: Callable[[str], Any] = lambda path: ModelPatcher()
         for name, content in self._modules().items():
             module = ModuleType(name)
@@ -199,7 +200,21 @@ class Comfy:
             "comfyui_version": {"__version__": "0.3.64"},
             "folder_paths": self._folders(),
             "nodes": self._nodes(),
+            "server": {"PromptServer": self._server()},
         }  # fmt: skip
+
+    def _server(self) -> type:
+        texts = self.texts
+
+        class PromptServer:
+            instance: Any = None
+            last_node_id, client_id = "7", "tests"
+
+            def send_progress_text(self, text, node_id, sid=None):
+                texts.append((node_id, text))
+
+        PromptServer.instance = PromptServer()
+        return PromptServer
 
     def _management(self) -> dict[str, Any]:
         def throw_exception_if_processing_interrupted() -> None:

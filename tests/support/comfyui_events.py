@@ -22,7 +22,7 @@ class Messages:
 
     Attributes:
         steps: The numbers of the steps that were shown as done, with their total.
-        previews: The binary messages.
+        previews: The binary messages: pictures, and texts below nodes.
         others: The types of all messages.
     """
 
