@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +20,30 @@ if TYPE_CHECKING:
 # The oldest and the newest version that the nodes were tried with.
 OLDEST, TRIED = (0, 3, 40), (0, 33, 0)
 SHIM = "longtake_rocm_nodes.py"
-# What the nodes import and ComfyUI does not bring.
-NEEDED = ("diffusers", "accelerate", "huggingface_hub")
+# What the nodes import and ComfyUI does not bring, or brings in versions that may be too old.
+NEEDED = {
+    "diffusers": ">=0.42.1,<0.43",
+    "transformers": ">=5.0,<6",
+    "accelerate": ">=1.0",
+    "huggingface_hub": ">=1.0",
+    "safetensors": ">=0.5",
+    "tokenizers": ">=0.22",
+    "av": ">=18",
+    "torch": ">=2.6",
+}
 _LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
 _PATH = "the folder of ComfyUI, with main.py and custom_nodes"
 _SECONDS = 60.0
+# What ComfyUI's Python is asked to do: print the versions of packages.
+_VERSIONS = """
+import importlib.metadata, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+print(json.dumps({name: version(name) for name in sys.argv[1:]}))
+"""
 
 
 def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -58,12 +78,8 @@ def install_nodes(arguments: argparse.Namespace) -> int:
     if version < OLDEST:
         raise InputError(f"ComfyUI is {_text(version)}; expected {_text(OLDEST)} or newer.", "Update it.")
     python = _python(root, arguments.python)
-    missing = _missing(python) if python else ()
-    if missing:
-        raise InputError(
-            f"ComfyUI's Python lacks {', '.join(missing)}.",
-            f"Install them: {python} -m pip install {' '.join(missing)}",
-        )
+    if python:
+        _check_packages(python)
     file = root / "custom_nodes" / SHIM
     if file.exists() and not _is_ours(file):
         raise InputError(f"{file} is not a file of these nodes.", "Move it away.")
@@ -146,14 +162,45 @@ def _python(root: Path, given: str | None) -> Path | None:
     return next((root / place for place in places if (root / place).is_file()), None)
 
 
-def _missing(python: Path) -> tuple[str, ...]:
-    """Return the packages of `NEEDED` that a Python does not find, without importing them."""
-    code = "import importlib.util as u, json, sys; "
-    code += "print(json.dumps([name for name in sys.argv[1:] if u.find_spec(name) is None]))"
+def _check_packages(python: Path) -> None:
+    """Check the packages of `NEEDED` that a Python finds, without importing them.
+
+    Raises:
+        InputError: If one is missing or has another version.
+    """
+    wrong = {name: found for name, found in _versions(python).items() if not _fits(found, NEEDED[name])}
+    if wrong:
+        told = [
+            f"it has {name} {found}, where {NEEDED[name]} is expected" if found else f"it lacks {name}"
+            for name, found in wrong.items()
+        ]
+        packages = " ".join(shlex.quote(name + NEEDED[name]) for name in wrong)
+        raise InputError(
+            f"ComfyUI's Python cannot run the nodes: {'; '.join(told)}.",
+            f"Install what is missing: {shlex.quote(str(python))} -m pip install {packages}",
+        )
+
+
+def _versions(python: Path) -> dict[str, str]:
+    """Return the version of each package of `NEEDED` that a Python finds; "" for a missing one."""
     try:
         done = subprocess.run(
-            [python, "-c", code, *NEEDED], capture_output=True, text=True, check=True, timeout=_SECONDS
+            [python, "-c", _VERSIONS, *NEEDED], capture_output=True, text=True, check=True, timeout=_SECONDS
         )
-        return tuple(json.loads(done.stdout))
+        return dict(json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise InputError(f"{python} cannot be run ({type(error).__name__}).", "Correct --python.") from error
+
+
+def _fits(version: str, wanted: str) -> bool:
+    """Return whether a version lies within bounds such as ">=5.0,<6"; "" does not."""
+    found = _numbers(version)
+    return all(
+        found < _numbers(bound) if bound.startswith("<") else found >= _numbers(bound)
+        for bound in wanted.split(",")
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    release = re.match(r"[<>=]*([\d.]*\d)", version)
+    return tuple(map(int, release[1].split("."))) if release else ()

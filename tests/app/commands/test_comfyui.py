@@ -89,11 +89,37 @@ def test_packages_are_checked_with_comfyuis_python(comfyui: Path, capsys: pytest
     python.chmod(0o755)
     assert main(["install-comfyui-nodes", str(comfyui)]) == 2
     told = capsys.readouterr().err
-    assert f"ComfyUI's Python lacks {', '.join(NEEDED)}." in told
-    assert "-m pip install diffusers accelerate huggingface_hub" in told
+    for name, bounds in NEEDED.items():
+        assert f"it lacks {name}" in told
+        assert f"{name}{bounds}" in told
     assert main(["install-comfyui-nodes", str(comfyui), "--python", sys.executable]) == 0
     assert "was not found" not in capsys.readouterr().out
     assert main(["install-comfyui-nodes", str(comfyui), "--python", str(comfyui / "no")]) == 2
+
+
+def test_versions_of_packages_are_checked(
+    comfyui: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "site"
+    for name, version in {"transformers": "4.57.1", "diffusers": "0.43.0"}.items():
+        folder = site / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{site}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    assert main(["install-comfyui-nodes", str(comfyui), "--python", str(python)]) == 2
+    told = capsys.readouterr().err
+    assert "it has diffusers 0.43.0, where >=0.42.1,<0.43 is expected; it has transformers 4.57.1" in told
+    assert "accelerate" not in told
+    assert "-m pip install 'diffusers>=0.42.1,<0.43' 'transformers>=5.0,<6'" in told
+    assert not (comfyui / "custom_nodes" / SHIM).exists()
+
+
+def test_the_packages_have_the_bounds_of_longtake() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    for name, bounds in NEEDED.items():
+        assert name + bounds in lines
 
 
 def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
