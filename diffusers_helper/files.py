@@ -23,7 +23,7 @@ def given_path(path: str | Path, setting: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(
-            setting=setting, value=str(path), expected="a home folder that exists after the ~",
+            setting=setting, value=str(path), expected="~ followed by the name of a user with a home folder",
             remedy="Write the whole path.",
         ) from error  # fmt: skip
     except UnicodeEncodeError as error:

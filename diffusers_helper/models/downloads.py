@@ -49,7 +49,7 @@ class Absence:
 
     @property
     def sizes(self) -> str:
-        """Return the size of the files and the free room, as the end of a sentence."""
+        """Return the size of the files and the free disk space, as the end of a sentence."""
         return f"{gb_text(self.total_bytes)} GB to download, and {gb_text(self.free_bytes)} GB free"
 
 
@@ -58,11 +58,11 @@ class NotHere(InputError):
 
     def __init__(self, absence: Absence) -> None:
         remedy = (
-            f"Get it with models get {absence.model}, with generate --yes, or by starting it once on the "
-            "page, which asks first."
+            f"Download it with python -m app models get {absence.model}, with generate --yes, or by starting "
+            "it on the page, which asks first."
         )
         if not absence.has_room:
-            remedy = "Free room there, or set HF_HOME to a folder on a larger disk."
+            remedy = "Free space there, or set HF_HOME to a folder on a larger disk."
         super().__init__(
             f"Model {absence.model} is not on this machine: {absence.sizes} in {absence.folder}.",
             remedy,

@@ -251,7 +251,7 @@ def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes]
             return
         tally.add(-partial.stat().st_size)
     partial.unlink()
-    raise _WrongFile(f"{file.path} has another checksum than the hub lists")
+    raise _WrongFile(f"the checksum of {file.path} differs from the one that the hub lists")
 
 
 def _check_answer(file: _Remote, partial: Path) -> None:
@@ -263,7 +263,7 @@ def _check_answer(file: _Remote, partial: Path) -> None:
         raise _WrongFile(f"the server answered with a web page in place of {file.path}")
     if partial.stat().st_size > file.size:
         partial.unlink()
-        raise _WrongFile(f"{file.path} is larger than the hub lists it")
+        raise _WrongFile(f"{file.path} is larger than the hub says")
 
 
 def has_checksum(path: Path, checksum: str) -> bool:

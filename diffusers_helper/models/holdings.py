@@ -98,7 +98,7 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
         folder = holding.folder
         if not holding.is_complete:
             state = "is incomplete" if holding.here_bytes else "is not on this machine"
-            remedy = f"get it with: python -m app models get {info.name}"
+            remedy = f"download it with: python -m app models get {info.name}"
             yield Verdict(holding.part, 0, (f"{holding.part} {state}; {remedy}.",))
             continue
         problems = list(inspect_checkpoint(folder, holding.part).problems)
@@ -107,7 +107,7 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
             if file.is_file() and file.is_symlink():
                 checked += 1
                 if not has_checksum(file, file.resolve().name):
-                    problems.append(f"{file.name} has another checksum; remove the model and get it again.")
+                    problems.append(f"{file.name} has a wrong checksum; remove the model and get it again.")
                 on_bytes(file.stat().st_size)
         yield Verdict(holding.part, checked, tuple(problems))
 
@@ -135,7 +135,7 @@ def plan_removal(info: ModelInfo) -> Removal:
     """
     if any(info.parts[part].revision is None for part in PARTS):
         raise InputError(
-            f"Model {info.name} lies in {info.folder}, and only downloaded models are removed.",
+            f"Model {info.name} is in {info.folder}; only downloaded models can be removed.",
             "Remove its folder yourself if it is not needed any more.",
             setting="model",
         )

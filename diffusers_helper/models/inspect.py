@@ -26,6 +26,7 @@ from diffusers_helper.models.recognition import (
     variant_of,
 )
 from diffusers_helper.models.registry import PARTS
+from diffusers_helper.units import count_text
 
 _INDEX = ".index.json"
 _USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
@@ -131,7 +132,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
         if shards:
             problem = f"{folder.name} lacks the index of its {len(shards)} shards; download it again."
         else:
-            problem = f"{folder.name} holds {len(files)} files with weights; name one of them."
+            problem = f"{folder.name} contains {len(files)} files with weights; name one of them."
         return Inspection(str(folder), None, problems=(problem,))
     if files:
         return _inspect_files(folder, files, place)
@@ -141,7 +142,8 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
         problems = tuple(_place_problems(folder, place, [kind])) if place in PART_MODELS else ()
         return Inspection(str(folder), "diffusers", kind, file_bytes=size, problems=problems)
     what = "weights" if place in PART_MODELS or not place else f"files of the {place}"
-    return Inspection(str(folder), None, problems=(f"{folder.name} holds no {what}; choose another folder.",))
+    problem = f"{folder.name} contains no {what}; choose another folder."
+    return Inspection(str(folder), None, problems=(problem,))
 
 
 def _inspect_shards(index: Path, place: str) -> Inspection:
@@ -151,13 +153,13 @@ def _inspect_shards(index: Path, place: str) -> Inspection:
         content: Any = json.loads(index.read_text(encoding="utf-8"))
         listed = {str(name): str(file) for name, file in content["weight_map"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        problem = f"{index.name} is not a list of weights; download it again."
+        problem = f"{index.name} is not an index of weights; download it again."
         return Inspection(str(index), None, problems=(problem,))
     names = dict.fromkeys(listed.values())
     lacking = [name for name in names if not (folder / name).is_file()]
     files = [folder / name for name in names if name not in lacking]
     problems = [
-        f"{name} is missing, which {index.name} lists; download it again." for name in sorted(lacking)
+        f"{name}, which {index.name} lists, is missing; download it again." for name in sorted(lacking)
     ]
     return _inspect_files(index, files, place, listed, problems)
 
@@ -229,12 +231,12 @@ def _list_problems(
         return
     missing, unexpected = sorted(listed.keys() - tensors.keys()), sorted(tensors.keys() - listed.keys())
     if missing:
-        number = len(missing)
-        yield f"{path.name} lists {number} tensors that are missing, as {missing[0]}; download all again."
+        lacking = count_text(len(missing), "missing tensor")
+        yield f"{path.name} lists {lacking}, such as {missing[0]}; download all files again."
     if unexpected:
         yield (
-            f"The files of {path.name} hold {len(unexpected)} tensors that it does not list, as "
-            f"{unexpected[0]}; download them again."
+            f"The files of {path.name} contain {count_text(len(unexpected), 'tensor')} that it does not "
+            f"list, such as {unexpected[0]}; download them again."
         )
 
 
@@ -242,12 +244,12 @@ def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[s
     """Yield what is wrong with a network in its place."""
     wanted = PART_MODELS.get(place)
     if wanted is None:
-        yield f"{path.name} holds weights, where the files of the {place} are expected; choose another one."
+        yield f"{path.name} contains weights, but must contain the files of the {place}; choose another one."
     elif _SHARD.search(path.stem):
         yield f"{path.name} is one of several shards; choose their folder."
     elif wanted not in models:
         found = " + ".join(models) or "a model that is not known"
-        yield f"{path.name} holds {found}, but the {place} must be {wanted}; choose another one."
+        yield f"{path.name} contains {found}, but the {place} must be {wanted}; choose another one."
 
 
 def _origin(path: Path, metadata: Mapping[str, str]) -> str:
@@ -267,7 +269,7 @@ def _hints(name: str) -> tuple[str, ...]:
     """Return what a file's name says; a word counts only if it stands alone, as in `flux1-dev-fp8`."""
     shard = _SHARD.search(name.partition(".")[0])
     places = (
-        [f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder holds the model."]
+        [f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder contains the model."]
         if shard
         else []
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+from diffusers_helper.units import count_text
+
 # The layers by the beginning of their names; `*` is the number of a block.
 _LAYERS = {
     "": """
@@ -60,6 +62,7 @@ def name_problems(names: Collection[str], *, has_more: bool) -> Iterable[str]:
     expected, found = expected_names(names), {*names}
     missing, foreign = sorted(expected - found), sorted(found - expected)
     if missing:
-        yield f"lacks {len(missing)} of {len(expected)} tensors, as {missing[0]}; download it again."
+        yield f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; download it again."
     if foreign and not has_more:
-        yield f"holds {len(foreign)} tensors that FramePack has not, as {foreign[0]}; take another file."
+        more = count_text(len(foreign), "tensor")
+        yield f"contains {more} foreign to FramePack, such as {foreign[0]}; use another file."

@@ -175,7 +175,7 @@ class VaeEngine(Generic[_Owner]):
             raise InputError(
                 f"The video has {num_frames} frames of {width}x{height}; expected {stride} n + 1 frames and "
                 f"sides that are multiples of {shrink}.",
-                "Cut it.",
+                "Crop or shorten it.",
             )
         video = Video((num_frames - 1) // stride + 1, height, width)
         return self._do("encode", frames, video, None, progress, cancel or CancelToken())

@@ -101,7 +101,7 @@ class Guest:
 
     def use_fp32(self) -> None:
         """Compute in fp32 from now on."""
-        _log.warning("values in %s are not finite; once more in fp32", self._dtype)
+        _log.warning("values in %s are not finite; computed again in fp32", self._dtype)
         self._dtype = torch.float32
 
     def _free_bytes(self, wanted: int) -> int:

@@ -58,7 +58,7 @@ class HostVae(nn.Module):
         super().__init__()
         network = vae.first_stage_model
         if (kind := unsupported(vae)) != "":
-            raise InputError(f"The VAE is {kind}.", "Decode it with the node of ComfyUI.")
+            raise InputError(f"The VAE is {kind}.", "Decode with ComfyUI's own node.")
         self.network: Any = network
         self.device, self.dtype = vae.device, vae.vae_dtype
         self.latent_dim, self.channels = vae.latent_dim, vae.latent_channels
@@ -73,12 +73,12 @@ def unsupported(vae: ComfyVae) -> str:
     """Return why the engine cannot drive a VAE; "" if it can."""
     network = vae.first_stage_model
     if network is None:
-        return "missing: the file has none"
+        return "missing from the file"
     if vae.latent_dim not in (2, 3) or getattr(vae, "extra_1d_channel", None) is not None:
         return f"{type(network).__name__}, whose latents are neither pictures nor video"
     decoder = getattr(network, "decoder", None)
     if type(decoder).__name__ == "VideoDecoder" or type(network).__name__ in ("StageA", "StageC_coder"):
-        return f"{type(network).__name__}, which looks at several latents at once or has no pictures"
+        return f"{type(network).__name__}, which decodes several latents at once or has no pictures"
     return ""
 
 

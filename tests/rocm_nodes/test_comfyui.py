@@ -200,7 +200,7 @@ def faulty(kind: str, frames: int, side: int, name: str = "faulty.safetensors") 
 def test_a_shortage_reaches_the_page_with_the_guide(server: Server) -> None:
     error = server.fail(faulty("memory", 1, 6))
     text = error["exception_message"]
-    assert "it needed 8 GB more where 1 GB were free" in text
+    assert "it needed 8 GB more, but only 1 GB were free" in text
     assert "1. Reduce batch size, width or height. In a decode, set tile_size to 512 or less." in text
     for word in ("preserved_gb", "doctor", "python -m app"):
         assert word not in text

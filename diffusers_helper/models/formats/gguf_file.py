@@ -85,7 +85,7 @@ def read_gguf(file: Path) -> Contents:
         stream.seek(4)
         version = reader.number("I")
         if version not in (2, 3):
-            raise NotWeights(f"is of GGUF version {version}, not 2 or 3; take a newer file of the model.")
+            raise NotWeights(f"has GGUF version {version}, which is not 2 or 3; use a newer file.")
         tensor_count, value_count = reader.whole("Q", _MOST_TENSORS), reader.whole("Q", _MOST_TENSORS)
         metadata: dict[str, str] = {}
         for _ in range(value_count):
@@ -108,5 +108,5 @@ def read_gguf(file: Path) -> Contents:
     problems = [cut_off(size, needed)] if size < needed else []
     if unknown:
         kinds = ", ".join(map(str, sorted(unknown)))
-        problems.append(f"has the GGUF types {kinds}, which are not known; take a file of another type.")
+        problems.append(f"has the GGUF types {kinds}, which are not known; use a file of another type.")
     return Contents("gguf", tensors, metadata, tuple(problems))

@@ -37,7 +37,7 @@ def foreign_content(start: bytes) -> str:
     if start.lstrip()[:1] in (b"{", b"["):
         return f"is a JSON text, not weights; give the file with the weights, or {_AGAIN}"
     if not start.strip(b"\0"):
-        return f"begins with zeros, as a download that was broken off leaves it; {_AGAIN}"
+        return f"begins with zeros, like an interrupted download; {_AGAIN}"
     return (
         "is not a file with weights: it is neither safetensors, GGUF nor a checkpoint of torch; "
         "give another file."

@@ -191,7 +191,9 @@ def _read_archive(file: Path) -> Contents:
             if not pickles:
                 raise NotWeights("is a ZIP archive without weights; unpack it, and give the file inside.")
             if sizes[pickles[0]] > _MOST_BYTES:
-                raise NotWeights(f"has a list of tensors of {sizes[pickles[0]]} bytes; take another file.")
+                raise NotWeights(
+                    f"has a list of tensors of {sizes[pickles[0]]} bytes, which is too long; use another one."
+                )
             data = archive.read(pickles[0])
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         raise NotWeights("is damaged or incomplete; download it again.") from error
@@ -229,7 +231,7 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list
             content = machine.run(stream)
             names |= machine.names
     except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-        raise NotWeights("is damaged, or holds no weights of torch; download it again.") from error
+        raise NotWeights("is damaged, or contains no weights of torch; download it again.") from error
     tensors: dict[str, Tensor] = {}
     storages: dict[str, _Storage] = {}
     for name, storage, shape in _found(content, ""):
@@ -238,7 +240,7 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list
         storages[storage.key] = storage
     code = sorted(name for name in names if not _is_harmless(name))
     problems = [
-        f"holds more than weights: it names {name}, which Longtake does not run; take a .safetensors file."
+        f"contains more than weights: it names {name}, which Longtake does not run; use a .safetensors file."
         for name in code[:1]
     ]
     return tensors, list(storages.values()), problems

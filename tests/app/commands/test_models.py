@@ -114,7 +114,7 @@ def test_a_flipped_bit_and_a_shorter_file_are_found(
     capsys.readouterr()
     assert main(["models", "verify", INFO.name]) == 1
     text = capsys.readouterr().out
-    assert f"{WEIGHTS} has another checksum; remove the model and get it again." in text
+    assert f"{WEIGHTS} has a wrong checksum; remove the model and get it again." in text
     assert text.count("right") == len(PARTS) - 1
     file.write_bytes(data[:-5])
     assert main(["models", "verify", INFO.name]) == 1
@@ -159,7 +159,7 @@ def test_only_what_belongs_to_the_model_is_removed(
 
 def test_a_local_model_is_not_removed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "remove", "demo", "--yes"]) == 2
-    assert "only downloaded models are removed" in capsys.readouterr().err
+    assert "only downloaded models can be removed" in capsys.readouterr().err
     assert main(["models", "verify", str(tiny_model)]) == 0
     assert capsys.readouterr().out.count("headers and sizes right") == len(PARTS)
     assert main(["models", "list", str(tiny_model)]) == 0

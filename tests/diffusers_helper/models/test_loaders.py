@@ -209,7 +209,7 @@ def test_parts_that_do_not_fit_together(folder: Path, tmp_path: Path) -> None:
     wide = tiny_transformer().__class__.from_config(dict(tiny_transformer().config) | {"text_embed_dim": 24})
     wide.save_pretrained(folder / "transformer")
     message = reason(str(folder)).message
-    assert "text_encoder gives 16 values a token" in message
+    assert "text_encoder gives 16 values per token" in message
     assert "expected 24" in message
 
 

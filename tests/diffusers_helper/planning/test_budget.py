@@ -131,7 +131,7 @@ def test_without_preserved_memory_nearly_all_blocks_stay() -> None:
     sample = transformer_plan(24, 20, 0).stage("sample")
     assert sample.resident_bytes > 15 * GB
     assert sample.peak_bytes > 18.5 * GB
-    assert "working takes" in sample.reason
+    assert "the working set takes" in sample.reason
 
 
 def test_everything_stays_where_there_is_as_much_as_framepack_asks() -> None:

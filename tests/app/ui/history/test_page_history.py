@@ -233,7 +233,7 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     keep.focus()
     page.keyboard.press("Home")
     view.get_by_text(
-        "The last 1.2 s of the video are kept, since the end is made before the beginning"
+        "The last 1.2 s of the video are kept, because the end is made before the beginning"
     ).wait_for()
     assert view.locator('.lt-kept-strip img[data-kept="true"]').count() == 1
     view.get_by_text("What stays as it is, and why").click()
