@@ -31,7 +31,7 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
     install = commands.add_parser(
         "install-comfyui-nodes",
         help="let ComfyUI load the ROCm nodes from here",
-        description="Write one file of three lines into ComfyUI's folder custom_nodes, after a look at its "
+        description="Write one file of three lines into ComfyUI's folder custom_nodes, after checking its "
         "version and its packages. Nothing else is changed.",
         allow_abbrev=False,
     )
@@ -56,7 +56,9 @@ def install_nodes(arguments: argparse.Namespace) -> int:
     root = _root(arguments.path)
     version = _version(root)
     if version < OLDEST:
-        raise InputError(f"ComfyUI is {_text(version)}; expected {_text(OLDEST)} or newer.", "Update it.")
+        raise InputError(
+            f"ComfyUI has version {_text(version)}; expected {_text(OLDEST)} or newer.", "Update it."
+        )
     python = _python(root, arguments.python)
     missing = _missing(python) if python else ()
     if missing:
@@ -66,14 +68,14 @@ def install_nodes(arguments: argparse.Namespace) -> int:
         )
     file = root / "custom_nodes" / SHIM
     if file.exists() and not _is_ours(file):
-        raise InputError(f"{file} is not a file of these nodes.", "Move it away.")
+        raise InputError(f"{file} was not written by this command.", "Move it away.")
     write_atomic(file, _shim().encode())
     lines = [f"Wrote {file}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
     if version > TRIED:
-        lines.append(f"ComfyUI is {_text(version)}; the nodes were tried with {_text(TRIED)}.")
+        lines.append(f"ComfyUI has version {_text(version)}; the nodes were tested with {_text(TRIED)}.")
     if python is None:
         lines.append(
-            f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it by --python."
+            f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it with --python."
         )
     say("\n".join(lines) + "\n")
     return 0
@@ -87,9 +89,11 @@ def uninstall_nodes(arguments: argparse.Namespace) -> int:
     """
     file = _root(arguments.path) / "custom_nodes" / SHIM
     if not file.exists():
-        raise InputError(f"{file} does not exist.", "There is nothing to remove.")
+        raise InputError(f"{file} does not exist, so there is nothing to remove.")
     if not _is_ours(file):
-        raise InputError(f"{file} is not a file of these nodes.", "Remove it by hand if you do not need it.")
+        raise InputError(
+            f"{file} was not written by install-comfyui-nodes.", "Remove it by hand if you do not need it."
+        )
     file.unlink()
     say(f"Removed {file}.\n")
     return 0
@@ -110,7 +114,7 @@ def _root(path: str) -> Path:
     root = given_path(path, "path").absolute()
     if not (root / "custom_nodes").is_dir() or not (root / "comfyui_version.py").is_file():
         raise InputError(
-            f"{root} has no custom_nodes and comfyui_version.py; expected the folder of ComfyUI.",
+            f"{root} has no custom_nodes or no comfyui_version.py; expected the folder of ComfyUI.",
             "Give the folder that contains ComfyUI's main.py.",
         )
     return root

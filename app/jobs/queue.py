@@ -34,7 +34,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 
 # Places are seconds since the epoch, which a float resolves to 2.4e-7.
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
-RESUMED = "The job goes on; nothing that was finished is made again."
+RESUMED = "The job continues; finished sections are not made again."
 _OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
 _HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and not being made
 

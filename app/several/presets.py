@@ -61,7 +61,7 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
         )
     kept = {key: SETTINGS[key].check(value) for key, value in settings.items() if key != "image"}
     if not kept:
-        raise InputError("The preset has no setting; expected at least one.", "Give a setting.")
+        raise InputError("The preset has no setting; expected at least one.", "Give at least one.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(file, json.dumps(kept, ensure_ascii=False, indent=1).encode() + b"\n")

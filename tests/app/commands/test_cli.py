@@ -102,7 +102,7 @@ BAD = {
     "infinite": (["--guidance", "inf"], ("guidance is inf", "from 1 to 32")),
     "too long": (["--seconds", "121"], ("seconds is 121", "from 1 to 120")),
     "too short": (["--seconds", "0.5"], ("seconds is 0.5", "from 1 to 120")),
-    "not whole": (["--steps", "2.5"], ("steps is 2.5", "whole number from 1 to 100")),
+    "incomplete": (["--steps", "2.5"], ("steps is 2.5", "whole number from 1 to 100")),
     "no number": (["--steps", "many"], ("steps is 'many'", "whole number from 1 to 100")),
     "negative seed": (["--seed=-1"], ("seed is -1", "from 0 to 2^63 - 1")),
     "compression": (["--crf", "52"], ("crf is 52", "from 0 to 51")),

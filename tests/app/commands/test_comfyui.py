@@ -62,7 +62,7 @@ def test_a_file_of_somebody_else_is_left_alone(
     file = comfyui / "custom_nodes" / SHIM
     file.write_text("mine = 1\n")
     assert main([command, str(comfyui)]) == 2
-    assert "is not a file of these nodes" in capsys.readouterr().err
+    assert "was not written by" in capsys.readouterr().err
     assert file.read_text() == "mine = 1\n"
 
 

@@ -67,9 +67,9 @@ def test_a_machine_without_a_gpu_is_well(root: Path) -> None:
     report = look(root, CPU)
     assert report.is_well
     texts = [finding.text for finding in report.findings]
-    assert "no GPU; the CPU computes" in texts
+    assert "no GPU was found; the CPU is used" in texts
     assert "50 of 64 GB available" in texts
-    assert "SDPA runs _scaled_dot_product_flash_attention; plans count with it" in texts
+    assert "SDPA runs _scaled_dot_product_flash_attention; plans assume it" in texts
     assert any("OMP_WAIT_POLICY=PASSIVE (Longtake's" in text for text in texts)
     assert any("peaks at" in text for text in texts)
 
@@ -170,7 +170,7 @@ def test_hidden_cards_and_an_apu_that_comes_first_are_noted(root: Path) -> None:
     write_card(root, 110501, GB, gtt=GB, cores=16, number=1)
     write_card(root, 110000, 24 * GB, number=2)
     first = look(root, {**ROCM, "arch": "gfx1151"})
-    assert any("the processor's own GPU comes first" in finding.text for finding in first.findings)
+    assert any("the processor's integrated GPU is used first" in finding.text for finding in first.findings)
     hidden = look(root, CPU, {"HIP_VISIBLE_DEVICES": ""})
     assert any("hides all AMD cards" in finding.text for finding in hidden.findings)
 
@@ -231,4 +231,4 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
     kept = [home / ".config/other/settings", home / ".cache/torch/kernel", elsewhere / "kernels"]
     assert all(file.read_text() == "keep" for file in kept)
     clear_miopen_cache(home, {})
-    assert "no cache of MIOpen's to remove" in capsys.readouterr().out
+    assert "no MIOpen cache to remove" in capsys.readouterr().out

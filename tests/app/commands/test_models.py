@@ -154,14 +154,14 @@ def test_only_what_belongs_to_the_model_is_removed(
     assert main(["models", "remove", OTHER.name, "--yes"]) == 0
     assert files(cache) == [str(foreign.relative_to(cache))]
     assert main(["models", "remove", OTHER.name, "--yes"]) == 2
-    assert "Nothing of model framepack-i2v alone" in capsys.readouterr().err
+    assert "Model framepack-i2v has no files of its own" in capsys.readouterr().err
 
 
 def test_a_local_model_is_not_removed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "remove", "demo", "--yes"]) == 2
     assert "only downloaded models can be removed" in capsys.readouterr().err
     assert main(["models", "verify", str(tiny_model)]) == 0
-    assert capsys.readouterr().out.count("headers and sizes right") == len(PARTS)
+    assert capsys.readouterr().out.count("headers and sizes correct") == len(PARTS)
     assert main(["models", "list", str(tiny_model)]) == 0
     assert "transformer: 0.00" in capsys.readouterr().out
 

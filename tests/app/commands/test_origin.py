@@ -83,8 +83,8 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
         (["--recipe", "none.mp4"], "none.mp4 cannot be read"),
         (["--recipe", "text.txt"], "text.txt carries no recipe"),
         (["--recipe", "request.json"], "expected --image"),
-        (["--keep", "2"], "belong to --branch"),
-        (["--branch", "x"], "either --keep or --longer"),
+        (["--keep", "2"], "need --branch"),
+        (["--branch", "x"], "without --keep and --longer"),
         (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
     ],
 )

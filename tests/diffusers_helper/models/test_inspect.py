@@ -121,8 +121,8 @@ def test_a_lora_is_not_taken_for_its_model(tmp_path: Path) -> None:
     save_file({"diffusion_model.clean_x_embedder.proj.lora_A.weight": torch.zeros(2, 2)}, file)
     facts = inspect_checkpoint(file, "transformer")
     assert (facts.model, facts.key_style) == ("LoRA", "lora")
-    assert facts.problems == ("style.safetensors holds LoRA, but the transformer must be FramePack; choose "
-                              "another one.",)  # fmt: skip
+    problem = "style.safetensors contains LoRA, but the transformer must be FramePack; choose another one."
+    assert facts.problems == (problem,)
 
 
 def test_the_folder_of_a_model_is_told_by_parts(published: Path, folder: Path) -> None:
