@@ -103,8 +103,8 @@ def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "plan",
         help="show how much of the device's memory a video would need",
-        description="Show which weights stay on the device, which are streamed, and the predicted peak of each\n"
-        "stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
+        description="Show which weights stay on the device, which are streamed, and the predicted peak of\n"
+        "each stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
         epilog="exit codes: 0 the video fits, 1 failed, 2 the video does not fit or the command is invalid.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -111,7 +111,7 @@ class ROCMFluxBenchmark:
         advice, memory = _advice(rows, test_hipblas), _memory(rows)
         lines = [*device_lines(), results, advice, memory]
         if generate_report:
-            lines.append(f"The report is {_write(rows, test_steps)}.")
+            lines.append(f"The report was written to {_write(rows, test_steps)}.")
         return told("Flux benchmark", lines, (results, _chart(rows), advice, memory))
 
 
@@ -127,7 +127,7 @@ def sizes_of(text: str) -> list[tuple[int, int]]:
         sides = [int(side) if side.isdigit() else 0 for side in (width, height)]
         if not all(64 <= side <= 4096 and side % 16 == 0 for side in sides):
             raise InputError(
-                f"{part} is no size; expected one such as 512x768, in multiples of 16 up to 4096."
+                f"{part} is not a size; expected one such as 512x768, in multiples of 16 up to 4096."
             )
         found.append((sides[0], sides[1]))
     if not found:
@@ -204,7 +204,7 @@ def _line(row: Row) -> str:
         return f"{case}: failed ({row.error})"
     peak = f", peak {gb_text(row.peak_bytes)} GB" if row.peak_bytes else ""
     return (
-        f"{case}: {row.seconds_per_step:.3g} s a step (spread {row.spread:.0%}), sampled in "
+        f"{case}: {row.seconds_per_step:.3g} s per step (spread {row.spread:.0%}), sampled in "
         f"{row.sample_seconds:.3g} s, decoded in {row.decode_seconds:.3g} s{peak}"
     )
 
@@ -248,7 +248,7 @@ def _advice(rows: list[Row], wants_blas: bool) -> str:
         lines.append(
             f"The steps of {len(unsteady)} runs differed by more than 20 %; measure again on a quiet card."
         )
-    return "\n".join(lines) or "The figures show nothing to change."
+    return "\n".join(lines) or "The figures suggest no change."
 
 
 def _memory(rows: list[Row]) -> str:

@@ -64,7 +64,7 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> str
     """
     capture = read_capture(file)
     if capture.what not in classes:
-        raise InputError(f"{capture.what} is no node of this package.", "Choose another capture.")
+        raise InputError(f"{capture.what} is not a node of this package.", "Choose another capture.")
     inputs = dict(capture.inputs)
     for name, value in inputs.items():
         if isinstance(value, Missing):
@@ -82,14 +82,15 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> str
     result = (
         "The results are the same, bit for bit." if not different else f"The results differ: {different}."
     )
-    return f"{capture.what}: {seconds:.3g} s, {capture.seconds:.3g} s when it was captured. {result}"
+    return f"{capture.what}: {seconds:.3g} s; it took {capture.seconds:.3g} s when it was captured. {result}"
 
 
 def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
     """Return an object of ComfyUI, loaded from the file that a person names for it."""
     if name not in objects or name not in ("vae", "model"):
         raise InputError(
-            f"The capture holds no {name} ({value.kind}).", f"Name its file with --{name}, if it has one."
+            f"The capture does not hold the {name} ({value.kind}).",
+            f"Name its file with --{name}, if it has one.",
         )
     path = str(objects[name])
     if name == "model":

@@ -17,7 +17,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.shortage import Shortage
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify
-from diffusers_helper.units import duration, gb_text
+from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest
@@ -113,7 +113,7 @@ def decode(vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool
     if kind := quantised(vae):
         settings = for_quantised(settings)
         notes.append(
-            f"The VAE's weights are {kind}: they keep their type, with smaller pieces and no batches."
+            f"The VAE's weights are {kind} and keep their type. Pieces are smaller, without batches."
         )
     owner = ComfyOwner(vae, settings, has_ladder=has_ladder)
     place: Device = owner.device
@@ -140,7 +140,8 @@ def quantised(vae: Any) -> str:
 def for_quantised(settings: VaeSettings) -> VaeSettings:
     """Return the settings for quantised weights: their own type, tiles of 512 pixels, one frame at a time.
 
-    Seed 002 plans with 50 % of the memory for fp8 and 25 % for int8, so at most a half is planned with.
+    The notes on these nodes plan with 50 % of the memory for fp8 and 25 % for int8 (docs/comfyui.md), so at
+    most a half is used.
     """
     smaller = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)
     return replace(
@@ -164,8 +165,8 @@ def _lines(owner: ComfyOwner, seconds: float) -> list[str]:
     if owner.shortages:
         proposal = plan.tiles.side or _QUANTISED_TILE_PX
         lines.append(
-            f"The memory ran out {owner.shortages} times before. With tile_size {min(proposal, 512)} in the "
-            "tiled node it would not be tried in larger pieces first."
+            f"Memory ran out in {count_text(owner.shortages, 'attempt')} with larger pieces before. The "
+            f"tiled node with tile_size {min(proposal, 512)} would begin with smaller ones."
         )
     lines.append(owner.convolutions.statistics())
     return lines

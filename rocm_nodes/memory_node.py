@@ -6,7 +6,7 @@ import gc
 import math
 from typing import Any
 
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import count_text, gb_text
 from rocm_nodes.host import device_lines, free_bytes, management
 from rocm_nodes.reports import told
 
@@ -47,20 +47,20 @@ class ROCMMemoryOptimizer:
         return {
             "required": {
                 "optimization_level": (list(_LEVELS), {"default": "balanced"}),
-                "enable_gc": ("BOOLEAN", {"default": True, "tooltip": "Collect Python's garbage first."}),
-                "clear_cache": ("BOOLEAN", {"default": True, "tooltip": "Empty the allocator of torch."}),
+                "enable_gc": ("BOOLEAN", {"default": True, "tooltip": "Run the garbage collector first."}),
+                "clear_cache": ("BOOLEAN", {"default": True, "tooltip": "Empty torch's allocator."}),
                 "cleanup_frequency": (
                     "INT",
                     {
                         "default": 10,
                         "min": 1,
                         "max": 100,
-                        "tooltip": "It does nothing: the node works each time that it is reached.",
+                        "tooltip": "This has no effect: the node runs each time that it is reached.",
                     },
                 ),
             },
             "optional": {
-                "anything": (ANY, {"tooltip": "What is passed on; the node works when it has arrived."}),
+                "anything": (ANY, {"tooltip": "A value to pass on. The node runs once it has arrived."}),
             },
         }
 
@@ -102,9 +102,9 @@ class ROCMMemoryOptimizer:
 def _emptied(place: Any, always: bool) -> str:
     idle = _idle(place)
     if idle < _WORTH_BYTES and not always:
-        return f"The allocator was left alone: it holds {gb_text(idle)} GB that nothing uses."
+        return f"The allocator was not emptied, because only {gb_text(idle)} GB of its memory are unused."
     management().soft_empty_cache(force=True)
-    return f"The allocator was emptied; it held {gb_text(idle)} GB that nothing used."
+    return f"The allocator was emptied; {gb_text(idle)} GB of its memory were unused."
 
 
 def _idle(place: Any) -> int:
@@ -121,8 +121,8 @@ def _driver_free(place: Any) -> int:
 def _advice(place: Any, level: str) -> str:
     idle = _idle(place)
     if level == "conservative" and idle >= _WORTH_BYTES:
-        return f"With balanced, {gb_text(idle)} GB could be given back."
+        return f"The level balanced could give back {gb_text(idle)} GB."
     loaded = len(management().loaded_models())
     if level != "aggressive" and loaded:
-        return f"{loaded} models are loaded; aggressive would unload them, until they are used again."
+        return f"The level aggressive would unload {count_text(loaded, 'model')} until they are used again."
     return "There is nothing else to give back."

@@ -69,7 +69,7 @@ def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
     lines = [f"Sampled in {duration(seconds)}."]
     if steps:
         lines.append(
-            f"{len(steps)} evaluations of the model, {statistics.median(steps):.3g} s each in the median; "
+            f"{len(steps)} evaluations of the model: median {statistics.median(steps):.3g} s each; "
             f"the first took {steps[0]:.3g} s."
         )
     if place.has_gpu:
@@ -106,20 +106,20 @@ def _optional() -> dict[str, Any]:
             "BOOLEAN",
             {
                 "default": False,
-                "tooltip": "Leave out the previews, which take time for each step of a video.",
+                "tooltip": "Leave out the previews, which take time in each step of a video.",
             },
         ),
         "precision_mode": (
             ["auto", *_DTYPES],
             {
                 "default": "auto",
-                "tooltip": "The type that the model computes in. With auto the result has the bits of "
-                "ComfyUI's own node.",
+                "tooltip": "The type in which the model computes. With auto, the result is bit-identical to "
+                "that of ComfyUI's own node.",
             },
         ),
         "compatibility_mode": (
             "BOOLEAN",
-            {"default": False, "tooltip": "It does nothing: ComfyUI's own sampler is used in any case."},
+            {"default": False, "tooltip": "This has no effect: ComfyUI's own sampler is always used."},
         ),
     }
 
@@ -142,7 +142,7 @@ def sampled(
         (result,) = sample(clone, latent=latent, **options)
     lines = lines_of(times, time.perf_counter() - begin, place)
     if precision in _DTYPES:
-        lines.append(f"The model computed in {precision}, so that the bits are not those of the stock node.")
+        lines.append(f"The model computed in {precision}, so the bits differ from those of the stock node.")
     return told("Sampler", lines, (result,))
 
 
