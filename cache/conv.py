@@ -161,7 +161,7 @@ class ConvLadder:
         return self._climb(key, x, conv)
 
     def mark_deadly(self, case: ConvCase | str, rung: str, reason: str) -> None:
-        """Record that a rung has ended a process at a case, for which it will not be used again.
+        """Record that a rung has ended a process at a case. The rung is not used for that case again.
 
         Raises:
             ValueError: If `case` is not the text of a case, or if there is no such rung.
@@ -293,7 +293,7 @@ def _rest(kind: ErrorKind, waiting: list[Rung]) -> list[Rung]:
 
 
 def _works(device: torch.device) -> bool:
-    """Return whether the device still computes. After some errors it does not, until the process ends."""
+    """Return whether the device still computes. Some errors stop it until the process ends."""
     if device.type != "cuda":
         return True
     try:

@@ -114,7 +114,7 @@ def risky_rungs(case: ConvCase, routes: RouteStore) -> set[str]:
 
 
 def multiplications(case: ConvCase) -> int:
-    """Estimate the number of multiplications that a case takes, without borders."""
+    """Estimate the number of multiplications that a case takes, as if there were no borders."""
     return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
 
 

@@ -50,13 +50,13 @@ def replacing(path: Path) -> Generator[Path]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file by way of `replacing`."""
+    """Write a file atomically; see `replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def sha256_of(parts: Iterable[bytes]) -> str:
-    """Return the SHA-256 checksum of a sequence of bytes, in hexadecimal."""
+    """Return the SHA-256 checksum of the concatenated parts, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

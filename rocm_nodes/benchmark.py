@@ -1,4 +1,4 @@
-"""The Flux benchmark: it samples and decodes for each size and scale, and writes what it measured."""
+"""The Flux benchmark, which samples and decodes at each size and scale, and writes the figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_CASES = 64
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run; figures are None where it failed, with the reason."""
+    """The figures of one run, or the reason of its failure."""
 
     width: int
     height: int
@@ -45,7 +45,7 @@ class Row:
 
 
 class ROCMFluxBenchmark:
-    """A benchmark of a whole workflow, on the model, text encoder and VAE that it is given."""
+    """A benchmark of a whole workflow with the connected model, text encoder and VAE."""
 
     RETURN_TYPES = ("STRING", "STRING", "STRING", "STRING")
     RETURN_NAMES = (
@@ -119,7 +119,7 @@ def sizes_of(text: str) -> list[tuple[int, int]]:
     """Return the sizes in a text such as "512x512, 1024x768", width first.
 
     Raises:
-        InputError: If it is something else, or a side is no multiple of 16 from 64 to 4096.
+        InputError: If the text has another form, or a side is not a multiple of 16 from 64 to 4096.
     """
     found: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, text.split(","))):
@@ -139,7 +139,7 @@ def scales_of(text: str) -> list[float]:
     """Return the numbers in a text such as "1.0, 3.5".
 
     Raises:
-        InputError: If it is something else, or a number is not from 0 to 100.
+        InputError: If the text has another form, or a number is not from 0 to 100.
     """
     try:
         found = [float(part) for part in text.split(",") if part.strip()]
@@ -186,7 +186,7 @@ def _libraries(wanted: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _library(name: str) -> Iterator[None]:
-    """Let matrix products be computed by a library while inside; "" leaves it as it is."""
+    """Select the library that computes matrix products within the context; "" changes nothing."""
     if not name:
         yield
         return
@@ -210,7 +210,7 @@ def _line(row: Row) -> str:
 
 
 def _chart(rows: list[Row]) -> str:
-    """Return a bar for each run that worked, by its time for a step."""
+    """Return a bar for each successful run, whose length shows the time per step."""
     slowest = max((row.seconds_per_step or 0.0 for row in rows), default=0.0)
     return "\n".join(
         f"{row.width}x{row.height} {row.cfg:g} {'#' * max(1, round(40 * row.seconds_per_step / slowest))} "
@@ -221,7 +221,7 @@ def _chart(rows: list[Row]) -> str:
 
 
 def _advice(rows: list[Row], wants_blas: bool) -> str:
-    """Return what follows from the figures, and what could not be measured."""
+    """Return sentences of advice that follows from the figures, and on missing measurements."""
     good = [row for row in rows if row.seconds_per_step]
     lines: list[str] = []
     if failed := len(rows) - len(good):

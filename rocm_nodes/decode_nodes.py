@@ -1,4 +1,4 @@
-"""The two decoders: one that takes tiles only where memory is short, and one that always takes them."""
+"""The two decoders, one of which uses tiles only if memory is short, and one always."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _switch(default: bool, tooltip: str) -> tuple[str, dict[str, Any]]:
 
 
 def _chunk_inputs() -> dict[str, Any]:
-    """Return the optional inputs of the first decoder, in the order in which workflows hold them."""
+    """Return the optional inputs of the first decoder, in the order in which workflows store them."""
     return {
         "video_chunk_size": (
             "INT",
@@ -97,7 +97,7 @@ def _chunk_inputs() -> dict[str, Any]:
 
 
 class ROCMOptimizedVAEDecode:
-    """A decoder that works in one piece while memory allows, exactly, and in smaller pieces where it must."""
+    """A decoder that works in one piece, exactly, if memory allows, and otherwise in smaller pieces."""
 
     RETURN_TYPES = ("IMAGE",)
     FUNCTION = "decode"
@@ -217,7 +217,7 @@ class ROCMOptimizedVAEDecodeTiled:
 def _decoded(
     title: str, vae: Any, samples: dict[str, Any], settings: VaeSettings, has_ladder: bool, notes: list[str]
 ) -> dict[str, Any]:
-    """Decode by the engine, or by ComfyUI where the VAE is of a kind that the engine does not know."""
+    """Decode with the engine, or with ComfyUI if the engine cannot drive the VAE."""
     latents = samples["samples"]
     if reason := unsupported(vae):
         begin = time.perf_counter()
@@ -233,7 +233,7 @@ def _decoded(
 
 
 def _whole(tile_size: int) -> int:
-    """Return a tile's side as the engine takes it, in multiples of 32 pixels."""
+    """Return the side of a tile as a multiple of 32 pixels, as the engine requires."""
     return max(64, tile_size // 32 * 32)
 
 
@@ -246,12 +246,12 @@ def _is_wan(vae: Any) -> bool:
 
 
 def _stream_chunk(vae: Any, frames: int) -> int | None:
-    """Return the latent frames of Wan that leave together; None for others, which would need windows."""
+    """Return the number of Wan's latent frames that leave the device together; None for other VAEs."""
     return max(one for one in CHUNKS if one <= frames) if _is_wan(vae) else None
 
 
 def _window_chunk(vae: Any, latents: Any, temporal_size: int) -> int | None:
-    """Return the latent frames by which windows advance where a video has more frames than one window."""
+    """Return the number of latent frames by which windows advance; None if none are needed."""
     stride = vae.temporal_compression_decode() or 1
     window = max(3, temporal_size // stride)
     if latents.dim() != 5 or _is_wan(vae) or latents.shape[2] <= window:

@@ -1,4 +1,4 @@
-"""A VAE of ComfyUI, driven by Longtake's engine as a guest: ComfyUI loads it, and nothing is changed."""
+"""The decoding with ComfyUI's VAE, which ComfyUI loads and Longtake's engine drives without changing it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _QUANTISED_TILE_PX = 512
 
 
 class ComfyOwner(Guest):
-    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and makes room for it.
+    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it.
 
     Attributes:
         plan_in_force: The plan that was tried last.
-        shortages: The number of times that the memory ran out.
+        shortages: The number of times that memory ran out.
     """
 
     def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
-        """Take a VAE.
+        """Prepare the use of a VAE.
 
         Raises:
             InputError: If the engine cannot drive it.
@@ -53,9 +53,9 @@ class ComfyOwner(Guest):
         self.shortages = 0
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
-        """Return the plans for the memory that ComfyUI can make free; the smallest where none would fit.
+        """Return the plans for the memory that ComfyUI can free, or the smallest plan if none fits.
 
-        ComfyUI's estimates are large, so that what does not fit by them is still worth a try.
+        ComfyUI's estimates are large, so a plan that does not fit according to them is still worth a try.
         """
         try:
             return super().plans(task, video)
@@ -74,7 +74,7 @@ class ComfyOwner(Guest):
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
-        """Yield the VAE, whose convolutions have other ways to be computed while it is used."""
+        """Yield the VAE, with the fallback for failing convolutions installed within the context."""
         with super().vae_on_device(task, part) as module, self.convolutions.install(module):
             yield module
 
@@ -92,7 +92,7 @@ class ComfyOwner(Guest):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The pictures of a decode, and how they were made.
+    """The pictures of a decode, with a report.
 
     Attributes:
         pictures: (frames, height, width, 3), 0 to 1, as ComfyUI's IMAGE.

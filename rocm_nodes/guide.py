@@ -1,4 +1,4 @@
-"""The guide after a shortage of memory, in the words of ComfyUI, as part of the error that its page shows."""
+"""The guide after a shortage of memory, with ComfyUI's settings, in the error that its page shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMFYUI: dict[Step, str] = {
 def explained() -> Iterator[None]:
     """Turn a shortage of the device's memory into ComfyUI's own exception with the guide in its text.
 
-    The exception is raised outside of the one it replaces, so that the tensors of the failed call are free.
+    The exception is raised after the one it replaces was handled, so the failed call's tensors are freed.
     """
     try:
         yield
@@ -45,6 +45,6 @@ def explained() -> Iterator[None]:
 
 
 def _with_guide(error: OutOfDeviceMemory) -> Exception:
-    """Return an error that ComfyUI takes for its own shortage, after which it unloads its models."""
+    """Return an error that ComfyUI treats as a shortage of its own, after which it unloads its models."""
     kind = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
     return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.shortage.text}")

@@ -1,4 +1,4 @@
-"""The loaders: ComfyUI loads the file, and the nodes say what is in it, what it takes and what went wrong."""
+"""The loaders, which let ComfyUI load a file, and report its content, its memory and any fault."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _is_scaled(path: Path) -> bool:
 
 
 def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
-    """Load a file, and return the report beside the result. Nothing is trimmed before or during a load."""
+    """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
     facts = inspect_checkpoint(path)
     if facts.problems:
         raise InputError(facts.problems[0])
@@ -157,7 +157,7 @@ def _quantised_lines(facts: Inspection) -> list[str]:
 
 
 def _types_in_use(model: Any) -> list[str]:
-    """Return the types that ComfyUI has chosen for a loaded model, where it says them."""
+    """Return a sentence on the types that ComfyUI has chosen for a loaded model, if it reports them."""
     kept = model.model_dtype() if hasattr(model, "model_dtype") else None
     cast = getattr(getattr(model, "model", None), "manual_cast_dtype", None)
     if kept is None:

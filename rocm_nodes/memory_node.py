@@ -1,4 +1,4 @@
-"""The memory optimizer: it gives memory back at its place in the workflow, and says how many bytes."""
+"""The memory optimizer, which gives memory back at its place in the workflow, and reports the bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORTH_BYTES = 256 * 1024**2
 
 
 class Anything(str):
-    """The name of a type that every other one fits, as ComfyUI compares them."""
+    """The name of a type that equals every other type's name, so ComfyUI connects it to any output."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ ANY = Anything("*")
 
 
 class ROCMMemoryOptimizer:
-    """A node that frees memory when its input arrives, and passes it on, so that its place is known."""
+    """A node that frees memory when its input arrives, and passes the input on, which fixes its place."""
 
     RETURN_TYPES = ("STRING", "STRING", "STRING", ANY)
     RETURN_NAMES = ("MEMORY_STATUS", "OPTIMIZATION_LOG", "RECOMMENDATIONS", "passed_on")
@@ -114,7 +114,7 @@ def _idle(place: Any) -> int:
 
 
 def _driver_free(place: Any) -> int:
-    """Return the bytes that other programs could take now."""
+    """Return the bytes that other programs could allocate now."""
     return free_bytes(place) - _idle(place)
 
 

@@ -1,4 +1,4 @@
-"""The monitors: they run the VAE or the model that they are given, and recommend what their figures show."""
+"""The monitors, which measure the connected VAE or model, and recommend settings."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Way:
     """One way to decode that was tried.
 
     Attributes:
-        measured: The figures; None where it failed.
+        measured: The figures; None if it failed.
         deviation: The largest difference of a value, 0 to 1, from the decode in fp32 in one piece.
-        error: Why it failed.
+        error: The reason of a failure.
     """
 
     precision: str
@@ -87,7 +87,7 @@ class ROCMVAEPerformanceMonitor:
 
 
 def _latents(vae: Any, side: int) -> Tensor:
-    """Return the same noise each time: one picture, or two latent frames of a video."""
+    """Return reproducible noise for one picture, or for two latent frames of a video."""
     shrink = int(vae.spacial_compression_decode())
     time = (2,) if vae.latent_dim == 3 else ()
     shape = (1, vae.latent_channels, *time, side // shrink, side // shrink)
@@ -95,7 +95,7 @@ def _latents(vae: Any, side: int) -> Tensor:
 
 
 def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[Way]:
-    """Measure each way, first the reference."""
+    """Measure each way, beginning with the reference, and yield the results."""
     own = str(vae.vae_dtype).removeprefix("torch.")
     names = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
     working = [names[key] for dtype in vae.working_dtypes if (key := str(dtype)[6:]) in names]
@@ -120,7 +120,7 @@ def _measured(vae: Any, latents: Tensor, settings: VaeSettings) -> Measured:
 
 
 def _recommended(ways: list[Way]) -> str:
-    """Return the settings of the fastest way that nobody can see a difference of, by the figures."""
+    """Return a sentence on the settings of the fastest way without a visible difference."""
     good = [way for way in ways if way.measured and way.deviation <= _TOLERANCE]
     if not good:
         return "No setting can be recommended, because each one that worked differs visibly from fp32."
@@ -179,7 +179,7 @@ class ROCMSamplerPerformanceMonitor:
 
 
 def empty_latent(model: Any, height: int, width: int) -> Tensor:
-    """Return the latents of a grey picture for a model: its channels, and one frame if it makes video."""
+    """Return latents of zeros in the shape that a model needs, with one frame if it makes video."""
     form = model.get_model_object("latent_format")
     shrink = int(getattr(form, "spacial_downscale_ratio", 8))
     time = (1,) if form.latent_dimensions == 3 else ()
@@ -187,7 +187,7 @@ def empty_latent(model: Any, height: int, width: int) -> Tensor:
 
 
 def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:
-    """Sample with `steps` Euler steps, and return the figures and what follows from them."""
+    """Sample with `steps` Euler steps, and return the figures and the conclusions as texts."""
     clone, times = timed(model)
     place = device()
     if place.has_gpu:

@@ -1,4 +1,4 @@
-"""The table of the nodes: the ids that workflows hold, the titles that people see, and the classes."""
+"""The table of the nodes: the ids in workflows, the displayed titles, and the classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NODES: dict[str, tuple[str, type]] = {
 
 
 def node_classes() -> dict[str, Any]:
-    """Return the classes by id; with captures switched on, classes that write them."""
+    """Return the classes by id. If captures are switched on, they are subclasses that write captures."""
     folder = debug_folder()
     return {name: captured(name, kind) if folder else kind for name, (_, kind) in _NODES.items()}
 

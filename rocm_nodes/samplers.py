@@ -1,4 +1,4 @@
-"""The samplers: ComfyUI samples, and the nodes measure it, choose the precision, and leave out previews."""
+"""The samplers, which let ComfyUI sample, measure it, choose the precision, and leave out previews."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KEY = "rocm_nodes"
 
 
 class StepTimes:
-    """A wrapper around each evaluation of a model that notes when it began and ended.
+    """A wrapper around each evaluation of a model that records its begin and end.
 
-    On a GPU the device is not waited for: events mark the times, and are read when all is done.
+    On a GPU, events mark the times without waiting for the device. They are read at the end.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
 
 
 def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
-    """Return what was measured, in sentences."""
+    """Return sentences on the measurements."""
     steps = times.seconds
     lines = [f"Sampled in {duration(seconds)}."]
     if steps:
@@ -149,7 +149,7 @@ def sampled(
 def _without_previews(
     model: Any, *, latent: dict[str, Any], seed: int, disable_noise: bool = False, **options: Any
 ) -> tuple[dict[str, Any]]:
-    """Do what `nodes.common_ksampler` does, with a callback that makes no pictures."""
+    """Sample like `nodes.common_ksampler`, but with a callback that makes no previews."""
     samples = comfy("comfy.sample")
     image = samples.fix_empty_latent_channels(model, latent["samples"])
     if disable_noise:
@@ -204,7 +204,7 @@ class ROCMOptimizedKSampler:
 
 
 class ROCMOptimizedKSamplerAdvanced:
-    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which does a part of the steps."""
+    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which can do a part of the steps."""
 
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "sample"

@@ -39,8 +39,8 @@ _RESUME = "python -m app generate --resume {job} --outputs {outputs}\n"
 _INTERRUPTED = f"Interrupted. Continue with: {_RESUME}"
 _LEFT = f"The other program makes the job. Follow it with: {_RESUME}"
 _FOLLOWS = (
-    "Another program makes the jobs of this folder. It will make this one in its turn; its progress is shown "
-    "here."
+    "Another program makes the jobs of this folder. It will make this one in its turn, and this program "
+    "follows it."
 )
 _LEADS = "The other program has ended. This one makes the job now."
 _HELD = "The queue of this folder is paused. Continue it with: python -m app jobs resume --all"

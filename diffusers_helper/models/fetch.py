@@ -1,8 +1,8 @@
 """The files of a model's parts: those of a local folder, or a copy of a hub repository at one revision.
 
-The copy lies in the hub's local cache, in the layout that other programs use, too. A file that is being
-downloaded has a name of its own until its size and checksum are right. A download that was broken off, even
-by a kill, goes on from the last byte that was written.
+The copy is in the hub's local cache, in the layout that other programs use, too. A file that is being
+downloaded has a temporary name until its size and checksum are right. A download that was interrupted, even
+by a kill, continues after the last byte that was written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError)
 
 
 class _WrongFile(OSError):
-    """A file from the hub that is not what the hub's own list says."""
+    """The error for a file from the hub that does not match the hub's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Remote:
     """A file of a repository, as the hub lists it.
 
     Attributes:
-        checksum: The SHA-256 sum of a large file; for others the sum that git gives them.
+        checksum: The SHA-256 checksum of a large file, or the git checksum of another one.
     """
 
     path: str
@@ -73,7 +73,7 @@ def find_part(
     Args:
         source: The source of the part.
         cancel: The token that ends a download.
-        on_bytes: A function that is called, from any thread, with the number of bytes that are here.
+        on_bytes: A function that is called, from any thread, with the number of bytes downloaded so far.
 
     Raises:
         GenerationCancelled: If the job was cancelled during a download.
@@ -119,7 +119,7 @@ def _listed(source: PartSource) -> list[_Remote]:
 
 
 class _Tally:
-    """The bytes of a part that are here, counted by several threads, and the wish to stop."""
+    """The count of a part's downloaded bytes, which several threads share, and the reason to stop, if any."""
 
     def __init__(self, cancel: CancelToken, on_bytes: Callable[[int], None]) -> None:
         self._cancel, self._on_bytes = cancel, on_bytes
@@ -127,7 +127,7 @@ class _Tally:
         self.is_over = threading.Event()
 
     def check(self) -> None:
-        """Raise what ends the download."""
+        """Raise the error that has to end the download, if there is one."""
         self._cancel.check()
         if self.is_over.is_set():
             raise _WrongFile("another file of the part failed")
@@ -139,7 +139,7 @@ class _Tally:
 
 
 def _fetch(source: PartSource, files: list[_Remote], tally: _Tally) -> None:
-    """Download what is missing of some files, several at a time."""
+    """Download the missing ones of these files, several at a time."""
     repository = repository_folder(source)
     snapshot = repository / "snapshots" / str(source.revision)
     missing = [file for file in files if not (snapshot / file.path).is_file()]
@@ -173,7 +173,7 @@ def _fetch_file(source: PartSource, repository: Path, snapshot: Path, file: _Rem
 
 
 def _place(partial: Path, blob: Path, target: Path) -> None:
-    """Give a file its name last, so that the part counts as incomplete until then."""
+    """Put a complete file in its place, which is the last step, so a part never looks complete too early."""
     target.unlink(missing_ok=True)  # a link to a file that is gone
     try:
         target.symlink_to(os.path.relpath(blob, target.parent))
@@ -186,7 +186,7 @@ def _place(partial: Path, blob: Path, target: Path) -> None:
 
 @contextmanager
 def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
-    """Open a partial file for one program at a time; the kernel frees it however the program ends."""
+    """Open a partial file under a lock, which the kernel releases however the program ends."""
     while True:
         tally.check()
         with partial.open("ab") as stream:
@@ -202,17 +202,17 @@ def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
 
 
 def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes], tally: _Tally) -> None:
-    """Download a file, from where it was broken off, and once more from its beginning if that was wrong.
+    """Download a file, continuing an interrupted download; if the result is wrong, start over once.
 
     Raises:
         _WrongFile: If the hub gives another file than the one it lists.
     """
 
     class Bar:
-        """What the hub's download takes for a progress bar."""
+        """A stand-in for the progress bar of the hub's download, which counts the bytes."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            """Take what a progress bar takes."""
+            """Accept the arguments of a progress bar."""
 
         def __enter__(self) -> Bar:
             return self
@@ -255,7 +255,7 @@ def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes]
 
 
 def _check_answer(file: _Remote, partial: Path) -> None:
-    """Throw away what a server gave in place of a file, and say what it was."""
+    """Refuse, and delete, a download that is a web page in place of the file."""
     with partial.open("rb") as stream:
         start = stream.read(2048)
     if is_page(start):
@@ -267,7 +267,7 @@ def _check_answer(file: _Remote, partial: Path) -> None:
 
 
 def has_checksum(path: Path, checksum: str) -> bool:
-    """Return whether a file has a checksum of the hub: its SHA-256 sum, or that of git."""
+    """Return whether a file has this checksum, which is of the kind that the hub gives: SHA-256 or git's."""
     if len(checksum) == _SHA256_LETTERS:
         return file_sum(path) == checksum
     data = path.read_bytes()

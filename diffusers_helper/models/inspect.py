@@ -1,6 +1,6 @@
 """The facts about a file or folder with weights, found by headers alone.
 
-No tensor is read and torch is not needed, so that files of any size are examined in milliseconds.
+No tensor is read and torch is not needed, so files of any size are examined in milliseconds.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Inspection:
 
     Attributes:
         model: The models that the names belong to; "" if none is known.
-        variant: The variant of the model; "" where neither content nor name tells it.
+        variant: The variant of the model; "" if neither content nor name shows it.
         key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
         tensors: The number of tensors.
-        bytes: The bytes of all tensors as they are stored.
+        bytes: The stored size of all tensors.
         dtypes: The share of these bytes by type, the largest first.
         quantised: The kind of quantisation that the content shows; "" for none.
-        problems: What is wrong, in sentences that name the file and what to do; empty if it can be used.
-        hints: What only the file's name says, in sentences.
+        problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
+        hints: Sentences about facts that only the file's name suggests.
         file_bytes: The size of the files.
         parts: The parts of a model's folder, by their names.
     """
@@ -71,11 +71,11 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
-    """Return what the headers of a file, or of a folder's files, tell.
+    """Return the facts in the headers of a file, or of a folder's files.
 
     Args:
-        path: A file with weights, the index of several, a part's folder, or a folder with a model's parts.
-        place: The part that it is to be used as; "" for any.
+        path: A file with weights, the index of several files, a part's folder, or a model's folder.
+        place: The part that it has to be usable as; "" for any.
 
     Raises:
         OSError: If it cannot be read.
@@ -147,7 +147,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
 
 
 def _inspect_shards(index: Path, place: str) -> Inspection:
-    """Examine the files that an index lists, and compare both."""
+    """Examine the files that an index lists, and compare them with the index."""
     folder = index.parent
     try:
         content: Any = json.loads(index.read_text(encoding="utf-8"))
@@ -174,11 +174,11 @@ def _inspect_files(
     """Examine the files of one network as a whole.
 
     Args:
-        path: What was given: a file, its folder, or the index.
+        path: The given path: a file, its folder, or the index.
         files: The files with weights.
-        place: The part that they are to be used as; "" for any.
-        listed: The file of each tensor by the index; None without one.
-        problems: What is known to be wrong.
+        place: The part that they have to be usable as; "" for any.
+        listed: The file of each tensor according to the index; None without an index.
+        problems: The faults that are already known.
     """
     told = list(problems)
     read: dict[Path, Contents] = {}
@@ -224,7 +224,7 @@ def _list_problems(
     *,
     is_whole: bool,
 ) -> Iterable[str]:
-    """Yield what is wrong with the list of tensors."""
+    """Yield sentences about faults of the list of tensors."""
     if not tensors and files:
         yield f"{files[0].name} contains no tensor; give another file."
     if listed is None or not is_whole:
@@ -241,7 +241,7 @@ def _list_problems(
 
 
 def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[str]:
-    """Yield what is wrong with a network in its place."""
+    """Yield a sentence if the files cannot be used as the part `place`."""
     wanted = PART_MODELS.get(place)
     if wanted is None:
         yield f"{path.name} contains weights, but must contain the files of the {place}; choose another one."
@@ -253,7 +253,7 @@ def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[s
 
 
 def _origin(path: Path, metadata: Mapping[str, str]) -> str:
-    """Return the names that say where weights come from."""
+    """Return the names that may show where weights come from, in lower case."""
     noted = [str(metadata.get(name, "")) for name in ("modelspec.title", "general.name", "title")]
     # A part of a hub's cache lies in models--owner--name/snapshots/revision.
     names = [part for part in path.parts if part.startswith("models--")] or [path.parent.name]
@@ -266,7 +266,7 @@ def _shares(by_type: Counter[str]) -> dict[str, float]:
 
 
 def _hints(name: str) -> tuple[str, ...]:
-    """Return what a file's name says; a word counts only if it stands alone, as in `flux1-dev-fp8`."""
+    """Return sentences about a file's name. A word counts only if it stands alone, as in `flux1-dev-fp8`."""
     shard = _SHARD.search(name.partition(".")[0])
     places = (
         [f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder contains the model."]

@@ -52,7 +52,7 @@ PART_MODELS = {
 
 
 def models_of(names: Collection[str]) -> list[str]:
-    """Return the models that the names belong to."""
+    """Return the models to which the names belong."""
     # A line for each name: one search for a sign is much faster than one for each name.
     plain = _PREFIX.sub("", "\n".join(names))
     found = [model for model, signs in _SIGNS if all(re.search(sign, plain, re.MULTILINE) for sign in signs)]
@@ -60,12 +60,12 @@ def models_of(names: Collection[str]) -> list[str]:
 
 
 def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
-    """Return the variant of a model; "" where nothing tells it.
+    """Return the variant of a model, or "" if nothing shows it.
 
     Args:
         model: The model, as `models_of` names it.
         tensors: Its tensors.
-        origin: What the names of file and folders and the file's metadata say, in lower case.
+        origin: The names of file and folders and the file's metadata, in lower case.
     """
     plain = {_PREFIX.sub("", name): tensor for name, tensor in tensors.items()}
     if model == "FramePack":  # both have the same tensors, so that only a name can tell
@@ -83,7 +83,7 @@ def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
 
 
 def key_style_of(names: Collection[str]) -> KeyStyle:
-    """Return whose layout the names have."""
+    """Return the naming scheme of the tensors."""
     if any(re.search(r"\.lora_(?:A|B|down|up)\.|^lora_", name) for name in names):
         return "lora"
     if any(name.startswith(("model.diffusion_model.", "first_stage_model.")) for name in names):
@@ -99,7 +99,7 @@ def key_style_of(names: Collection[str]) -> KeyStyle:
 
 
 def quantisation_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return the kind of quantisation that types and names show; "" for none."""
+    """Return the kind of quantisation that types and names show, or "" for none."""
     marked = (re.search(r"\.quant_state\.bitsandbytes__(\w+)$", name) for name in tensors)
     kinds = {match[1] for match in marked if match}
     if kinds:

@@ -163,8 +163,8 @@ class VaeEngine(Generic[_Owner]):
         The moments are the mean and the log-variance. The arguments and errors are those of `decode`.
 
         Raises:
-            InputError: If no plan fits into the memory, the number of frames is none that the VAE
-                makes, or the sides are not multiples of its factor.
+            InputError: If no plan fits into the memory, the VAE cannot encode this number of frames, or the
+                sides are not multiples of its factor.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)

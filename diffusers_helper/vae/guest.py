@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 class Guest:
     """The `vae.engine.Owner` of a VAE that is already on the device and stays unchanged.
 
-    In another precision a copy works. After a shortage, neither the same plan nor one that needs as much
-    memory is tried again.
+    In another precision, a copy of it computes. After a shortage, neither the same plan nor one that needs as
+    much memory is tried again.
 
     Attributes:
         vae: The VAE.
@@ -43,13 +43,13 @@ class Guest:
         backend: Backend = Backend(),
         remedies: Mapping[Step, str] = LONGTAKE,
     ) -> None:
-        """Take a VAE that is on the device.
+        """Prepare the use of a VAE that is on the device.
 
         Args:
-            remedies: The words of the surface that shows the advice after a shortage.
+            remedies: The sentences of the interface that shows the advice after a shortage.
 
         Raises:
-            InputError: If it is of an unknown kind.
+            InputError: If the VAE is of an unknown kind.
         """
         family = family_of(vae)
         self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency

@@ -53,7 +53,7 @@ class VaeSettings:
         overlap: The least share of a tile that it has in common with its neighbour.
         precision: The type of the computation; "auto" is the type of the weights. Normalisation always
             computes in fp32, and if the result is not finite, everything is computed again in fp32.
-        memory_threshold: The share of the free memory that may be planned with.
+        memory_threshold: The share of the free memory that a plan may use.
         cleanup_frequency: The number of pieces after which the allocator's unused memory is returned to the
             driver; 0 for never.
         batch: Whether as many items of a batch are decoded together as the memory allows.
@@ -193,7 +193,7 @@ def tile_loss(tile_px: int) -> str:
 
 
 def window_loss(chunk: int) -> str:
-    """Return such a phrase for temporal windows that advance by this number of latent frames."""
+    """Return the same kind of phrase for temporal windows that advance by this number of latent frames."""
     return f"about {_db(_WINDOW_DB, chunk)} dB against one pass (with the bundled VAE at {_WINDOW_CASE})"
 
 

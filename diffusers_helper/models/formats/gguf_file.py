@@ -27,7 +27,7 @@ _ALIGNMENT = 32
 
 
 class _Reader:
-    """The values of a GGUF header, one after the other."""
+    """A reader of the values of a GGUF header, one after the other."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self._size = stream, size
@@ -47,7 +47,7 @@ class _Reader:
         return self._take(self.whole("Q", _MOST_TEXT)).decode("utf-8", "replace")
 
     def value(self, kind: int) -> str:
-        """Return one value of the metadata as a text; only the length of a list."""
+        """Return one value of the metadata as text. For a list, return its length."""
         if kind == _TEXT:
             return self.text()
         if kind == _LIST:
@@ -73,7 +73,7 @@ class _Reader:
 
 
 def read_gguf(file: Path) -> Contents:
-    """Return the contents of a GGUF file, with the names and shapes in torch's order.
+    """Return the contents of a GGUF file, with shapes in torch's order of dimensions.
 
     Raises:
         OSError: If the file cannot be read.

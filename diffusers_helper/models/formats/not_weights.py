@@ -1,4 +1,4 @@
-"""Files that lie where weights are expected and are something else, such as web pages or pointers."""
+"""The recognition of files that are found in place of weights, such as web pages or pointers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_page(start: bytes) -> bool:
 
 
 def foreign_content(start: bytes) -> str:
-    """Return what a file is that is no file with weights, as the end of a sentence that begins with its name.
+    """Return what kind of file this is, as the end of a sentence that begins with the file's name.
 
     Args:
         start: The first bytes of the file.

@@ -1,4 +1,4 @@
-"""The contents of a file with weights in any known format, which its first bytes tell and not its name."""
+"""The reader of files with weights in any known format, which it recognises by the first bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_contents(file: Path) -> Contents:
 
     Raises:
         OSError: If the file cannot be read.
-        NotWeights: If it is something else, or cut off before the list of its tensors ends.
+        NotWeights: If it is something else, or truncated within the list of its tensors.
     """
     with file.open("rb") as stream:
         start = stream.read(_START_BYTES)

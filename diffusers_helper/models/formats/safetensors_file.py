@@ -26,7 +26,7 @@ class Entry:
     """One tensor of a safetensors file, without its values.
 
     Attributes:
-        begin, end: The place of its bytes behind the header.
+        begin, end: The range of its bytes, counted from the end of the header.
     """
 
     dtype: str
@@ -46,8 +46,8 @@ class Header:
 
     Attributes:
         tensors: The tensors by name.
-        metadata: What the file's author has noted.
-        num_bytes: The bytes before the first tensor.
+        metadata: The metadata of the file's author.
+        num_bytes: The number of bytes before the first tensor.
     """
 
     tensors: Mapping[str, Entry]
@@ -60,7 +60,7 @@ def read_header(file: Path) -> Header:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError, struct.error: If it is no safetensors file.
+        ValueError, struct.error: If it is not a safetensors file.
     """
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
