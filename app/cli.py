@@ -134,11 +134,11 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--clear-miopen-cache",
         action="store_true",
-        help="instead, remove MIOpen's tuning results and compiled kernels, and report their size",
+        help="only remove MIOpen's tuning results and compiled kernels, and report their size",
     )
     add_find_mode(parser)
     parser.add_argument(
         "--forget-smaller-plans",
         action="store_true",
-        help="instead, forget earlier shortages of memory, so plans use all that the cap allows",
+        help="only forget earlier shortages of memory, so plans use all that the cap allows",
     )

@@ -152,7 +152,7 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
         choices=tuple(FIND_MODES),
         metavar="|".join(FIND_MODES),
         help="how MIOpen picks a kernel for a new shape: FAST starts at once; NORMAL makes a long search "
-        f"first and may be faster afterwards (default: {VARIABLE}, or by the card; doctor shows why)",
+        f"first and may be faster afterwards (default: {VARIABLE}, or by the card; see doctor)",
     )
 
 

@@ -245,7 +245,7 @@ def _list_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--favourites", action="store_true", help="keep only favourites")
     parser.add_argument(
-        "--queue", action="store_true", help="list the jobs that are not over, in their order"
+        "--queue", action="store_true", help="list only jobs that are not over, in the queue's order"
     )
     parser.add_argument(
         "--limit", type=int, default=50, metavar="N", help="list at most N jobs (default: 50)"
