@@ -80,5 +80,5 @@ def test_what_is_no_shape_is_refused() -> None:
         nearest_bucket(10, 0)
     with pytest.raises(ValueError, match="side is 8 and multiple is 16"):
         buckets(8, 16)
-    with pytest.raises(ValueError, match="multiple 0"):
+    with pytest.raises(ValueError, match="multiple is 0"):
         buckets(640, 0)

@@ -144,7 +144,7 @@ def test_only_what_belongs_to_the_model_is_removed(
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "y\n"))
     assert main(["models", "remove", INFO.name]) == 0
     said = capsys.readouterr()
-    assert "vae stays: framepack-i2v uses it." in said.out
+    assert "vae stays because it is used by framepack-i2v." in said.out
     assert said.err.endswith("GB of framepack-f1: transformer? [y/N] ")
     gone = set(before) - set(files(cache))
     assert gone

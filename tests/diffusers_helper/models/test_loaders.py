@@ -159,8 +159,8 @@ def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
     ("file", "expected"),
     [
         ("transformer/config.json", "config.json"),
-        ("vae/diffusion_pytorch_model.safetensors", "vae holds no weights"),
-        ("text_encoder/model.safetensors", "text_encoder holds no weights"),
+        ("vae/diffusion_pytorch_model.safetensors", "vae contains no weights"),
+        ("text_encoder/model.safetensors", "text_encoder contains no weights"),
         ("tokenizer_2/tokenizer.json", "tokenizer_2"),
         ("feature_extractor/preprocessor_config.json", "feature_extractor"),
     ],

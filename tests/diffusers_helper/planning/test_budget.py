@@ -177,7 +177,7 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_three_remedies() -> No
     assert error.stage == "sample"
     assert error.smallest_cap_bytes == 7 * GB == least_resident(stage.model) + 3 * GB
     assert "4 GB" in error.message
-    assert "working takes 3 GB" in error.message
+    assert "the working set takes 3 GB" in error.message
     assert len(error.remedies) == 3
     assert "`vram_cap_gb` to 7" in error.remedies[0]
     with pytest.raises(DoesNotFit, match=r"this device has 6 GB"):
