@@ -48,10 +48,10 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:
-    """Write the shim, and say what was found.
+    """Write the shim, and print the result.
 
     Raises:
-        InputError: If the folder is no ComfyUI, or one that is too old, or lacks packages.
+        InputError: If the folder is not that of ComfyUI, or if ComfyUI is too old or lacks packages.
     """
     root = _root(arguments.path)
     version = _version(root)
@@ -85,7 +85,7 @@ def uninstall_nodes(arguments: argparse.Namespace) -> int:
     """Remove the shim.
 
     Raises:
-        InputError: If there is none, or another file in its place.
+        InputError: If there is no shim, or if another file is in its place.
     """
     file = _root(arguments.path) / "custom_nodes" / SHIM
     if not file.exists():
@@ -100,7 +100,7 @@ def uninstall_nodes(arguments: argparse.Namespace) -> int:
 
 
 def _shim() -> str:
-    """Return the three lines. The folder comes last on the path, since ComfyUI has a package `app` too."""
+    """Return the shim's three lines. The folder is last on the path, as ComfyUI has a package `app`, too."""
     folder = str(Path(__file__).resolve().parents[2])
     return f"import sys\nsys.path.append({folder!r})\n{_LAST_LINE}\n"
 

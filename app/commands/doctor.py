@@ -297,7 +297,7 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
 
 
 def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
-    """Report whether the model's weights are there and its default job fits."""
+    """Report whether the model's weights are on this machine and its default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         absence = absence_of(info)

@@ -181,7 +181,7 @@ def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
 
 
 def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str) -> None:
-    """Write where the report of a failed job is, or how to continue one that this program left."""
+    """Print the place of a failed job's report, or the command that continues an unfinished job."""
     try:
         job = service.job(job_id)
     except NoSuchJob:  # a person removed it

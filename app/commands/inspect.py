@@ -1,4 +1,4 @@
-"""The command `inspect`, which tells what is in a file or folder with weights without loading it."""
+"""The command `inspect`, which shows what is in a file or folder with weights without loading it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def add_inspect_arguments(parser: Parser) -> None:
-    """Add what is examined."""
+    """Add the arguments that name the file and the part."""
     parser.add_argument("path", metavar="PATH", help="the file or folder")
     parser.add_argument(
         "--as",
@@ -54,10 +54,10 @@ def add_inspect_arguments(parser: Parser) -> None:
 
 
 def print_inspection(arguments: argparse.Namespace) -> int:
-    """Print the facts, or in one sentence why the weights cannot be used.
+    """Print the facts, and one sentence if the weights cannot be used.
 
     Raises:
-        InputError: If nothing can be read there.
+        InputError: If the path cannot be read.
     """
     path = given_path(arguments.path, "path")
     try:

@@ -43,7 +43,7 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _tell(arguments: argparse.Namespace, text: str, **facts: Any) -> None:
-    """Print facts: as one line of JSON if that was asked for, and otherwise as a text."""
+    """Print facts as one line of JSON, if the arguments ask for it, and otherwise as text."""
     say(f"{json.dumps(facts) if arguments.json else text}\n")
 
 
@@ -116,7 +116,7 @@ def _download(info: ModelInfo, absence: Absence, progress: Progress) -> None:
 
 
 class Progress:
-    """The progress of a download, as a line that changes, as lines now and then, or as JSON."""
+    """The display of a download, as a changing line on a terminal, as occasional lines, or as JSON."""
 
     def __init__(self, arguments: argparse.Namespace, model: str, absence: Absence) -> None:
         self._is_json, self._model = arguments.json, model
@@ -125,7 +125,7 @@ class Progress:
         self._speed, self._said_at = Speed(here, time.monotonic()), 0.0
 
     def show(self, done: int, total: int) -> None:
-        """Tell the bytes that are here and those that are expected in all."""
+        """Show the downloaded bytes out of the expected total."""
         now = time.monotonic()
         speed = self._speed.at(done, now)
         left = (total - done) / speed if speed else None
@@ -143,7 +143,7 @@ class Progress:
             sys.stderr.write(f"{line}\n")
 
     def end(self) -> None:
-        """End the line that changes."""
+        """End the changing line."""
         if self._is_live:
             sys.stderr.write("\n")
 

@@ -1,4 +1,4 @@
-"""Presets, which are named sets of settings in plain JSON files that people may copy and edit."""
+"""Presets, which are named sets of settings in plain JSON files that users may copy and edit."""
 
 from __future__ import annotations
 

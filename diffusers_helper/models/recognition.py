@@ -68,7 +68,7 @@ def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
         origin: The names of file and folders and the file's metadata, in lower case.
     """
     plain = {_PREFIX.sub("", name): tensor for name, tensor in tensors.items()}
-    if model == "FramePack":  # both have the same tensors, so that only a name can tell
+    if model == "FramePack":  # both have the same tensors, so only a name distinguishes them
         return "F1" if re.search(r"f1(?![0-9])", origin) else "I2V" if "i2v" in origin else ""
     if model == "HunyuanVideo":
         entry = plain.get("img_in.proj.weight") or plain.get("x_embedder.proj.weight")
