@@ -170,7 +170,7 @@ def _run(
             decode(vae, latent["samples"], VaeSettings())
             wait_for(place)
     except (LongtakeError, RuntimeError) as error:
-        # An interrupt is neither of them, and ends the benchmark.
+        # An interrupt is neither of these errors, so it ends the benchmark.
         return Row(width, height, cfg, blas, error=first_line(error))
     later = sorted(times.seconds[1:] or times.seconds)
     middle = later[len(later) // 2]
@@ -221,7 +221,7 @@ def _chart(rows: list[Row]) -> str:
 
 
 def _advice(rows: list[Row], wants_blas: bool) -> str:
-    """Return sentences of advice that follows from the figures, and on missing measurements."""
+    """Return sentences that draw conclusions from the figures, and name missing measurements."""
     good = [row for row in rows if row.seconds_per_step]
     lines: list[str] = []
     if failed := len(rows) - len(good):

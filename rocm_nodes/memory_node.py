@@ -11,7 +11,7 @@ from rocm_nodes.host import device_lines, free_bytes, management
 from rocm_nodes.reports import told
 
 _LEVELS = ("conservative", "balanced", "aggressive")
-# Unused memory of the allocator from which on it is worth giving back.
+# The least unused memory of the allocator that is worth giving back.
 _WORTH_BYTES = 256 * 1024**2
 
 
@@ -66,7 +66,7 @@ class ROCMMemoryOptimizer:
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:
-        return math.nan  # it works each time, whatever ComfyUI has kept
+        return math.nan  # the node runs each time, whatever ComfyUI has cached
 
     @classmethod
     def VALIDATE_INPUTS(cls, input_types: dict[str, str]) -> bool:

@@ -16,7 +16,7 @@ from rocm_nodes.samplers import ROCMOptimizedKSampler, ROCMOptimizedKSamplerAdva
 _NODES: dict[str, tuple[str, type]] = {
     "ROCMOptimizedCheckpointLoader": ("ROCm Checkpoint Loader", ROCMOptimizedCheckpointLoader),
     "ROCMOptimizedUNetLoader": ("ROCm UNet Loader", ROCMOptimizedUNetLoader),
-    # The name that later workflows have for the same node.
+    # Later workflows use this name for the same node.
     "ROCmDiffusionLoader": ("ROCm Diffusion Loader", ROCMOptimizedUNetLoader),
     "ROCMOptimizedKSampler": ("ROCm KSampler", ROCMOptimizedKSampler),
     "ROCMOptimizedKSamplerAdvanced": ("ROCm KSampler (Advanced)", ROCMOptimizedKSamplerAdvanced),

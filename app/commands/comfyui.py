@@ -16,10 +16,10 @@ from diffusers_helper.files import given_path, write_atomic
 if TYPE_CHECKING:
     from app.commands.arguments import Parser
 
-# The version that the nodes were tried with; an older one lacks functions that they call.
+# The version that the nodes were tested with. Older ones lack functions that the nodes call.
 OLDEST, TRIED = (0, 3, 64), (0, 3, 64)
 SHIM = "longtake_rocm_nodes.py"
-# What the nodes import and ComfyUI does not bring.
+# The packages that the nodes import and ComfyUI does not install.
 NEEDED = ("diffusers", "accelerate", "huggingface_hub")
 _LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
 _PATH = "the folder of ComfyUI, with main.py and custom_nodes"

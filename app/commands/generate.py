@@ -60,7 +60,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     if arguments.save_preset:
         return save_given(arguments)
     origin = chosen_origin(arguments)
-    # Both calls refuse at once what would make the engine fail.
+    # Both calls refuse at once a request with which the engine would fail.
     this_profile(os.environ)
     cache_folder()
     if arguments.dry_run:
@@ -184,7 +184,7 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str)
     """Print the place of a failed job's report, or the command that continues an unfinished job."""
     try:
         job = service.job(job_id)
-    except NoSuchJob:  # a person removed it
+    except NoSuchJob:  # the user removed it
         return
     if job.state == "failed":
         _report(service, job)

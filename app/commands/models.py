@@ -25,7 +25,7 @@ _EXIT_CODES = (
     "exit codes: 0 done, 1 failed or incomplete, 2 the command is invalid, 130 interrupted (the next\n"
     "`models get` continues the download)."
 )
-_LINE_SECONDS = 10.0  # between two lines about a download where there is no terminal
+_LINE_SECONDS = 10.0  # between two lines about a download, without a terminal
 
 
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:

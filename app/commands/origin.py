@@ -166,7 +166,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
 def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
     requests = variants(request, 1 if arguments.variants is None else arguments.variants)
 
-    # Where the picture lies inside a recipe, the engine checks.
+    # The engine checks a picture that is inside a recipe.
     to_check = () if others.get("picture") else requests[:1]
     return Origin(partial(_queue_all, requests, others), requests, to_check)
 

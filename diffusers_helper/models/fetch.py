@@ -43,7 +43,7 @@ _WORKERS = 4
 _LOCK_SECONDS = 0.2
 _SHA256_LETTERS = 64
 _CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-# The hub's own error derives from those of the library that makes its requests. A listing that is no JSON
+# The hub's own error derives from those of the library that makes its requests. A listing that is not JSON
 # raises a ValueError.
 _FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError)
 
@@ -143,7 +143,7 @@ def _fetch(source: PartSource, files: list[_Remote], tally: _Tally) -> None:
     repository = repository_folder(source)
     snapshot = repository / "snapshots" / str(source.revision)
     missing = [file for file in files if not (snapshot / file.path).is_file()]
-    for file in missing:  # From now on, the part counts as incomplete until all its files are here.
+    for file in missing:  # From now on, the part counts as incomplete until all its files are complete.
         partial = partial_of(snapshot / file.path)
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.touch()
@@ -174,7 +174,7 @@ def _fetch_file(source: PartSource, repository: Path, snapshot: Path, file: _Rem
 
 def _place(partial: Path, blob: Path, target: Path) -> None:
     """Put a complete file in its place, which is the last step, so a part never looks complete too early."""
-    target.unlink(missing_ok=True)  # a link to a file that is gone
+    target.unlink(missing_ok=True)  # a link to a file that no longer exists
     try:
         target.symlink_to(os.path.relpath(blob, target.parent))
     except OSError:  # a file system without links
@@ -195,7 +195,7 @@ def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
             except BlockingIOError:
                 time.sleep(_LOCK_SECONDS)
                 continue
-            # The program that had it may have finished the file, or thrown it away.
+            # The program that had it may have finished or deleted the file.
             if partial.exists() and os.fstat(stream.fileno()).st_ino == partial.stat().st_ino:
                 yield stream
                 return
@@ -239,7 +239,7 @@ def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes]
                 tqdm_class=Bar,  # type: ignore[arg-type]
             )
         except HfHubHTTPError as error:
-            if begin == 0 or error.response.status_code != 416:  # the server has nothing from there on
+            if begin == 0 or error.response.status_code != 416:  # the server has no bytes from there on
                 raise
         except OSError:
             stream.flush()

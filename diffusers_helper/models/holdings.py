@@ -92,7 +92,7 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
         info: The model.
         on_bytes: A function that is called with the size of each file that was read completely.
     """
-    from diffusers_helper.models.fetch import has_checksum  # only here is the hub's library needed
+    from diffusers_helper.models.fetch import has_checksum  # the hub's library is needed only here
 
     for holding in holdings(info):
         folder = holding.folder

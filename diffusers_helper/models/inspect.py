@@ -124,7 +124,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
     if indices:
         return _inspect_shards(indices[0], place)
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
-    # What the libraries load if it is there.
+    # The files that the libraries prefer if they exist.
     files = [file for file in files if file.suffix == ".safetensors"] or files
     files = [file for file in files if file.name in _USUAL] or files
     if len(files) > 1:
@@ -255,7 +255,7 @@ def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[s
 def _origin(path: Path, metadata: Mapping[str, str]) -> str:
     """Return the names that may show where weights come from, in lower case."""
     noted = [str(metadata.get(name, "")) for name in ("modelspec.title", "general.name", "title")]
-    # A part of a hub's cache lies in models--owner--name/snapshots/revision.
+    # A part in a hub cache has a path such as models--owner--name/snapshots/revision.
     names = [part for part in path.parts if part.startswith("models--")] or [path.parent.name]
     return " ".join([path.name, *names, *noted]).lower()
 

@@ -35,13 +35,13 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _PREFIX = re.compile(
     r"(?m)^(?:model\.diffusion_model\.|diffusion_model\.|first_stage_model\.|vae\.|model\.model\.|transformer\.)"
 )
-# A sign that says less than others, which replace it.
+# A model is left out if one of these more specific ones is found, too.
 _COVERED = {
     "HunyuanVideo": {"FramePack", "LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
     "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "Wan": {"LoRA"}, "SDXL": {"LoRA"},
     "Llama": {"LoRA"}, "CLIP": {"LoRA"},
 }  # fmt: skip
-# The model that each part of FramePack consists of.
+# The model that each part of FramePack must be.
 PART_MODELS = {
     "transformer": "FramePack",
     "vae": "Hunyuan VAE",
@@ -53,7 +53,7 @@ PART_MODELS = {
 
 def models_of(names: Collection[str]) -> list[str]:
     """Return the models to which the names belong."""
-    # A line for each name: one search for a sign is much faster than one for each name.
+    # The names are joined as lines, because one search per sign is much faster than one per name.
     plain = _PREFIX.sub("", "\n".join(names))
     found = [model for model, signs in _SIGNS if all(re.search(sign, plain, re.MULTILINE) for sign in signs)]
     return [model for model in dict.fromkeys(found) if not _COVERED.get(model, set[str]()) & {*found}]

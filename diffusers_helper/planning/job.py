@@ -174,7 +174,7 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
 def learned_levels(
     facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
 ) -> LearnedLevels:
-    """Return the level that was stored after shortages in jobs with this card, model, video size and cap.
+    """Return the store of the level that jobs with this card, model, video size and cap have reached.
 
     The key contains the card's memory in whole GB, since the web process and the engine may read figures that
     differ slightly.

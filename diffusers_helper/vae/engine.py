@@ -98,8 +98,8 @@ class Owner(Protocol):
 
 
 _Owner = TypeVar("_Owner", bound=Owner)
-# All that the pixels of a window depend on: the item of the batch, the first latent frame, the number of
-# latent frames, the tiles, and the type of the computation.
+# The facts that determine the pixels of a window: the item of the batch, the first latent frame, the number
+# of latent frames, the tiles, and the type of the computation.
 _Window = tuple[int, int, int, Tiles, torch.dtype]
 
 
@@ -116,7 +116,7 @@ class VaeEngine(Generic[_Owner]):
     def __init__(self, owner: _Owner) -> None:
         self.owner = owner
         self._windows: dict[_Window, Tensor] = {}
-        self._has_failed = False  # whether the task at hand has overflowed in fp32
+        self._has_failed = False  # whether the current task has overflowed in fp32
 
     def decode(
         self,

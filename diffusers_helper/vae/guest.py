@@ -114,7 +114,7 @@ class Guest:
 
 def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return the same VAE in another type, without an intermediate copy in its present type."""
-    # `deepcopy` takes these tensors for copies that it has made already.
+    # `deepcopy` then uses these tensors as if it had already copied them.
     memo: dict[int, Any] = {
         id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
     }

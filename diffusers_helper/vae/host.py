@@ -18,7 +18,7 @@ from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae_estimates import VaeNeeds
 from diffusers_helper.vae.families import family_of
 
-_PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which its object does not say
+_PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which ComfyUI's object does not report
 Bytes = Callable[[tuple[int, ...], torch.dtype], float]
 
 

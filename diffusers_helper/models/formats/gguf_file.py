@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor, count, cut_off
 
-# Type: name, values in a block, bytes of a block.
+# The name, the values per block and the bytes per block of each type.
 _TYPES: dict[int, tuple[str, int, int]] = {
     0: ("float32", 1, 4), 1: ("float16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
     6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36),
@@ -19,7 +19,7 @@ _TYPES: dict[int, tuple[str, int, int]] = {
     26: ("int32", 1, 4), 27: ("int64", 1, 8), 28: ("float64", 1, 8), 29: ("IQ1_M", 256, 56),
     30: ("bfloat16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
 }  # fmt: skip
-# The kinds of metadata by their numbers, as `struct` writes them; 8 is a text and 9 a list.
+# The kinds of metadata by their numbers, as formats of `struct`; 8 is a text, and 9 is a list.
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 _MOST_TENSORS, _MOST_TEXT = 1_000_000, 64 * 1024**2

@@ -22,11 +22,11 @@ _STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
 }  # fmt: skip
-# What torch's weights-only load calls, too. Anything else would be code of the file's author.
+# The functions that torch's weights-only load may call, too. Any other call would run the author's code.
 _HARMLESS = {
     "collections.OrderedDict", "torch.Size", "torch.device", "torch.Tensor", "torch.nn.parameter.Parameter",
     "torch.serialization._get_layout", "_codecs.encode",
-    # What old checkpoints of Stable Diffusion name beside their weights.
+    # Old checkpoints of Stable Diffusion name these beside their weights.
     "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "numpy.dtype",
     "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
 }  # fmt: skip
@@ -214,7 +214,7 @@ def _read_legacy(file: Path) -> Contents:
     size = file.stat().st_size
     with file.open("rb") as stream:
         tensors, storages, problems = _tensors(stream, pickles=_LEGACY_PICKLES)
-        # Behind the pickles lie the list of storages, and each storage with its length in front.
+        # The pickles are followed by the list of storages, and by each storage after its length.
         needed = stream.tell() + sum(8 + one.num_values * BITS.get(one.dtype, 8) // 8 for one in storages)
     if size < needed:
         problems.append(cut_off(size, needed))

@@ -45,7 +45,7 @@ class Contents:
     problems: tuple[str, ...] = ()
 
 
-# Bits of one value, by torch's name of the type.
+# The bits of a value, by the name of the type in torch.
 BITS = {
     "complex128": 128, "complex64": 64, "float64": 64, "int64": 64, "uint64": 64, "float32": 32, "int32": 32,
     "uint32": 32, "float16": 16, "bfloat16": 16, "int16": 16, "uint16": 16, "float8_e4m3fn": 8,
