@@ -195,7 +195,7 @@ def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> No
     settings = (
         ("cap", gb_text(profile.cap_bytes.value) + " GB", profile.cap_bytes),
         ("preserved", gb_text(profile.budget().preserved_in_force) + " GB", profile.preserved_bytes),
-        ("VAE", profile.vae_dtype.value, profile.vae_dtype),
+        ("VAE precision", profile.vae_dtype.value, profile.vae_dtype),
         ("VAE tile", str(profile.vae_tile.value), profile.vae_tile),
         ("attention", profile.attention.value, profile.attention),
     )

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-DOCUMENT = "Longtake's memory document"
+DOCUMENT = "the memory document, see docs/amd-memory.md"
 # The same setting under its present and its older names. If the user has set any of them, Longtake sets none.
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
