@@ -161,7 +161,7 @@ def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
     notes = {finding.text: finding.remedy for finding in report.findings if finding.level == "note"}
     for part in (
         "other programs hold 10 GB", "MIOPEN_FIND_TIME_LIMIT", "expandable segments", "GB used",
-        "calls the card gfx1100, the kernel gfx1030",
+        "calls the card gfx1100, but the kernel driver calls it gfx1030",
     ):  # fmt: skip
         assert any(part in text and remedy for text, remedy in notes.items()), part
 

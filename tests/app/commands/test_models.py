@@ -115,7 +115,7 @@ def test_a_flipped_bit_and_a_shorter_file_are_found(
     assert main(["models", "verify", INFO.name]) == 1
     text = capsys.readouterr().out
     assert f"{WEIGHTS} has a wrong checksum; remove the model and get it again." in text
-    assert text.count("right") == len(PARTS) - 1
+    assert text.count("correct") == len(PARTS) - 1
     file.write_bytes(data[:-5])
     assert main(["models", "verify", INFO.name]) == 1
     assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in capsys.readouterr().out

@@ -205,7 +205,7 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
 
     monkeypatch.setattr(conv_probe._Inputs, "run_checked", stopping)
     assert run(tiny_model) == 130
-    assert "goes on from here" in capsys.readouterr().err
+    assert "continues from here" in capsys.readouterr().err
     first = RouteStore(routes_folder()).routes("cpu")
     assert set(first) == {str(six_cases[3]), str(six_cases[0])}  # one case in the middle, for the estimate
     assert run(tiny_model, "--json") == 0
