@@ -240,11 +240,16 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
     view.get_by_label("Prompt of what is new").fill("another ball")
     view.get_by_label("Seed", exact=True).fill("77")
+    view.get_by_text("Further settings of what is new").click()
+    view.get_by_label("Steps").fill("3")
+    view.get_by_label("Sampler").select_option(label="Euler")
     view.get_by_role("button", name="Make this branch").click()
     page.locator(".lt-past-say").get_by_text("The branch is in the queue.").wait_for()
     child = stand.service.jobs()[0]
     assert json.loads(JobFolder(child.folder).lineage.read_text())["parent"] == job.id
     assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
+    assert (child.request.steps, child.request.sampler) == (3, "euler")
+    assert child.request.guidance == job.request.guidance
     kin = view.locator(".lt-kin:visible")
     kin.get_by_text("another ball").wait_for()
     assert "Branches of it" in kin.inner_text()
