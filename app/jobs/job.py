@@ -60,7 +60,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended. The user may still resume one that failed or was cancelled."""
+        """Return whether the job has ended. A person may still resume one that failed or was cancelled."""
         return self.state in OVER
 
     @property

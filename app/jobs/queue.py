@@ -34,7 +34,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 
 # Places are seconds since the epoch, which a float resolves to 2.4e-7.
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
-RESUMED = "The job continues; finished sections are not made again."
+RESUMED = "The job goes on; nothing that was finished is made again."
 _OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
 _HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and not being made
 
@@ -191,7 +191,7 @@ class Queue:
             write_atomic(folder.request, text.encode() + b"\n")
             sync_folder(folder.path)
             edits = StateLog(folder).read()["edits"] + 1
-            return self.store.enter(job_id, job.state, reason="The user changed its settings.", edits=edits)
+            return self.store.enter(job_id, job.state, reason="A person changed its settings.", edits=edits)
 
     @_change
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
@@ -217,7 +217,7 @@ class Queue:
             moved: list[tuple[str, JobState]] = [(job_id, job.state)]
             moved += [(row["id"], row["state"]) for row in others[number:]]
             for (one, state), place in zip(moved, places, strict=False):
-                self.store.enter(one, state, reason="The user changed the order.", place=place)
+                self.store.enter(one, state, reason="A person changed the order.", place=place)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
@@ -282,7 +282,7 @@ class Queue:
             video, frames = salvage(folder)  # an earlier program may have worked on it
             end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
             state, facts = change_by(end, folder.path) or ("cancelled", {})
-            self.store.enter(job_id, state, reason="The user cancelled it.", **facts)
+            self.store.enter(job_id, state, reason="A person cancelled it.", **facts)
         with contextlib.suppress(OSError):  # followers of the job find its end in the index
             append_event(folder.events, end)
         return True
@@ -305,7 +305,7 @@ class Queue:
                 return job
             place = self.store.last_place() if job.state in OVER else job.place
             job = self.store.enter(
-                job_id, "queued", reason="The user continued it.", place=place, ended=None, message="",
+                job_id, "queued", reason="A person let it go on.", place=place, ended=None, message="",
                 remedy="", deaths=0, death="",
             )  # fmt: skip
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters

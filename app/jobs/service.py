@@ -227,7 +227,7 @@ class JobService:
                     return
                 if stopped and not over:
                     raise ServiceStopped(
-                        f"Longtake was stopped before job {job_id} ended.",
+                        f"Longtake was stopped before job {job_id} came to its end.",
                         "Start Longtake again on the same folder; nothing that was finished is lost.",
                     )
                 last_round = over

@@ -102,7 +102,7 @@ def read_batch(file: Path, common: Mapping[str, Any], *, allow_folder: bool = Fa
         except LongtakeError as error:
             problems.append(Problem(line, f"{error.message} {error.remedy}"))
     if not entries and not problems:
-        raise InputError(f"{file.name} has no line with a video; expected at least one.", "Add one.")
+        raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
     return Batch(tuple(entries), tuple(problems))
 
 
@@ -132,12 +132,12 @@ def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
         try:
             data: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield number, f"It is not JSON ({str(error)[:100]}). Write one JSON object per line."
+            yield number, f"It is not JSON ({str(error)[:100]}). Write one JSON object a line."
             continue
         if isinstance(data, dict):
             yield number, cast(dict[str, Any], data)
         else:
-            yield number, f"It is {short_repr(data)}; expected a JSON object of settings. Write one per line."
+            yield number, f"It is {short_repr(data)}; expected a JSON object of settings. Write one a line."
 
 
 def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -158,7 +158,7 @@ def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
             names = [field.strip() for field in row]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                yield line, f"The column {short_repr(twice[0])} appears twice. Leave one out."
+                yield line, f"The column {short_repr(twice[0])} is there twice. Leave one out."
                 return
         elif len(row) > len(names):
             yield line, f"It has {len(row)} fields, and the first line has {len(names)}. Check its quotes."

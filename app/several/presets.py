@@ -1,4 +1,4 @@
-"""Presets, which are named sets of settings in plain JSON files that users may copy and edit."""
+"""Presets, which are named sets of settings in plain JSON files that people may copy and edit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
         )
     kept = {key: SETTINGS[key].check(value) for key, value in settings.items() if key != "image"}
     if not kept:
-        raise InputError("The preset has no setting; expected at least one.", "Give at least one.")
+        raise InputError("The preset has no setting; expected at least one.", "Give a setting.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(file, json.dumps(kept, ensure_ascii=False, indent=1).encode() + b"\n")

@@ -186,7 +186,7 @@ class Guard:
         limit = self._uploads.max_bytes + _AROUND_FILES if path == _UPLOAD else MAX_MESSAGE_BYTES
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > limit:
-            return _refuse(413, f"This is too large; at most {limit // 2**20} MiB are accepted.")
+            return _refuse(413, f"This is too large; at most {limit // 2**20} MiB are taken.")
         return None
 
     def _is_foreign(self, headers: Headers, method: str, path: str) -> bool:
@@ -204,7 +204,7 @@ class Guard:
             limit = self._uploads.max_bytes + _AROUND_FILES
             await self._app(_uncompressed(scope), _bounded(receive, limit), send)
         else:
-            await _refuse(507, "There is no space for uploads now; try again later.")(scope, receive, send)
+            await _refuse(507, "There is no room for more uploads now; try later.")(scope, receive, send)
 
     async def _try_login(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
         # Only the address that connects counts, because anyone can write another one into a header.

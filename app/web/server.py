@@ -78,12 +78,9 @@ def _parser() -> Parser:
         "--port", type=int, default=DEFAULT_PORT, metavar="N",
         help=f"port to listen on; 0 for any that is free (default: {DEFAULT_PORT})",
     )  # fmt: skip
-    parser.add_argument(
-        "--share", action="store_true",
-        help="serve the page at a public address, through Gradio's relay; needs --auth",
-    )  # fmt: skip
+    parser.add_argument("--share", action="store_true", help="a public address by gradio; needs --auth")
     parser.add_argument("--inbrowser", action="store_true", help="open the page in the browser")
-    add_outputs(parser, ", the only folder that the page serves")
+    add_outputs(parser, "; the only one that the page serves")
     parser.add_argument(
         "--model", default=DEFAULT_MODEL, metavar="NAME|DIR",
         help=f"preselected model: {', '.join(model_names())}, or a folder with a model's parts",
@@ -94,14 +91,14 @@ def _parser() -> Parser:
     ):
         parser.add_argument(
             name, type=number_or_text, metavar="GB",
-            help=f"{text}, unless the job sets it; 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
+            help=f"{text} if it says nothing else, 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
         )  # fmt: skip
     add_find_mode(parser)
     parser.add_argument("--verbose", action="store_true", help="log each action to standard error")
     parser.add_argument(
         "--auth", metavar="USER:PASSWORD",
-        help=f"ask for this login; better set {AUTH_VARIABLE} in the environment, which lists of processes "
-        "do not show",
+        help=f"ask for a password; better set {AUTH_VARIABLE} in the environment, where no list of "
+        "processes shows it",
     )  # fmt: skip
     parser.add_argument(
         "--allowed-host", action="append", default=[], metavar="NAME",
@@ -157,7 +154,7 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
     if arguments.share or not is_local(arguments.server):
         reach = "--share makes" if arguments.share else f"--server {arguments.server} makes"
         raise InputError(
-            f"{reach} the page reachable from other machines; expected a login.",
+            f"{reach} the page reachable from other machines; expected a password for that.",
             f"Set --auth USER:PASSWORD or {AUTH_VARIABLE}.",
         )
     return None

@@ -130,7 +130,7 @@ def _take_environment() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"The folder for uploads, {folder}, cannot be made ({error.strerror}); expected a writable one.",
+            f"The folder for uploads, {folder}, cannot be made ({error.strerror}); expected one to write to.",
             "Set HOME, XDG_CACHE_HOME or GRADIO_TEMP_DIR to a folder that can be written.",
         ) from error
 

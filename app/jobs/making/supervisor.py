@@ -48,8 +48,8 @@ _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
 _SIGNAL_SECONDS = 0.5
 _COMPILING = (
-    "MIOpen is compiling kernels. On the first run, this can take many minutes without a sign of life; later "
-    "runs start at once."
+    "MIOpen is compiling kernels, first run only: this can take many minutes without a sign of life. "
+    "Later runs start at once."
 )
 _VMSTAT = Path("/proc/vmstat")
 
@@ -290,7 +290,7 @@ class _Run:
         )
         if death.trial in self._deadly:
             message += (
-                " It was trying a convolution, which is computed in another way on this card from now on; "
+                " It was trying a convolution, which is computed another way on this card from now on; "
                 "pixels differ by rounding."
             )
         return Warned(job=self._job.id, time=0.0, message=message)

@@ -140,7 +140,7 @@ class Worker:
                     self._look_around(leads=leads)
             except TROUBLE as error:
                 if trouble != (trouble := facts_of(error)["message"]):
-                    _log.warning("No job can be taken from the queue; this is tried again. %s", trouble)
+                    _log.warning("No job can be taken from the queue, which is tried again. %s", trouble)
                 self._wake.wait(_RETRY_SECONDS)
                 continue
             trouble = ""
@@ -154,7 +154,7 @@ class Worker:
         try:
             self._engine.start()
         except OSError:
-            _log.exception("the engine did not start; the first job will start it again")
+            _log.exception("the engine did not start; the first job tries again")
 
     def _take_lead(self) -> bool:
         """Take the lock for making the jobs if possible, and return whether this process holds it."""
@@ -182,7 +182,7 @@ class Worker:
         elif leads and time.monotonic() - self._tidied >= _TIDY_SECONDS:
             self._tidied = time.monotonic()
             if removed := tidy(self._store, self._retention):
-                _log.info("Removed because of LONGTAKE_KEEP_DAYS or LONGTAKE_KEEP_GB: %s", ", ".join(removed))
+                _log.info("Removed as too old or too many: %s", ", ".join(removed))
                 self._on_change()
 
     def _claim(self) -> Job | None:

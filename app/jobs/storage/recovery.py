@@ -30,7 +30,7 @@ INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it made this video.",
     "remedy": "It goes on when the page is started on this folder, or with: generate --resume",
 }
-PAUSED: dict[str, Any] = {"message": "The user paused it.", "remedy": "Continue it when you like."}
+PAUSED: dict[str, Any] = {"message": "A person paused it.", "remedy": "It goes on when a person says so."}
 # The number of deaths of the program at the same point of a job after which the job fails. The job is usually
 # not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50

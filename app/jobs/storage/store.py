@@ -189,7 +189,7 @@ class JobStore:
                     if isinstance(error, OSError) and is_storage_trouble(error):
                         raise
                     words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
-                    self._bury(database, row["id"], words, "Repair the folder, then continue the job.")
+                    self._bury(database, row["id"], words, "Mend the folder, and let the job go on.")
                     continue
                 if is_taken:
                     return job_from_row(self.outputs, made)

@@ -102,7 +102,7 @@ BAD = {
     "infinite": (["--guidance", "inf"], ("guidance is inf", "from 1 to 32")),
     "too long": (["--seconds", "121"], ("seconds is 121", "from 1 to 120")),
     "too short": (["--seconds", "0.5"], ("seconds is 0.5", "from 1 to 120")),
-    "incomplete": (["--steps", "2.5"], ("steps is 2.5", "whole number from 1 to 100")),
+    "not whole": (["--steps", "2.5"], ("steps is 2.5", "whole number from 1 to 100")),
     "no number": (["--steps", "many"], ("steps is 'many'", "whole number from 1 to 100")),
     "negative seed": (["--seed=-1"], ("seed is -1", "from 0 to 2^63 - 1")),
     "compression": (["--crf", "52"], ("crf is 52", "from 0 to 51")),
@@ -354,7 +354,7 @@ def test_an_output_without_room_ends_the_program_with_a_sentence(
     assert process.returncode == 1
     assert err.decode().endswith(
         "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
-        "Send it to a place with free space.\n"
+        "Send it to a place with room.\n"
     )
     (job,) = (path.name for path in program.outputs.iterdir() if path.name[0] != ".")
     assert JobService(program.outputs).job(job).state == state

@@ -99,7 +99,7 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_person_says_so(sh
     assert other.queue.pause(first.id)
     sharing.go(maker, 1)
     paused = until_state(maker, first, "paused")
-    assert paused.message == "The user paused it."
+    assert paused.message == "A person paused it."
     assert closed
     assert not wishes_of(JobFolder(first.folder))
     sharing.go(maker)
@@ -114,7 +114,7 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_person_says_so(sh
     assert [one.state for one in states] == ["queued", "running", "paused", "queued", "running", "finished"]
     assert all(one.time for one in states)
     assert [one.reason for one in states][:4] == [
-        "The user submitted it.", "It is its turn.", "The user paused it.", "The user continued it.",
+        "A person handed it in.", "It is its turn.", "A person paused it.", "A person let it go on.",
     ]  # fmt: skip
 
 

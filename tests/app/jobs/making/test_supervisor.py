@@ -213,7 +213,7 @@ def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
     made = make(engine)
     assert made[-1] == END
     assert engine.deadly == {trial: "the engine was ended by SIGABRT"}
-    assert "computed in another way" in warnings(made)[0]
+    assert "computed another way" in warnings(made)[0]
 
 
 def test_charged_deaths_leave_more_attempts_but_not_for_ever(clock: Clock) -> None:
@@ -266,7 +266,7 @@ def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(c
     assert not warnings(make(Script([events], clock)))
     made = make(Script([events], clock), compiles=True)
     assert [
-        text for text in warnings(made) if "MIOpen is compiling kernels. On the first run" in text
+        text for text in warnings(made) if "MIOpen is compiling kernels, first run only" in text
     ] == warnings(made)
     assert len(warnings(made)) == 1
 
