@@ -58,7 +58,7 @@ def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) 
     row = next(line.split() for line in text.splitlines() if line.startswith("sample"))
     assert row[:6] == ["sample", "transformer", "8", "1.7", "22.3", "per"]
     assert "Denoising: 2 of 60 blocks stay on the device: of 20 GB, 18 GB are preserved." in text
-    assert "Text encoder: 2 of 32 blocks stay: of 20 GB" in text
+    assert "Text encoder: 2 of 32 blocks stay on the device: of 20 GB" in text
     assert main(["plan", "--card", "gfx1100:24", "--seconds", "1"]) == 0
     assert "1 section, 37 frames" in capsys.readouterr().out
 
