@@ -13,7 +13,7 @@ JobState = Literal[
     "queued", "running", "waiting", "paused", "interrupted", "finished", "failed", "cancelled"
 ]  # fmt: skip
 
-# The states that may follow each state. A waiting job has met passing trouble, such as a full disk; an
+# The states that may follow each state. A waiting job has met a temporary problem, such as a full disk; an
 # interrupted one has lost the program that was making it. Both continue by themselves; a paused job, and one
 # that has failed or was cancelled, continues when a person asks for it.
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {

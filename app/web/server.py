@@ -203,7 +203,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         )  # fmt: skip
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)
-        say(f"Longtake is on {url}\nPress Ctrl-C to end it.\n")
+        say(f"Longtake is running at {url}\nPress Ctrl-C to end it.\n")
         if service.is_follower:
             sys.stderr.write(_COMPANY.format(outputs=outputs))
         signals.wait()
