@@ -113,7 +113,7 @@ def test_without_a_gpu_it_says_what_the_cap_means() -> None:
 def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
     state, text = told(RADEON, vram_cap_gb=4)
     assert state == "does not fit"
-    least = re.findall(r"the smallest cap that works is ([\d.]+) GB", text)[0]
+    least = re.findall(r"The smallest cap that works is ([\d.]+) GB", text)[0]
     assert f"Set VRAM Cap to {least} GB or more or choose a smaller Resolution." in text
     assert told(RADEON, vram_cap_gb=float(least))[0].startswith("fits, peak ")
     state, text = told(RADEON, preserved_gb=19.9)
