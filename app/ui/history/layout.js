@@ -1,9 +1,9 @@
-// The elements of one opened video.
+// The elements of an opened video.
 import { make } from '../elements.js';
 
 const button = (textContent, className = '') => make('button', { type: 'button', textContent, className });
 
-/** Resolve once the parts of the live view are in the page, which a link may lead past. */
+/** Resolve once the parts of the live view are in the page, since a link may open a video before that. */
 export async function partsAreThere() {
   while (!document.querySelector('.lt-live .lt-spent')) await new Promise(requestAnimationFrame);
 }
@@ -34,14 +34,14 @@ export function layOut(root) {
     remark: make('p', { className: 'lt-hint' }), star: button('☆', 'lt-star'),
     failure: make('div', { className: 'lt-failure', hidden: true }), failureText: make('p', { role: 'alert' }),
     report: make('pre', { className: 'lt-report', tabIndex: 0 }),
-    use: button('Use these settings', 'lt-main-button'), again: button('Same again with another seed'),
-    goOn: button('Go on'), download: make('a', { className: 'lt-button', textContent: 'Download' }),
+    use: button('Use these settings', 'lt-main-button'), again: button('Make it again with another seed'),
+    goOn: button('Resume'), download: make('a', { className: 'lt-button', textContent: 'Download' }),
     copy: button('Copy the link'), remove: button('Remove'),
     address: make('code', {}),
     branch: fold('Continue from here', 'lt-branch'), longer: fold('Make it longer', 'lt-branch'),
     settings: make('dl', {}), states: make('ol', { className: 'lt-states' }),
     files: make('ul', { className: 'lt-files' }), family: make('div', { className: 'lt-family', hidden: true }),
-    parent: films('Branched from'), children: films('Branches of it'),
+    parent: films('Branched from'), children: films('Branches of this video'),
     log: fold('Log', 'lt-log', make('pre', { tabIndex: 0, ariaLabel: 'Log of this video' })),
   };
   parts.strip.replaceChildren();

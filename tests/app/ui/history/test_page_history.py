@@ -113,7 +113,7 @@ def test_filters_narrow_the_shelf(page: Any, stand: Stand, make: Any) -> None:
     page.get_by_role("button", name="Favourites").click()
     cards(page, 1)
     page.get_by_label("Search in prompts and seeds").fill("long")
-    page.get_by_text("No video fits this search.").wait_for()
+    page.get_by_text("No video matches this search.").wait_for()
     assert not stand.service.job(long[0].id).favourite
 
 
@@ -203,7 +203,7 @@ def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) 
 def test_the_same_again_has_another_seed(page: Any, stand: Stand, make: Any) -> None:
     (job,) = make("a ball", seed=5)
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
-    opened(page, job).get_by_role("button", name="Same again with another seed").click()
+    opened(page, job).get_by_role("button", name="Make it again with another seed").click()
     page.locator(".lt-past-say").get_by_text("is in the queue").wait_for()
     wait_until(lambda: stand.service.jobs()[0].is_over)
     again = stand.service.jobs()[0]
@@ -238,7 +238,7 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     assert view.locator('.lt-kept-strip img[data-kept="true"]').count() == 1
     view.get_by_text("What stays as it is, and why").click()
     assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
-    view.get_by_label("Prompt of what is new").fill("another ball")
+    view.get_by_label("Prompt for the new sections").fill("another ball")
     view.get_by_label("Seed", exact=True).fill("77")
     view.get_by_role("button", name="Make this branch").click()
     page.locator(".lt-past-say").get_by_text("The branch is in the queue.").wait_for()
@@ -247,7 +247,7 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
     kin = view.locator(".lt-kin:visible")
     kin.get_by_text("another ball").wait_for()
-    assert "Branches of it" in kin.inner_text()
+    assert "Branches of this video" in kin.inner_text()
     kin.get_by_role("link").click()
     assert "Branched from" in opened(page, child).locator(".lt-kin:visible").inner_text()
 
@@ -271,8 +271,8 @@ def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any
     view = opened(page, job)
     assert "The <b>stage</b> collapsed." in view.get_by_role("alert").inner_text()
     assert not view.get_by_role("link", name="Download").is_visible()
-    view.get_by_role("button", name="Go on", exact=True).click()
-    page.locator(".lt-past-say").get_by_text("It goes on").wait_for()
+    view.get_by_role("button", name="Resume", exact=True).click()
+    page.locator(".lt-past-say").get_by_text("The video continues").wait_for()
     wait_until(lambda: len(stand.service.history.transitions(job.id)) >= 5)
     assert [one.state for one in stand.service.history.transitions(job.id)][2:4] == ["failed", "queued"]
 
