@@ -100,7 +100,7 @@ class Actions:
         job = running or (waiting[0] if waiting else None)
         if job is None:
             return view.passing_note("Nothing is running.")
-        return self._cancel(job.id, view.job_note("Ending: the work at hand is finished first.", job.id))
+        return self._cancel(job.id, view.job_note("Ending: the current work is finished first.", job.id))
 
     def _cancel(self, job_id: str, done: str) -> str:
         return done if self.service.cancel(job_id) else ""

@@ -8,7 +8,7 @@ export function bringStage() {
   if (narrow.matches) document.querySelector('.lt-stage')?.scrollIntoView({ block: 'start' });
 }
 
-/** The line: what happens, the time left, and a bar; a press leads to the stage. */
+/** The line: what happens, the time left, and a bar. A press brings the stage into view. */
 export class Line {
   #view;
   #words = make('span', { className: 'lt-line-words' });

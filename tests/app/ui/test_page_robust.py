@@ -128,7 +128,7 @@ def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: 
     program.go(FIRST)
     job = status(page, state="running", frames=33).get_attribute("data-job")
     program.kill()
-    page.locator(".lt-pulse-text").get_by_text("the video goes on once it runs again").wait_for()
+    page.locator(".lt-pulse-text").get_by_text("the video continues once it runs again").wait_for()
     assert page.locator(".lt-status").get_attribute("data-job") == job
     program.begin()
     running = status(page, state="running", job=job, frames=33)

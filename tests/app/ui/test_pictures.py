@@ -149,7 +149,7 @@ def test_a_process_that_crashes_costs_one_picture(tmp_path: Path) -> None:
         process.decode(photo)
     assert flag.exists()
     flag.unlink()
-    with pytest.raises(InputError, match="ended the program"):
+    with pytest.raises(InputError, match="crashed the program"):
         process.decode(photo)
     assert flag.exists()  # the process was started again
 

@@ -97,7 +97,7 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
     page.reload()
     shows(page, *"aecxd")
     assert page.get_by_role("tab", name="Queue").get_attribute("aria-selected") == "true"
-    page.get_by_role("button", name="Go on: a").click()
+    page.get_by_role("button", name="Resume: a").click()
     row(page, "a").locator(".lt-row-state", has_text="Next").wait_for()
     assert stand.service.job(ids[0]).state == "queued"
 
@@ -140,12 +140,12 @@ def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path)
     add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Pause everything").click()
-    page.get_by_text("The queue rests").wait_for()
+    page.get_by_text("The queue is paused").wait_for()
     stand.engine.go(1)
     row(page, "a").get_by_text("Paused").wait_for()
-    row(page, "b").get_by_text("Waits until the queue goes on").wait_for()
+    row(page, "b").get_by_text("Waiting until the queue is resumed").wait_for()
     assert stand.service.queue.is_held
-    page.get_by_role("button", name="Let the queue go on").click()
+    page.get_by_role("button", name="Resume the queue").click()
     row(page, "a").locator(".lt-row-meter").wait_for()
     wait_until(lambda: stand.service.open_jobs()[0] is not None)
     assert not stand.service.queue.is_held
@@ -167,7 +167,7 @@ def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand,
         page, "d"
     ).get_attribute("data-job")
     page.keyboard.press("ArrowUp")
-    page.get_by_text("d cannot go further.").wait_for(state="attached")
+    page.get_by_text("d cannot be moved further.").wait_for(state="attached")
     page.keyboard.press("End")
     settled(page, stand, "abcd")
     assert page.evaluate("document.activeElement.classList.contains('lt-row-grip')")
@@ -214,7 +214,7 @@ def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) 
     other.queue.move_first(added.id)
     shows(page, *"acb")
     other.queue.hold()
-    page.get_by_text("The queue rests").wait_for()
+    page.get_by_text("The queue is paused").wait_for()
 
 
 def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, monkeypatch: Any) -> None:
@@ -236,12 +236,12 @@ def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, mo
 
 def test_an_empty_queue_says_what_it_is_for(page: Any, stand: Stand) -> None:
     page.get_by_role("tab", name="Queue").click()
-    page.get_by_text("Nothing waits").wait_for()
+    page.get_by_text("The queue is empty").wait_for()
     assert not page.locator(".lt-queue-hold").is_visible()
     page.get_by_role("link", name="Make a video").click()
     page.locator("#start").wait_for()
     page.go_back()
-    page.get_by_text("Nothing waits").wait_for()
+    page.get_by_text("The queue is empty").wait_for()
     assert page.url.endswith("#queue")
 
 
