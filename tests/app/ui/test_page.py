@@ -132,7 +132,7 @@ def test_what_a_person_writes_never_becomes_markup(page: Any, stand: Stand, phot
 
 def test_the_demo_model_names_its_words(page: Any) -> None:
     page.get_by_text("This is the demo model.").wait_for()
-    page.get_by_text("which ones?").click()
+    page.get_by_text("show them.").click()
     assert "diamond" in page.locator(".lt-demo dl").inner_text()
     page.get_by_label("Prompt", exact=True).fill("the red <b>walrus</b> moves right")
     page.locator("#lt-unknown").wait_for()

@@ -77,7 +77,7 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
     settled(page, stand, "aecbd")
 
     page.get_by_role("button", name="Edit: b").click()
-    page.get_by_text("These are the settings of a video that waits: b").wait_for()
+    page.get_by_text("You are editing a video in the queue: b").wait_for()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
     page.wait_for_selector(".lt-request .image-container img")
     assert not page.locator("#start").is_visible()
@@ -276,9 +276,9 @@ def test_a_video_that_has_begun_is_no_longer_edited(page: Any, stand: Stand, pho
     first, second = add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Edit: b").click()
-    page.get_by_text("These are the settings of a video that waits: b").wait_for()
+    page.get_by_text("You are editing a video in the queue: b").wait_for()
     stand.service.cancel(first)
-    page.get_by_text("The video has begun meanwhile and keeps its settings.").wait_for()
+    page.get_by_text("The video has begun and keeps its settings.").wait_for()
     page.locator("#start").wait_for()
     assert page.get_by_label("Prompt", exact=True).input_value() == "b"
     assert stand.service.job(second).request.prompt == "b"
@@ -292,7 +292,7 @@ def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand
     open_queue(page, *"ab")
     page.get_by_role("button", name="Edit: b").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
-    page.get_by_role("button", name="Leave it as it was").click()
+    page.get_by_role("button", name="Cancel editing").click()
     shows(page, *"ab")
     page.get_by_role("tab", name="Create").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'my next idea'")
