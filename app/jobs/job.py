@@ -41,7 +41,7 @@ class Job:
         created, started, ended: Times in seconds since the epoch; None if they have not happened yet.
         video: The file that can be watched: the whole video, or its finished part.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
-        favourite: Whether a person marked it, so that it is never removed automatically.
+        favourite: Whether a person marked it, so it is never removed automatically.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def is_editable(self) -> bool:
-        """Return whether the job has never begun, so that its request can still be replaced."""
+        """Return whether the job has never begun, so its request can still be replaced."""
         return self.started is None and self.state in ("queued", "paused")
 
 

@@ -343,7 +343,7 @@ class Queue:
 
     @property
     def is_held(self) -> bool:
-        """Return whether `hold` was called, so that no job of the folder begins before `go_on`."""
+        """Return whether `hold` was called, so no job of the folder begins before `go_on`."""
         return self.store.held.exists()
 
     @_change
@@ -396,4 +396,4 @@ def _places(place: float, others: list[float], number: int) -> list[float]:
         step = (high - low) / (count + 1)
         if step >= (_LEAST_ROOM if count == 1 else _NEW_ROOM):
             return [low + step * (index + 1) for index in range(count)]
-    raise AssertionError("the end of the queue has room")
+    raise AssertionError("there is space after the last job")

@@ -113,7 +113,7 @@ class Pictures:
 
     def _decode(self, path: str) -> Decoded | InputError:
         found = next(filter(None, (self._try(process, path) for process in self._processes)), None)
-        assert found is not None, "the second process takes whatever may have a job"
+        assert found is not None, "the second process decodes every picture that a job may have"
         return found
 
     def _try(self, process: PictureProcess, path: str) -> Decoded | InputError | None:

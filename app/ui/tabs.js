@@ -1,4 +1,4 @@
-// The tabs in the header. The address names the tab that is shown, so that a reload and Back keep the place.
+// The tabs in the header. The address names the tab that is shown, so a reload and Back keep the place.
 import { queueNow, whenJobsAreTold } from './jobs.js';
 import { setText } from './elements.js';
 

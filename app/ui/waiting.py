@@ -1,4 +1,4 @@
-"""The bounded rooms in which clients wait for news, and the single check of jobs that serves them all."""
+"""The bounded rooms in which clients wait for updates, and the single check of jobs that serves them all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place:
     """A place in a room.
 
     Attributes:
-        is_lost: Set when another client needs the place, so that this one has to leave it.
+        is_lost: Set when another client needs the place and this one has to leave it.
         since: The time at which it was taken, as `time.monotonic` counts.
     """
 

@@ -273,7 +273,7 @@ class Worker:
 
         Raises:
             _AskedToEnd: If the job is asked to end before `write` succeeds.
-            OSError: If only this job's own files cannot be written, so that waiting would not help.
+            OSError: If only this job's own files cannot be written, so waiting would not help.
         """
         began, trouble = time.monotonic(), None
         while True:

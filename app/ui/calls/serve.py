@@ -37,7 +37,7 @@ def add_calls(functions: Iterable[FunctionType | MethodType]) -> None:
 
 
 class _Room:
-    """The bounded room in which calls wait for one of a few threads."""
+    """The bounded waiting room of the calls, which run in a few threads."""
 
     def __init__(self) -> None:
         self._threads, self._waiting = asyncio.Semaphore(_THREADS), 0

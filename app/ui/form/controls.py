@@ -150,7 +150,7 @@ class RequestForm:
         )
 
     def _add_buttons(self) -> None:
-        # This sticks to the lower edge of the window, so that it is always in sight.
+        # This sticks to the lower edge of the window, so it is always in sight.
         with gr.Column(elem_classes="lt-go"):
             self.notice = gr.HTML(
                 elem_id="notice",

@@ -82,7 +82,7 @@ def _fits(plan: VideoPlan, planner: Planner, request: GenerationRequest) -> str:
     return (
         f'{bar}<p class="lt-plan-say" data-fits="yes">{escape(sentence(plan, request))}</p>{_where(planner)}'
         f'<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
-        "that stay, what is streamed in one pass, predicted peak</caption><thead><tr>"
+        "that stay, weights streamed per pass, predicted peak</caption><thead><tr>"
         '<th scope="col">Stage</th><th scope="col">Stays</th><th scope="col">Streamed</th>'
         f'<th scope="col">Peak</th></tr></thead><tbody>{rows}</tbody></table></details>'
     )

@@ -1,7 +1,7 @@
 // The line of progress above the buttons, for windows in which the stage may be out of view.
 import { make, setText } from '../elements.js';
 
-const narrow = window.matchMedia('(max-width: 900px)'); // the stage does not stand beside the form then
+const narrow = window.matchMedia('(max-width: 900px)'); // then the stage is not beside the form
 
 /** Bring the stage into view, if it may be out of it. */
 export function bringStage() {

@@ -116,12 +116,12 @@ class Timing:
         return sum(self.sampling + self.tail(number) for number in range(first, len(self.plan) + 1))
 
     def rest_of(self, place: Place) -> float:
-        """Return the cost of what is left of a place's section."""
+        """Return the cost of the rest of a place's section."""
         sampling, tail = self.sampling, self.tail(place.section)
         return sampling * (1.0 - place.step / self.steps) + tail * (1.0 - place.tail_share)
 
     def rest(self, place: Place) -> float:
-        """Return the cost of what is left of the whole work."""
+        """Return the cost of the rest of the job."""
         return self.rest_of(place) + self.total(place.section + 1)
 
     def rest_of_tail(self, section: int, since: float, share: float, since_share: float) -> float:
