@@ -182,7 +182,7 @@ class Worker:
         elif leads and time.monotonic() - self._tidied >= _TIDY_SECONDS:
             self._tidied = time.monotonic()
             if removed := tidy(self._store, self._retention):
-                _log.info("Removed beyond the limits of age and size: %s", ", ".join(removed))
+                _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
                 self._on_change()
 
     def _claim(self) -> Job | None:

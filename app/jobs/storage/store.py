@@ -135,7 +135,7 @@ class JobStore:
 
     @property
     def held(self) -> Path:
-        """Return the path of the file whose existence keeps jobs from beginning. It lists the paused jobs."""
+        """Return the path of a file that keeps jobs from beginning. It lists the jobs that were paused."""
         return self._file.parent / HELD
 
     def add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:

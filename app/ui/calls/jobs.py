@@ -63,9 +63,9 @@ class JobCalls:
     def jobs_queue(self, first: int = 0, limit: int = 50) -> dict[str, Any]:
         """Return the jobs that are not over, in the order of the queue, from number `first` on.
 
-        `total` is the number of all such jobs, `left` the seconds until all of them are made, and `held` is
-        true while the whole queue is paused. Each of `jobs` has `percent`, `left` and, if it is queued,
-        `turn` (1 for the next one) and `begins_in`, in seconds.
+        `total` is the number of all such jobs, `left` the seconds for those that will be made, and `held` is
+        true while the whole queue is paused. Each of `jobs` has `percent`, `left` in seconds and, if it is
+        queued, `turn` (1 for the next one) and `begins_in` in seconds.
         """
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)

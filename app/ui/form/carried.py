@@ -28,7 +28,7 @@ class Carried:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], spans: tuple[Span, ...]) -> Self:
-        """Return the part of a video's settings that must be carried: those that differ from the defaults."""
+        """Return the settings of a video that must be carried: unusual ones that have no control."""
         unusual = {
             name: value for name, value in settings.items()
             if name in SETTINGS and not SETTINGS[name].on_page and value != SETTINGS[name].default

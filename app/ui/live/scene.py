@@ -180,11 +180,11 @@ def _span(cell: Cell) -> str:
 def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
-    facts = [("Took", duration(elapsed))] if live.job.started else []
+    facts = [("Total time", duration(elapsed))] if live.job.started else []
     if memory is not None:
         facts += memory["facts"]
     if live.timing.step is not None:
-        facts.append(("A step", duration(live.timing.step)))
+        facts.append(("Time per step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
         facts.append(("Peak in main memory so far", f"{gb_text(live.end.peak_host_bytes)} GB"))
     if isinstance(live.end, Finished) and live.end.advice:

@@ -86,7 +86,7 @@ def remark(live: LiveJob, wishes: Collection[Wish] = ()) -> str:
     if not live.section:
         return f"Model, prompt and picture come first, then section 1 of {live.sections}."
     if live.is_guess:
-        return "The first video shows how fast this machine is."
+        return "This first video shows how fast the machine is."
     if live.job.request.mode == "inverted" and live.sections > 1:
         if not live.sections_done:
             return "It is made from end to start, which keeps the picture from drifting."
