@@ -36,7 +36,7 @@ _REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
 class JobStore:
-    """The jobs of one folder, for any thread. Of several processes on a folder, the leading one makes them.
+    """The jobs of one folder, for any thread. If several processes use it, the leading one makes the jobs.
 
     A change is on the disk, in the job's folder, before it is in the index and before it is announced.
 
