@@ -40,7 +40,7 @@ export class Branch {
     const form = make(
       'form', {},
       field('Sections to keep', this.#keep), this.#strip, this.#kept,
-      field('Prompt of what is new', this.#prompt),
+      field('Prompt for the new sections', this.#prompt),
       make('div', { className: 'lt-pair' }, field('Seed', this.#seed), dice),
       field('Length of the whole video, in seconds', this.#seconds),
       this.#further.element, why, main('Make this branch'),

@@ -1,4 +1,4 @@
-"""The plain data of one video of the history: what happened to it, and what can be made of it."""
+"""The plain data of one video of the history: its records, and the branches that it can have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Shown = dict[str, Any]
 
 
 class Opener:
-    """A view of the single videos of one service."""
+    """A source of data about single videos of one service."""
 
     def __init__(self, service: JobService) -> None:
         self._service, self._presenter = service, Presenter(service)
@@ -32,12 +32,12 @@ class Opener:
         """Return everything that the page shows of one video.
 
         Raises:
-            NoSuchJob: If there is none of that id.
+            NoSuchJob: If there is no job with that id.
         """
         job, family = self._service.job(job_id), self._service.history.family(job_id)
         shown = self._presenter.show_job(job_id)
         return shown | {
-            "preview": None,  # the stage has it
+            "preview": None,  # only the stage shows it
             "cells": [_with_thumbnail(job, cell) for cell in shown["cells"]],
             "card": card(job),
             "isResumable": job.is_resumable,
@@ -64,7 +64,7 @@ _OWN_FIELDS = ("prompt", "seconds", "seed")
 
 
 def _with_thumbnail(job: Job, cell: Shown) -> Shown:
-    """Return a section with its picture, of which no event tells where a branch has kept it."""
+    """Return a section with its thumbnail. No event names the thumbnail of a section that a branch kept."""
     thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
     if cell["thumb"] or cell["state"] != "done" or not thumb.is_file():
         return cell
@@ -72,7 +72,7 @@ def _with_thumbnail(job: Job, cell: Shown) -> Shown:
 
 
 def files(job: Job) -> list[Shown]:
-    """Return the files of a job that a person may want, and what the others take together."""
+    """Return the files of a job that a person may want, and the total size of the others."""
     folder = JobFolder(job.folder)
     own = [folder.input, folder.log, *([job.video] if job.video else [])]
     listed = [
@@ -105,7 +105,7 @@ def _control(name: str, value: Any) -> Shown:
 
 
 def branch_facts(job: Job) -> Shown:
-    """Return what a branch of a job can keep, what it may change, and why nothing else."""
+    """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
     sections, found = count_sections(request.seconds), count_kept(folder)
     most = min(found, sections - (request.mode == "inverted"))

@@ -77,7 +77,7 @@ def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, c
     assert shown["states"][1]["reason"] == "A person cancelled it."
     assert command("show", job.id) == 0
     text = command.text
-    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A person handed it in."):
+    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A person submitted it."):
         assert words in text
 
 

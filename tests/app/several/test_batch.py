@@ -91,7 +91,7 @@ def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
     assert "4 fields" in told[4]
     assert "not CSV" in told[6]
     (problem,) = read_batch(write(folder, "b.csv", "image,image", "boat.png,boat.png"), {}).problems
-    assert "'image' is there twice" in problem.text
+    assert "'image' appears twice" in problem.text
 
 
 @pytest.mark.parametrize(
