@@ -14,7 +14,7 @@ function control({ value, choices, low, high, step }) {
 
 /** A fold with one field for each setting. */
 export class Further {
-  element = make('details', {}, make('summary', { textContent: 'Further settings of what is new' }));
+  element = make('details', {}, make('summary', { textContent: 'Further settings for the new sections' }));
   #fields = []; // pairs of a setting and its element
 
   /** Make fields for these settings, with the video's own values. */

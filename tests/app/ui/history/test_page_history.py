@@ -240,7 +240,7 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
     view.get_by_label("Prompt for the new sections").fill("another ball")
     view.get_by_label("Seed", exact=True).fill("77")
-    view.get_by_text("Further settings of what is new").click()
+    view.get_by_text("Further settings for the new sections").click()
     view.get_by_label("Steps").fill("3")
     view.get_by_label("Sampler").select_option(label="Euler")
     view.get_by_role("button", name="Make this branch").click()
