@@ -14,6 +14,7 @@ from app.ui.live.present import Presenter
 from app.ui.live.scene import file_url
 from diffusers_helper.output.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import SPAN_SETTINGS
 from diffusers_helper.packing import MAX_SECONDS, count_sections
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import size_text
@@ -58,6 +59,10 @@ class Opener:
         ]
 
 
+# The settings of a branch that have fields of their own in its form
+_OWN_FIELDS = ("prompt", "seconds", "seed")
+
+
 def _with_thumbnail(job: Job, cell: Shown) -> Shown:
     """Return a section with its thumbnail. No event names the thumbnail of a section that a branch kept."""
     thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
@@ -86,6 +91,19 @@ def _size(file: Path) -> int | None:
         return None
 
 
+def _control(name: str, value: Any) -> Shown:
+    """Return what the page needs for a field of a setting that a branch may change."""
+    setting = SETTINGS[name]
+    numeric = {"low": setting.low, "high": setting.high, "step": setting.step} if setting.is_number else {}
+    return {
+        "name": name,
+        "label": setting.label,
+        "value": value,
+        "choices": list(setting.choices.items()),
+        **numeric,
+    }
+
+
 def branch_facts(job: Job) -> Shown:
     """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
@@ -96,12 +114,14 @@ def branch_facts(job: Job) -> Shown:
     for name, reason in fixed.items():
         reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
     longest = count_sections(MAX_SECONDS) - sections
+    further = [name for name in SPAN_SETTINGS if name not in _OWN_FIELDS]
     return {
         "isInverted": request.mode == "inverted",
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
         "prompt": request.prompt,
         "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
         "seconds": request.seconds,
+        "further": [_control(name, getattr(request, name)) for name in further],
         "section": SECTION_SECONDS,
         "longer": round(longest * SECTION_SECONDS, 1) if found >= sections and most else 0,
         "keptByLonger": kept_words(request, min(most, found)) if most > 0 else "",

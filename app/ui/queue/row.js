@@ -28,7 +28,7 @@ function actions(job) {
     return [pause, [['watch', 'Watch it'], copy, ['cancel', 'End it now']]];
   }
   const edit = job.started === null && job.state !== 'interrupted' ? [['edit', 'Edit']] : [];
-  const halt = job.state === 'queued' ? ['pause', 'Pause'] : ['resume', 'Resume'];
+  const halt = job.state === 'queued' ? ['pause', 'Pause'] : ['resume', 'Go on'];
   return [[...edit, halt, ['remove', 'Remove']], [...places, copy]];
 }
 

@@ -196,7 +196,7 @@ def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(t
     state, text = told(planner, preserved_gb=0)
     assert peak_in(state) < peak_in(before[0])
     assert "Memory ran out on this card before, so the plan is smaller than it could be:" in text
-    assert f"`{FORGET}` forgets that." in text
+    assert f"`{FORGET}` discards this." in text
     planner.local.learned.forget()
     assert told(planner, preserved_gb=0) == before
 
@@ -227,10 +227,10 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
     assert "22.3 GB of streamed weights do not fit into 8 GB of free main memory" in told(planner)[1]
     planner.disks.wait()
-    assert "about 11 s a step for that" in told(planner)[1]
-    assert "about 22 s a step for that" in told(planner, cfg=2.0)[1]
+    assert "this adds about 11 s per step" in told(planner)[1]
+    assert "this adds about 22 s per step" in told(planner, cfg=2.0)[1]
     again = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
-    assert "about 11 s a step for that" in told(again)[1]
+    assert "this adds about 11 s per step" in told(again)[1]
     assert threads == ["disk"]
 
 

@@ -82,17 +82,17 @@ def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Pa
 
 
 def test_a_job_that_was_ended_goes_on_by_a_button(page: Any, stand: Stand, photo: Path) -> None:
-    assert not page.get_by_role("button", name="Resume", exact=True).is_visible()
+    assert not page.get_by_role("button", name="Go on", exact=True).is_visible()
     start(page, photo, seconds=2.4)
     stand.engine.go(FIRST)
     job = status(page, state="running", frames=33).get_attribute("data-job")
     page.get_by_role("button", name="End Generation").click()
     status(page, state="cancelled")
-    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_role("button", name="Go on", exact=True).click()
     status(page, state="running", job=job)
     stand.engine.go(2 + FURTHER + 1)
     status(page, state="finished", job=job)
-    page.get_by_role("button", name="Resume", exact=True).wait_for(state="hidden")
+    page.get_by_role("button", name="Go on", exact=True).wait_for(state="hidden")
     assert [job.state for job in stand.service.jobs()] == ["finished"]
 
 

@@ -173,13 +173,13 @@ def test_every_setting_of_the_vae_can_be_made_and_is_planned_with(
 ) -> None:
     open_memory(page)
     assert number(page, "vae_tile") == 256
-    said(page, "The VAE works in tiles of 256 pixels: about 45 dB from one piece")
+    said(page, "The VAE works in tiles of 256 pixels: about 45 dB against one piece")
     page.locator("#set-vae_precision").get_by_label("16 bit, wide range").check()
     own = {"vae_tile": 128, "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4}
     for name, value in own.items():
         put(page, name, value)
-    said(page, "The VAE works in tiles of 128 pixels: about 36 dB from one piece")
-    said(page, "The VAE chunk is 2: about 31 dB from one pass")
+    said(page, "The VAE works in tiles of 128 pixels: about 36 dB against one piece")
+    said(page, "The VAE chunk is 2: about 31 dB against one pass")
     start(page, photo, prompt="a ball")
     status(page, state="running")
     (job,) = stand.service.jobs()

@@ -203,7 +203,7 @@ def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) 
 def test_the_same_again_has_another_seed(page: Any, stand: Stand, make: Any) -> None:
     (job,) = make("a ball", seed=5)
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
-    opened(page, job).get_by_role("button", name="Make it again with another seed").click()
+    opened(page, job).get_by_role("button", name="Same again with another seed").click()
     page.locator(".lt-past-say").get_by_text("is in the queue").wait_for()
     wait_until(lambda: stand.service.jobs()[0].is_over)
     again = stand.service.jobs()[0]
@@ -233,18 +233,23 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     keep.focus()
     page.keyboard.press("Home")
     view.get_by_text(
-        "The last 1.2 s of the video are kept, since the end is made before the beginning"
+        "The last 1.2 s of the video are kept, because the end is made before the beginning"
     ).wait_for()
     assert view.locator('.lt-kept-strip img[data-kept="true"]').count() == 1
     view.get_by_text("What stays as it is, and why").click()
     assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
     view.get_by_label("Prompt for the new sections").fill("another ball")
     view.get_by_label("Seed", exact=True).fill("77")
+    view.get_by_text("Further settings for the new sections").click()
+    view.get_by_label("Steps").fill("3")
+    view.get_by_label("Sampler").select_option(label="Euler")
     view.get_by_role("button", name="Make this branch").click()
     page.locator(".lt-past-say").get_by_text("The branch is in the queue.").wait_for()
     child = stand.service.jobs()[0]
     assert json.loads(JobFolder(child.folder).lineage.read_text())["parent"] == job.id
     assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
+    assert (child.request.steps, child.request.sampler) == (3, "euler")
+    assert child.request.guidance == job.request.guidance
     kin = view.locator(".lt-kin:visible")
     kin.get_by_text("another ball").wait_for()
     assert "Branches of this video" in kin.inner_text()
@@ -271,7 +276,7 @@ def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any
     view = opened(page, job)
     assert "The <b>stage</b> collapsed." in view.get_by_role("alert").inner_text()
     assert not view.get_by_role("link", name="Download").is_visible()
-    view.get_by_role("button", name="Resume", exact=True).click()
+    view.get_by_role("button", name="Go on", exact=True).click()
     page.locator(".lt-past-say").get_by_text("The video continues").wait_for()
     wait_until(lambda: len(stand.service.history.transitions(job.id)) >= 5)
     assert [one.state for one in stand.service.history.transitions(job.id)][2:4] == ["failed", "queued"]
