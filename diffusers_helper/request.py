@@ -246,7 +246,7 @@ class GenerationRequest:
         "Sampler", "The solver that turns noise into the video.", "Look", choices=SAMPLERS, on_page=False,
     )] = "unipc"
     model: Annotated[str, SettingInfo(
-        "Model", "Each model has its own steps, guidance and size.", "What to make", unit="name|dir",
+        "Model", "It has its own steps, guidance and size.", "What to make", unit="name|dir",
     )] = "demo"
     preserved_gb: Annotated[float | None, SettingInfo(
         "GPU Inference Preserved Memory (GB) (larger means slower)",
