@@ -299,7 +299,7 @@ class GenerationRequest:
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Validate every setting.
+        """Validate every setting, and store it in its own type.
 
         Raises:
             InputError: If a value cannot be used.
