@@ -123,14 +123,14 @@ def generate(
 def encode(job: Job) -> dict[str, Tensor]:
     """Encode the prompts and the picture, and return the encodings by name, on the host."""
     prompts = job.lineage.texts(job.request)
-    texts = encode_texts(job, prompts) | encode_texts_as_one(job, prompts)
-    start = encode_start(job)
+    texts = text_states(job, prompts) | text_vectors(job, prompts)
+    start = start_latent(job)
     job.note_vae(0)
-    return texts | {"start": start, "vision": encode_look(job)}
+    return texts | {"start": start, "vision": vision_states(job)}
 
 
-def encode_texts(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
-    """Return the states of each prompt's tokens."""
+def text_states(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """Return the large text encoder's states of each prompt's tokens."""
     tokenizer = job.models.part("tokenizer")
 
     def states(llama: Any) -> dict[str, Tensor]:
@@ -139,8 +139,8 @@ def encode_texts(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
     return job.captured("text", partial(job.memory.run, "text", states), prompts=prompts)
 
 
-def encode_texts_as_one(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
-    """Return one vector for each prompt."""
+def text_vectors(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """Return the small text encoder's vector of each prompt."""
     tokenizer = job.models.part("tokenizer_2")
 
     def pooled(clip: Any) -> dict[str, Tensor]:
@@ -149,8 +149,8 @@ def encode_texts_as_one(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
     return job.captured("text_2", partial(job.memory.run, "text_2", pooled), prompts=prompts)
 
 
-def encode_start(job: Job) -> Tensor:
-    """Return the latent of the picture."""
+def start_latent(job: Job) -> Tensor:
+    """Encode the picture with the VAE, and return its latent."""
     seed = job.lineage.root(job.request).seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
     pieces = job.pieces("vae_encode")
@@ -159,8 +159,8 @@ def encode_start(job: Job) -> Tensor:
     )
 
 
-def encode_look(job: Job) -> Tensor:
-    """Return what the vision encoder sees in the picture."""
+def vision_states(job: Job) -> Tensor:
+    """Return the vision encoder's states of the picture."""
     extractor = job.models.part("feature_extractor")
 
     def vision(siglip: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a node has to say: in ComfyUI's log, below the node on the page, and in the history."""
+"""The reports of nodes, which appear in ComfyUI's log, below the node on its page and in its history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger("rocm_nodes")
 
 
 def told(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a node's result with its report, which is logged and shown on the page, too."""
+    """Log a node's report and show it on the page, and return the node's result with the report."""
     text = "\n".join(line for line in lines if line)
     show_text(text)
     _log.info("%s: %s", title, text.replace("\n", " "))

@@ -1,4 +1,4 @@
-"""The samplers: ComfyUI samples, and the nodes measure it, choose the precision, and leave out previews."""
+"""The samplers, which let ComfyUI sample, measure it, choose the precision, and leave out previews."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _CALLBACK = 5
 
 
 class StepTimes:
-    """A wrapper around each evaluation of a model that notes when it began and ended.
+    """A wrapper around each evaluation of a model that records its begin and end.
 
-    On a GPU the device is not waited for: events mark the times, and are read when all is done.
+    On a GPU, events mark the times without waiting for the device. They are read at the end.
     """
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ def _wrappers() -> Any:
 
 
 def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
-    """Return what was measured, in sentences."""
+    """Return sentences on the measurements."""
     steps = times.seconds
     lines = [f"Sampled in {duration(seconds)}."]
     if steps:
         lines.append(
-            f"{len(steps)} evaluations of the model, {statistics.median(steps):.3g} s each in the median; "
+            f"{len(steps)} evaluations of the model: median {statistics.median(steps):.3g} s each; "
             f"the first took {steps[0]:.3g} s."
         )
     if place.has_gpu:
@@ -112,20 +112,20 @@ def _optional() -> dict[str, Any]:
             "BOOLEAN",
             {
                 "default": False,
-                "tooltip": "Leave out the previews, which take time for each step of a video.",
+                "tooltip": "Leave out the previews, which take time in each step of a video.",
             },
         ),
         "precision_mode": (
             ["auto", *_DTYPES],
             {
                 "default": "auto",
-                "tooltip": "The type that the model computes in. With auto the result has the bits of "
-                "ComfyUI's own node.",
+                "tooltip": "The type in which the model computes. With auto, the result is bit-identical to "
+                "that of ComfyUI's own node.",
             },
         ),
         "compatibility_mode": (
             "BOOLEAN",
-            {"default": False, "tooltip": "It does nothing: ComfyUI's own sampler is used in any case."},
+            {"default": False, "tooltip": "This has no effect: ComfyUI's own sampler is always used."},
         ),
     }
 
@@ -149,7 +149,7 @@ def sampled(
         (result,) = comfy("nodes").common_ksampler(clone, latent=latent, **options)
     lines = lines_of(times, time.perf_counter() - begin, place)
     if precision in _DTYPES:
-        lines.append(f"The model computed in {precision}, so that the bits are not those of the stock node.")
+        lines.append(f"The model computed in {precision}, so the bits differ from those of the stock node.")
     return told("Sampler", lines, (result,))
 
 
@@ -196,7 +196,7 @@ class ROCMOptimizedKSampler:
 
 
 class ROCMOptimizedKSamplerAdvanced:
-    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which does a part of the steps."""
+    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which can do a part of the steps."""
 
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "sample"

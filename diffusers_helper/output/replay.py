@@ -45,10 +45,10 @@ def _decode(job: Job, inputs: Inputs) -> Tensor:
 
 # The stages by the names that captures have.
 _STAGES: dict[str, Callable[[Job, Inputs], Any]] = {
-    "text": lambda job, inputs: pipeline.encode_texts(job, inputs["prompts"]),
-    "text_2": lambda job, inputs: pipeline.encode_texts_as_one(job, inputs["prompts"]),
-    "vision": lambda job, inputs: pipeline.encode_look(job),
-    "vae_encode": lambda job, inputs: pipeline.encode_start(job),
+    "text": lambda job, inputs: pipeline.text_states(job, inputs["prompts"]),
+    "text_2": lambda job, inputs: pipeline.text_vectors(job, inputs["prompts"]),
+    "vision": lambda job, inputs: pipeline.vision_states(job),
+    "vae_encode": lambda job, inputs: pipeline.start_latent(job),
     "sample": _sample,
     "decode": _decode,
 }

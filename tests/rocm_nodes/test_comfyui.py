@@ -168,7 +168,7 @@ def faulty(kind: str, frames: int, side: int, name: str = "faulty.safetensors") 
 def test_a_shortage_reaches_the_page_with_the_guide(server: Server) -> None:
     error = server.fail(faulty("memory", 1, 6))
     text = error["exception_message"]
-    assert "it needed 8 GB more where 1 GB were free" in text
+    assert "it needed 8 GB more, but only 1 GB were free" in text
     assert "1. Reduce batch size, width or height. In a decode, set tile_size to 512 or less." in text
     for word in ("preserved_gb", "doctor", "python -m app"):
         assert word not in text
@@ -301,7 +301,7 @@ def test_the_benchmarks_sizes_are_refused_in_words(server: Server) -> None:
             test_steps=1, test_cfg_values="1", test_hipblas=False, generate_report=False,
         ),
     }  # fmt: skip
-    assert "64x65 is no size" in json.dumps(server.post("/prompt", {"prompt": graph}))
+    assert "64x65 is not a size" in json.dumps(server.post("/prompt", {"prompt": graph}))
 
 
 def test_the_loaders_describe_what_they_load(server: Server) -> None:
@@ -333,7 +333,7 @@ def test_monitors_and_benchmark_measure(server: Server) -> None:
     assert "precision_mode " in vae
     assert "failed" not in vae
     assert "3 evaluations at latents 1x16x64x64: " in sampler
-    assert benchmark.count("s a step") == 4
+    assert benchmark.count("s per step") == 4
     assert "failed" not in benchmark
     (report,) = (server.base / "output").glob("rocm_flux_benchmark_*.json")
     rows = json.loads(report.read_text())["rows"]
