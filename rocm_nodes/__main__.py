@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from diffusers_helper.errors import LongtakeError
 
@@ -14,13 +17,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rocm_nodes")
     commands = parser.add_subparsers(dest="command", required=True)
     replayed = commands.add_parser("replay", help="run a captured node again, and compare the results")
+    replayed.epilog = "What follows -- is passed to ComfyUI, such as -- --cpu --base-directory DIR."
     replayed.add_argument("file", type=Path, help="the JSON file of a capture")
     replayed.add_argument("--comfyui", type=Path, help="the folder of ComfyUI, if it is not on the path")
     replayed.add_argument("--vae", type=Path, help="the file of the VAE that the node had")
     replayed.add_argument("--model", type=Path, help="the file of the diffusion model that the node had")
-    given = parser.parse_args(arguments)
+    ours, flags = _parted(sys.argv[1:] if arguments is None else arguments)
+    given = parser.parse_args(ours)
     if given.comfyui is not None:
-        sys.path.insert(0, str(given.comfyui))
+        _prepare(given.comfyui, flags)
     from rocm_nodes.debugging import replay
     from rocm_nodes.registry import node_classes
 
@@ -32,6 +37,25 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     sys.stdout.write(f"{found}\n")
     return 1 if found.difference else 0
+
+
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after `--`."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:place]), list(arguments[place + 1 :])
+
+
+def _prepare(folder: Path, flags: list[str]) -> None:
+    """Let ComfyUI's modules be imported, with the flags that its `main.py` takes.
+
+    Without a GPU, ComfyUI can only be imported with its flag for the CPU.
+    """
+    sys.path.insert(0, str(folder))
+    needs_cpu = not torch.cuda.is_available() and "--cpu" not in flags
+    sys.argv = [str(folder / "main.py"), *flags, *(["--cpu"] if needs_cpu else [])]
+    import comfy.options  # type: ignore[import-not-found]
+
+    comfy.options.enable_args_parsing()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from diffusers_helper.errors import InputError
 from diffusers_helper.output.capture import MOST_BYTES, Comparison, Missing, Recorder, read_capture
 from rocm_nodes.host import comfy, free_bytes, management
@@ -62,7 +64,8 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Com
         if isinstance(value, Missing):
             inputs[name] = _opened(name, value, objects)
     kind = classes[capture.what]
-    return capture.compare(lambda: _result(getattr(kind(), kind.FUNCTION)(**inputs)))
+    with torch.inference_mode():  # as ComfyUI runs its nodes
+        return capture.compare(lambda: _result(getattr(kind(), kind.FUNCTION)(**inputs)))
 
 
 def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
