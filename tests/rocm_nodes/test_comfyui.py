@@ -358,4 +358,4 @@ def test_a_pickle_is_loaded_by_its_weights_alone(server: Server) -> None:
     torch.save({"state_dict": torch.nn.Linear}, server.base / "models/checkpoints" / "code.ckpt")
     graph = {"1": node("ROCMOptimizedCheckpointLoader", ckpt_name="code.ckpt"), "2": node("ToyClip")}
     graph["3"] = node("ROCMVAEPerformanceMonitor", vae=["1", 2], test_resolution=256)
-    assert "code.ckpt holds more than weights" in server.fail(graph)["exception_message"]
+    assert "code.ckpt contains more than weights" in server.fail(graph)["exception_message"]
