@@ -45,6 +45,7 @@ class SettingInfo:
         unit: The unit of a number, or the kind of a text.
         otherwise: A phrase for the value in effect if the setting is left empty.
         on_page: Whether the page has a control for it.
+        is_list: Whether each line of a text is an entry of its own.
         normal: A function that returns a text in the one form that the request stores, or raises InputError.
         words: A function that returns a text as it is displayed.
         name, kind, is_optional, default: The field's name, type and default, which `settings_of` fills in.
@@ -61,6 +62,7 @@ class SettingInfo:
     unit: str = ""
     otherwise: str = ""
     on_page: bool = True
+    is_list: bool = False
     normal: Callable[[str], str] = str
     words: Callable[[str], str] = str
     name: str = ""
@@ -293,9 +295,9 @@ class GenerationRequest:
     )] = 0.5
     lora: Annotated[str, SettingInfo(
         "LoRA",
-        "Files that add a style, a motion or a subject to the model, one on each line, as FILE or "
-        "FILE:WEIGHT. They have to be made for FramePack or HunyuanVideo.",
-        "Look", unit="file[:weight]", normal=normal_text, words=shown,
+        "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "
+        "made for FramePack or HunyuanVideo, as FILE or FILE:WEIGHT.",
+        "Look", unit="file[:weight]", is_list=True, normal=normal_text, words=shown,
     )] = ""
     # fmt: on
 

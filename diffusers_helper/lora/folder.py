@@ -40,15 +40,20 @@ def within(text: str, folder: Path) -> str:
     return text_of(replace(one, file=str(folder / _found(one, names))) for one in choices_of(text))
 
 
-def located(text: str, folder: Path) -> str:
-    """Return a text of LoRAs with absolute paths, for names that are paths or belong to files in the folder.
+def located(text: str, folder: Path, start: Path = Path()) -> str:
+    """Return a text of LoRAs with absolute paths in place of paths, or of names of files in the folder.
+
+    Args:
+        text: The text of the setting `lora`.
+        folder: The folder with LoRAs.
+        start: The folder that paths are relative to.
 
     Raises:
         InputError: If there is no such file.
     """
 
     def place(one: Choice) -> str:
-        path = given_path(one.file, "lora")
+        path = start / given_path(one.file, "lora")
         return str(path.absolute() if path.is_file() else folder / _found(one, lora_names(folder)))
 
     return text_of(replace(one, file=place(one)) for one in choices_of(text))

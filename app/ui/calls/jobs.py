@@ -14,6 +14,7 @@ from app.jobs.service import JobService
 from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.live.present import Presenter
+from app.ui.loras import with_lora_files
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
@@ -209,7 +210,8 @@ class JobCalls:
         """Return changes of settings as requests take them.
 
         Raises:
-            InputError: For a picture, since a text could name any file of this machine.
+            InputError: For a picture, since a text could name any file of this machine, and for a LoRA that
+                is not in the folder for them.
         """
         given = dict(changes or {})
         if "image" in given or not given.keys() <= SETTINGS.keys():
@@ -217,7 +219,7 @@ class JobCalls:
             raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
         if "model" in given:
             given["model"] = self._catalogue.key(given["model"])
-        return given
+        return with_lora_files(given)
 
     def _request(self, job_id: str, changes: dict[str, Any] | None) -> GenerationRequest:
         """Return a job's request with changes, if it fits into the memory of this machine."""
