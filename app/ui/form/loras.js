@@ -104,7 +104,7 @@ async function look() {
 
 /** Bring the list to life. */
 export default function startLoras({ element }) {
-  const again = make('button', { type: 'button', className: 'lt-quiet-button', textContent: 'Look again', ariaLabel: 'Look for LoRAs again' });
+  const again = make('button', { type: 'button', className: 'lt-quiet-button', textContent: 'Look again', ariaLabel: 'Look again for LoRAs' });
   again.addEventListener('click', look);
   const head = make('div', {}, make('b', { textContent: 'LoRA', id: 'lt-lora-title' }), again);
   const group = make('section', { className: 'lt-loras' }, head, list, said);

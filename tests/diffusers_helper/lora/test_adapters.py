@@ -111,6 +111,51 @@ def test_two_loras_add_up(network: nn.Module, tmp_path: Path) -> None:
         torch.testing.assert_close(output(network), output(merged), rtol=1e-4, atol=1e-5)
 
 
+class Packed(nn.Linear):
+    """A layer with weights in 8 bits and a scale, in a flat tensor without the layer's shape."""
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> Packed:
+        packed = cls(layer.in_features, layer.out_features, device="meta")
+        packed.scale = (layer.weight.abs().max() / 127).item()
+        values = (layer.weight / packed.scale).round().to(torch.int8).flatten()
+        packed.weight, packed.bias = nn.Parameter(values, requires_grad=False), layer.bias
+        return packed
+
+    @property
+    def plain(self) -> Tensor:
+        return self.weight.view(self.out_features, self.in_features).float() * self.scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.linear(input, self.plain, self.bias)
+
+
+def test_layers_with_packed_weights_take_a_lora(network: nn.Module, tmp_path: Path) -> None:
+    file, packed, merged = tmp_path / "style.safetensors", copy.deepcopy(network), copy.deepcopy(network)
+    changes = write_lora(file, network)
+    for name in changes:
+        layer = Packed.of(network.get_submodule(name))
+        packed.set_submodule(name, layer)
+        merged.get_submodule(name).weight.data = layer.plain
+    merge(merged, changes)
+    before = State.of(packed)
+    with attached(packed, str(file)):
+        torch.testing.assert_close(output(packed), output(merged), rtol=1e-4, atol=1e-5)
+    assert State.of(packed) == before
+
+
+def test_layerwise_casting_leaves_the_branches_alone(network: nn.Module, tmp_path: Path) -> None:
+    file, cast, merged = tmp_path / "style.safetensors", copy.deepcopy(network), copy.deepcopy(network)
+    changes = write_lora(file, network)
+    cast.enable_layerwise_casting(torch.float8_e4m3fn, torch.float32)
+    for name, parameter in cast.named_parameters():
+        merged.get_parameter(name).data = parameter.float()
+    merge(merged, changes)
+    with attached(cast, str(file)):
+        torch.testing.assert_close(output(cast), output(merged), rtol=1e-4, atol=1e-5)
+        assert {one.dtype for one in cast.parameters()} == {torch.float32, torch.float8_e4m3fn}
+
+
 def test_weight_0_is_no_lora(network: nn.Module, tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
     write_lora(file, network)
