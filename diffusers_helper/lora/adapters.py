@@ -75,7 +75,7 @@ class Loras:
     @property
     def origin(self) -> dict[str, str]:
         """Return the content and weight of each LoRA as a fact of a video's origin, if there is any LoRA."""
-        facts = ", ".join(f"{one.sha256} × {one.weight:.15g}" for one in self._pinned)
+        facts = ", ".join(f"{one.sha256}:{one.weight:.15g}" for one in self._pinned)
         return {"lora": facts} if facts else {}
 
     def __enter__(self) -> Self:

@@ -81,7 +81,7 @@ def without_folders(text: str) -> str:
 
 def shown(text: str) -> str:
     """Return a text of LoRAs as people read it: names and weights in one line."""
-    return ", ".join(f"{one.name} × {one.weight:g}" for one in choices_of(text))
+    return ", ".join(f"{one.name} ({one.weight:g})" for one in choices_of(text))
 
 
 def _choice(line: str) -> Choice:

@@ -159,7 +159,7 @@ def test_the_text_of_the_setting() -> None:
     assert normal_text(text) == normal == normal_text(normal)
     assert GenerationRequest(image="x", lora=text).lora == normal
     assert without_folders(normal) == normal.replace("/x/", "")
-    assert shown(normal) == "a b.safetensors × 1, c.safetensors × -0.5, d × 0.1"
+    assert shown(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
     assert choices_of("") == ()
     assert loras_of("nowhere.safetensors:0") == ()
 
