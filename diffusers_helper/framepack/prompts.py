@@ -28,7 +28,7 @@ _TAIL_TOKENS = 8
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a prompt that is too long for the model, and a negative prompt if it is used.
+    """Refuse a prompt, or a negative prompt that is used, if it is too long for the model.
 
     Nothing is checked if the model's tokenizer is not on this machine.
 
