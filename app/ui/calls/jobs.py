@@ -210,8 +210,8 @@ class JobCalls:
         """Return changed settings in the form that requests take.
 
         Raises:
-            InputError: For an unknown setting, for a picture, which could be any file of this machine, and for a
-                LoRA that is not in the folder for LoRAs.
+            InputError: For an unknown setting, for a picture, which could be any file of this machine, and
+                for a LoRA that is not in the folder for LoRAs.
         """
         given = dict(changes or {})
         if "image" in given or not given.keys() <= SETTINGS.keys():
