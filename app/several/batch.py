@@ -15,7 +15,7 @@ from typing import Any, cast
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.framepack.prompts import check_prompt
-from diffusers_helper.lora.files import loras_of
+from diffusers_helper.lora.fit import check_loras
 from diffusers_helper.lora.folder import located, lora_folder
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.picture import size_of
@@ -195,7 +195,7 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
     info.check_mode(request.mode)
     check_prompt(request, info)
     lora = located(request.lora, lora_folder(os.environ), folder.absolute())
-    loras_of(lora)
+    check_loras(lora, info)
     return replace(request, image=str(folder.absolute() / given_path(request.image, "image")), lora=lora)
 
 

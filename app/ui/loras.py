@@ -9,7 +9,7 @@ from typing import Any
 
 from app.ui.errors import page_error
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora.files import loras_of, read_lora
+from diffusers_helper.lora.files import read_lora
 from diffusers_helper.lora.folder import lora_folder, lora_names, relative, within
 
 _MOST_LISTED = 500
@@ -19,14 +19,12 @@ def with_lora_files(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a person's settings in which LoRAs have paths instead of names.
 
     Raises:
-        InputError: If a name is not that of a file in the folder, or the file holds no LoRA for FramePack.
+        InputError: If a name is not that of a file in the folder.
     """
     text = settings.get("lora")
     if not isinstance(text, str) or not text.strip():
         return dict(settings)
-    placed = within(text, lora_folder(os.environ))
-    loras_of(placed)
-    return {**settings, "lora": placed}
+    return {**settings, "lora": within(text, lora_folder(os.environ))}
 
 
 def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,12 +57,16 @@ def test_a_lora_is_a_path_or_a_name_in_the_folder(
         ("none", "--lora names 'none.safetensors', which is not in the folder for LoRAs"),
         ("soft:11", "--lora gives 'soft' the weight 11"),
         ("page.safetensors", "LoRA page.safetensors is a web page"),
+        ("tiny.safetensors", "LoRA tiny.safetensors fits this model with 0 of its 2 keys"),
     ],
 )
 def test_what_cannot_be_used_is_refused_at_once(
     given: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "page.safetensors").write_text("<html></html>")
+    save_file(
+        {name: matrix[:64, :64].contiguous() for name, matrix in PAIR.items()}, place / "tiny.safetensors"
+    )
     code = main(["generate", "--image", "picture.png", "--prompt", "a", "--lora", given])
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
