@@ -155,7 +155,7 @@ def _check_size(image: Image.Image, name: str) -> None:
         raise PictureError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise PictureError(
-            f"{found}; expected sides with a ratio of at most {MAX_ASPECT}.", "Crop it to another shape."
+            f"{found}; expected one side at most {MAX_ASPECT} times the other.", "Crop it to another shape."
         )
 
 

@@ -253,7 +253,7 @@ class GenerationRequest:
         "Sampler", "The solver that turns noise into the video.", "Look", choices=SAMPLERS, on_page=False,
     )] = "unipc"
     model: Annotated[str, SettingInfo(
-        "Model", "Each model has its own steps, guidance and size.", "What to make", unit="name|dir",
+        "Model", "It has its own steps, guidance and size.", "What to make", unit="name|dir",
     )] = "demo"
     preserved_gb: Annotated[float | None, SettingInfo(
         "GPU Inference Preserved Memory (GB) (larger means slower)",
@@ -312,7 +312,7 @@ class GenerationRequest:
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Validate every setting.
+        """Validate every setting, and store it in its own type.
 
         Raises:
             InputError: If a value cannot be used.

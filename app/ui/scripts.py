@@ -1,4 +1,4 @@
-"""The scripts of the page: ES modules, served unchanged at an address that changes with any of them."""
+"""The page's scripts: ES modules, served unchanged at an address that changes whenever one of them does."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
     Nothing is checked if the model's tokenizer is not on this machine.
 
     Raises:
-        InputError: If a prompt has more than 256 tokens.
+        InputError: If a prompt has more than 256 tokens, or the tokenizer's file cannot be used.
     """
     without = _count("", info)
     for name, text in zip(("prompt", "negative"), request.texts, strict=False):

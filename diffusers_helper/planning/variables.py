@@ -30,7 +30,7 @@ _FAST = Setting(
     "7900 XTX",
     "MIOpen's documentation; YuE pull request 169",
 )
-_NAIVE = Setting("1", "the slow convolution stays in the search, so one is always found", DOCUMENT)
+_NAIVE = Setting("1", "the slow, naive kernel stays in the search, so a kernel is always found", DOCUMENT)
 _XDLOPS = Setting("1", "the kernels for matrix cores stay in the search; only CDNA has such cores", DOCUMENT)
 _AOTRITON = Setting(
     "1", "otherwise, SDPA falls back to the kernel that stores all scores", "PyTorch; unsloth 8225 and 8821"

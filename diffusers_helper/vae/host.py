@@ -83,7 +83,10 @@ def unsupported(vae: ComfyVae) -> str:
 
 
 class HostFamily:
-    """ComfyUI's VAE as a family: pictures one by one, Wan's frames as a stream, and others in one pass."""
+    """ComfyUI's VAE as a `Family`.
+
+    It decodes pictures one by one, Wan's video as a stream, and other video in one pass.
+    """
 
     def __init__(self, vae: HostVae) -> None:
         self._vae = vae

@@ -212,7 +212,10 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     around = [form.examples, form.demo_box, form.offer]
 
     def named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
-        """Return a handler whose named results go to the outputs in order; missing ones stay unchanged."""
+        """Return a handler that passes the results of `make`, a dict by name, to the outputs in order.
+
+        An output without a result stays unchanged.
+        """
 
         def handler(*values: Any) -> list[Any]:
             made = make(*values)

@@ -133,10 +133,10 @@ class Describer:
         work = Work(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost, chunk)
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
         if pace is None:
-            return "The time is unknown until a video has been made with this model."
+            return "The first video will show how long it takes."
         jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
         words = about(pace.seconds(work))
-        return f"{words[0].upper()}{words[1:]} on this machine, judging by its {jobs}."
+        return f"{words[0].upper()}{words[1:]}, judging by this machine’s {jobs}."
 
 
 def _seeds(settings: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-// The fields for those settings of a branch that few people change.
+// The fields for the settings of a branch that few people change.
 import { make } from '../elements.js';
 
 function control({ value, choices, low, high, step }) {
@@ -12,7 +12,7 @@ function control({ value, choices, low, high, step }) {
   return make('input', isNumber ? { type: 'number', min: low, max: high, step, value, required: true } : { type: 'text', value });
 }
 
-/** A fold with one field for each setting. */
+/** A fold with a field per setting. */
 export class Further {
   element = make('details', {}, make('summary', { textContent: 'Further settings for the new sections' }));
   #fields = []; // pairs of a setting and its element

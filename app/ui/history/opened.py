@@ -59,7 +59,7 @@ class Opener:
         ]
 
 
-# The settings of a branch that have fields of their own in its form
+# The settings of a branch that have separate fields in its form.
 _OWN_FIELDS = ("prompt", "seconds", "seed")
 
 
@@ -92,7 +92,7 @@ def _size(file: Path) -> int | None:
 
 
 def _control(name: str, value: Any) -> Shown:
-    """Return what the page needs for a field of a setting that a branch may change."""
+    """Return the data for the field of a setting that a branch may change."""
     setting = SETTINGS[name]
     numeric = {"low": setting.low, "high": setting.high, "step": setting.step} if setting.is_number else {}
     return {

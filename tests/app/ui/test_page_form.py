@@ -269,7 +269,7 @@ def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> No
 
 def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: Any, stand: Stand) -> None:
     ready(page)
-    page.get_by_text("The time is unknown until a video has been made with this model.").wait_for()
+    page.get_by_text("The first video will show how long it takes.").wait_for()
     page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
     job = status(page, state="running").get_attribute("data-job")
     size(page, "128 × 128 of 256 × 256")
@@ -279,7 +279,7 @@ def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: A
     assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 8, None)
     stand.engine.go(FIRST + FURTHER + 1)
     status(page, state="finished", frames=73)
-    page.get_by_text(re.compile(r"\bon this machine, judging by its last job\.")).wait_for()
+    page.get_by_text(re.compile(r"\bjudging by this machine’s last job\.")).wait_for()
 
 
 def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> None:

@@ -323,7 +323,7 @@ def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock:
 
 
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect a new kernel search after a change of card, of MIOpen and torch, or of the find mode."""
+    """Check that the name under which times are kept changes with card, torch and find mode."""
     machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
     monkeypatch.setattr("app.machine.this_machine", lambda _: machine)
     monkeypatch.setattr("app.jobs.making.patience.installed_torch", lambda: version)
