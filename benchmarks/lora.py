@@ -50,7 +50,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[int, tuple[floa
                 write_lora(file, network, rank)
             with ExitStack() as stack:
                 loras = stack.enter_context(Loras(loras_of(str(file) if rank else "")))
-                loras.attach(network)
+                loras.attach(network, torch.bfloat16)
                 network.to(device)
                 more = sum(one.nbytes for one in network.parameters()) - weights
                 with torch.inference_mode():

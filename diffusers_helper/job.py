@@ -99,7 +99,8 @@ class Job:
         if not self.models.is_loaded:
             self.report.stage("load")
             self.models.load(self.cancel, self.report.downloading)
-        for sentence in self.loras.attach(self.models.part("transformer")):
+        transformer = self.models.part("transformer")
+        for sentence in self.loras.attach(transformer, transformer.dtype):
             self.report.warned(sentence)
         size = f"{self.picture.width}x{self.picture.height}"
         facts = {"size": size, "weights": self.models.fingerprint, **self.loras.origin}

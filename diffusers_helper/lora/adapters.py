@@ -26,7 +26,6 @@ from diffusers_helper.lora.files import LoraFile, Pair, count_keys
 from diffusers_helper.planning.networks import BLOCKS
 
 _NAME = "lora_branches"
-_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Branch(nn.Module):
@@ -86,8 +85,12 @@ class Loras:
     ) -> None:
         self.remove()
 
-    def attach(self, network: nn.Module) -> list[str]:
-        """Add the branches to a transformer, which has to be in main memory.
+    def attach(self, network: nn.Module, dtype: torch.dtype) -> list[str]:
+        """Add the branches to a transformer.
+
+        Args:
+            network: The transformer, in main memory.
+            dtype: The type that it computes in, which the branches are stored in.
 
         Returns:
             A sentence on each LoRA.
@@ -102,7 +105,6 @@ class Loras:
             name: (int(module.out_features), int(module.in_features))  # pyright: ignore[reportArgumentType]
             for name, module in layers.items()
         }
-        dtype = next((one.dtype for one in network.parameters() if one.dtype in _TYPES), torch.bfloat16)
         parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
         said: list[str] = []
         for choice, lora in self.chosen:

@@ -60,7 +60,7 @@ def output(network: nn.Module) -> Tensor:
 @contextmanager
 def attached(network: nn.Module, text: str) -> Iterator[list[str]]:
     with Loras(loras_of(text)) as loras:
-        yield loras.attach(network)
+        yield loras.attach(network, torch.float32)
 
 
 @dataclass(frozen=True)
