@@ -21,6 +21,8 @@ from diffusers_helper.events import Event, Stage
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.job_memory import JobMemory, MemoryPlans
+from diffusers_helper.lora.adapters import Loras
+from diffusers_helper.lora.files import loras_of
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.models.registry import DEFAULT_MODEL
@@ -65,6 +67,7 @@ class Job:
         report: The sender of the job's events.
         lineage: The origin of the first sections of a branch.
         recorder: The writer of captures of the stages; None if the environment does not ask for any.
+        loras: The LoRAs, which leave the transformer at the end of the job.
     """
 
     request: GenerationRequest
@@ -81,6 +84,7 @@ class Job:
     report: Report
     lineage: Lineage
     recorder: Recorder | None
+    loras: Loras
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
         """Return the shape of a tensor with this number of latent frames."""
@@ -118,20 +122,25 @@ class Job:
         }
 
     def load(self) -> Checkpoints:
-        """Load the parts of the model that are not loaded yet, and open the checkpoints.
+        """Load the parts of the model that are not loaded yet, attach the LoRAs, and open the checkpoints.
 
         Returns:
             The checkpoints, with the results of the earlier run, if there was one.
 
         Raises:
             GenerationCancelled: If the job was cancelled.
+            InputError: If a LoRA does not fit the model.
             LongtakeError: If a part cannot be loaded, or the earlier run had another request.
         """
         if not self.models.is_loaded:
             self.report.stage("load")
             self.models.load(self.cancel, self.report.downloading)
+        transformer = self.models.part("transformer")
+        for sentence in self.loras.attach(transformer, transformer.dtype):
+            self.report.warned(sentence)
         size = f"{self.picture.width}x{self.picture.height}"
-        origins = Origins(self.request, self.lineage, self.given, size=size, weights=self.models.fingerprint)
+        facts = {"size": size, "weights": self.models.fingerprint, **self.loras.origin}
+        origins = Origins(self.request, self.lineage, self.given, **facts)
         checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(WINDOW))
         self.video.recipe = partial(self.recipe, plain_png(self.picture))
         for doubt in checkpoints.doubts:
@@ -156,6 +165,7 @@ class Job:
             self.request, self.lineage.spans, read_uses(self.folder.vae),
             model=None if info.folder and info.name != DEFAULT_MODEL else info.name,
             side=self.request.resolution or info.side,
+            lora=self.loras.text,
             made_with=made_with | ({"revision": revision} if revision else {}),
             picture=picture,
         )  # fmt: skip
@@ -175,7 +185,7 @@ def open_job(
 
     The arguments and errors are those of `pipeline.generate`.
     """
-    given = load_picture(Path(request.image).expanduser())
+    given, loras = load_picture(Path(request.image).expanduser()), Loras(loras_of(request.lora))
     models.info.check_mode(request.mode)
     earlier = JobFolder(resume_from.absolute()) if resume_from else None
     if lineage is None:
@@ -215,7 +225,7 @@ def open_job(
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,
         memory, VaeEngine(memory), video, report, lineage,
-        Recorder(opened.captures) if local.environ.get(DEBUG) == "1" else None,
+        Recorder(opened.captures) if local.environ.get(DEBUG) == "1" else None, loras,
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def generate(
         request, models, on_event, cancel or CancelToken(), resume_from, folder, local or Local(), lineage
     )
     try:
-        with torch.inference_mode(), job.memory:
+        with torch.inference_mode(), job.loras, job.memory:
             checkpoints = job.load()
             encodings = checkpoints.encodings(otherwise=partial(encode, job))
             start = encodings["start"]

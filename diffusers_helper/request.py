@@ -7,12 +7,13 @@ endpoint and the table in docs/api.md are made from these definitions.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
+from diffusers_helper.lora.choice import normal_text, shown
 from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, Mode
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
@@ -44,6 +45,9 @@ class SettingInfo:
         unit: The unit of a number, or the kind of a text.
         otherwise: A phrase for the value in effect if the setting is left empty.
         on_page: Whether the page has a control for it.
+        is_list: Whether each line of a text is an entry of its own.
+        normal: A function that returns a text in the one form that the request stores, or raises InputError.
+        words: A function that returns a text as it is displayed.
         name, kind, is_optional, default: The field's name, its type, whether it may be None, and its default.
             `settings_of` fills them in.
     """
@@ -59,6 +63,9 @@ class SettingInfo:
     unit: str = ""
     otherwise: str = ""
     on_page: bool = True
+    is_list: bool = False
+    normal: Callable[[str], str] = str
+    words: Callable[[str], str] = str
     name: str = ""
     kind: type = str
     is_optional: bool = False
@@ -94,7 +101,7 @@ class SettingInfo:
         """Format a value of this setting for display."""
         if self.is_number:
             return f"{value if self.kind is int else f'{value:g}'} {self.unit}".rstrip()
-        return self.choices.get(value, value) or "none"
+        return self.words(self.choices.get(value, value)) or "none"
 
     @property
     def takes(self) -> str:
@@ -161,7 +168,7 @@ class SettingInfo:
                 expected="plain text",
                 remedy="Type it again, or rename the file if it is a file's name.",
             ) from error
-        return value
+        return self.normal(value)
 
 
 @cache
@@ -296,6 +303,12 @@ class GenerationRequest:
         "1 the right or lower end.",
         "What to make", low=0, high=1, step=0.01,
     )] = 0.5
+    lora: Annotated[str, SettingInfo(
+        "LoRA",
+        "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "
+        "made for FramePack or HunyuanVideo, as FILE or FILE:WEIGHT.",
+        "Look", unit="file[:weight]", is_list=True, normal=normal_text, words=shown,
+    )] = ""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, JobStarted, StepDone, Warned
+from diffusers_helper.lora.choice import choices_of, text_of
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.loaders import load_models
@@ -57,6 +59,7 @@ class ROCMFramePackVideo:
         pixels = (image[0, ..., :3].clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
         Image.fromarray(pixels).save(picture)
         values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
+        values["lora"] = _lora_paths(values.get("lora", ""))
         request = GenerationRequest(image=str(picture), prompt=prompt, **values)
         host = management()
         host.unload_all_models()
@@ -105,6 +108,16 @@ def _value(info: SettingInfo, value: Any) -> Any:
         raise InputError(
             setting=info.name, value=value, expected=f"{info.expected}, or auto", remedy="Correct it."
         ) from error
+
+
+def _lora_paths(text: str) -> str:
+    """Return a text of LoRAs with paths in place of the names of files in ComfyUI's folders for LoRAs.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    find = comfy("folder_paths").get_full_path_or_raise
+    return text_of(replace(one, file=find("loras", one.file)) for one in choices_of(text))
 
 
 def _new_folder() -> Path:

@@ -15,6 +15,7 @@ from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
 from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
+from diffusers_helper.lora.folder import located, lora_folder
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.profiles import engine_environment
 from diffusers_helper.request import SETTINGS, Section
@@ -112,10 +113,13 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
         unit, takes = f"auto|{unit}", f"{takes}, or auto"
     if name == "model":
         takes = f"It is {', '.join(model_names())}, or a folder with a model's parts"
+    if setting.is_list:
+        takes = f"Give it once for each, with a path or a name in the folder {lora_folder(os.environ).name}"
     end = f" (default: {setting.default_words})" if setting.default_words else ""
     group.add_argument(
         _flag(name),
         type=number_or_text if setting.is_number else str,
+        action="append" if setting.is_list else "store",
         metavar="|".join(setting.choices) or unit,
         required=required,
         default=setting.default if name == "model" else None,
@@ -124,8 +128,25 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that were given as arguments."""
-    return {name: value for name, value in vars(arguments).items() if name in SETTINGS and value is not None}
+    """Return the settings that were given as arguments.
+
+    Raises:
+        InputError: If a LoRA is not there.
+    """
+    given = {name: value for name, value in vars(arguments).items() if name in SETTINGS and value is not None}
+    lists = {name: "\n".join(value) for name, value in given.items() if SETTINGS[name].is_list}
+    return with_lora_paths(given | lists)
+
+
+def with_lora_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which LoRAs have absolute paths instead of names.
+
+    Raises:
+        InputError: If a LoRA is not there.
+    """
+    if not settings.get("lora"):
+        return dict(settings)
+    return {**settings, "lora": located(settings["lora"], lora_folder(os.environ))}
 
 
 def _flag(name: str) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.commands.arguments import check_proxies, command_words, given_settings
+from app.commands.arguments import check_proxies, command_words, given_settings, with_lora_paths
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import say
@@ -133,7 +133,7 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
         preset = load_preset(presets_folder(), arguments.preset)
         _tell(preset)
         settings = dict(preset.settings)
-    return settings | given_settings(arguments)
+    return with_lora_paths(settings | given_settings(arguments))
 
 
 def save_given(arguments: argparse.Namespace) -> int:
@@ -207,7 +207,8 @@ def _restored(arguments: argparse.Namespace) -> Origin:
     recipe, given = read_recipe(file), _given(arguments)
     _tell(recipe)
     image = given.pop("image", None)
-    request = recipe.request(image or str(file), **given)
+    recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **given}))
+    request = recipe.request(image or str(file))
     _model({"model": request.model}, may_download=arguments.yes)
     picture = None if image else _picture_of(recipe, file)
     return _several(arguments, request, picture=picture, lineage=recipe.lineage)

@@ -17,6 +17,7 @@ from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.files import given_path
+from diffusers_helper.lora.fit import check_loras
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -85,9 +86,10 @@ def check_memory(request: GenerationRequest) -> None:
 
     Raises:
         DoesNotFit: If no plan stays within the cap.
-        InputError: If the model, the picture or an environment variable cannot be used.
+        InputError: If the model, a LoRA, the picture or an environment variable cannot be used.
     """
     info = find_model(request.model, allow_folder=True)
+    check_loras(request.lora, info)
     profile, local = this_profile(os.environ), this_local(os.environ)
     if not (profile.cap_bytes.value or request.vram_cap_gb):
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ from typing import Any, cast
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.framepack.prompts import check_prompt
+from diffusers_helper.lora.fit import check_loras
+from diffusers_helper.lora.folder import located, lora_folder
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.picture import size_of
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
@@ -67,8 +70,9 @@ def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest,
 def read_batch(file: Path, common: Mapping[str, Any], *, allow_folder: bool = False) -> Batch:
     """Read a batch file, which holds JSON lines, or CSV with the names of settings in the first line.
 
-    A picture's path is relative to the file. In CSV, an empty field means that the setting is not given, and
-    "auto" that the program chooses it. Empty lines, and lines of JSON that begin with #, are skipped.
+    The paths of pictures and LoRAs are relative to the file; a LoRA may also be a name in the folder for
+    LoRAs. In CSV, an empty field means that the setting is not given, and "auto" that the program chooses it.
+    Empty lines, and lines of JSON that begin with #, are skipped.
 
     Args:
         file: The file; it is read as CSV if its name ends with .csv.
@@ -190,7 +194,9 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
     request = GenerationRequest.from_dict({"mode": info.modes[0], **settings})
     info.check_mode(request.mode)
     check_prompt(request, info)
-    return replace(request, image=str(folder.absolute() / given_path(request.image, "image")))
+    lora = located(request.lora, lora_folder(os.environ), folder.absolute())
+    check_loras(lora, info)
+    return replace(request, image=str(folder.absolute() / given_path(request.image, "image")), lora=lora)
 
 
 def _trouble_with(image: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.ui.loras import with_lora_files
 from app.ui.planner import Planner
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
@@ -112,7 +113,7 @@ class Catalogue:
     ) -> tuple[GenerationRequest, bytes, bool]:
         """Return a request that fits this machine, its picture, and whether its model is the folder."""
         model: Any = settings.get("model", self.preselected)
-        settings = {**settings, "model": self.key(model)}
+        settings = {**with_lora_files(settings), "model": self.key(model)}
         if settings.get("mode") is None and isinstance(model, str):
             settings["mode"] = self.info(model).modes[0]
         request = GenerationRequest.from_dict(settings)

@@ -20,6 +20,7 @@ from app.ui.form.endpoints import FormCalls
 from app.ui.history.endpoints import HistoryCalls
 from app.ui.history.panel import build_history
 from app.ui.live.subscribe import Result, connect_updates
+from app.ui.loras import LoraCalls
 from app.ui.queue.panel import build_queue
 from app.ui.scripts import call, on_load
 from diffusers_helper import __version__
@@ -64,7 +65,9 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
         add_endpoints(page, service, catalogue)
-        calls = JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue)
+        calls = (
+            JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue), LoraCalls(),
+        )  # fmt: skip
         add_calls([function for group in calls for function in group.all])
     return page
 

@@ -15,6 +15,7 @@ from app.machine import this_profile
 from app.ui.pictures import Pictures
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.lora.fit import check_loras
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
@@ -120,7 +121,7 @@ class Planner:
         # A hub model may be downloaded while the page is running.
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        key = info.name, folders, height, width, texts, vae, profile.attention.value
+        key = info.name, folders, height, width, texts, vae, profile.attention.value, request.lora
         with self._lock:
             if key in self._demands:
                 return self._demands[key]
@@ -137,11 +138,13 @@ class Planner:
         return self.profile.cap_bytes.value > 0
 
     def check(self, request: GenerationRequest, info: ModelInfo) -> None:
-        """Refuse a request that does not fit. The engine judges what cannot be planned here.
+        """Refuse a request whose LoRAs or memory do not fit. The engine judges what cannot be planned here.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
+            InputError: If a LoRA cannot be used with this model.
         """
+        check_loras(request.lora, info)
         size = self.pictures.judge(request.image)
         if isinstance(size, InputError) or not (self.knows_the_size or request.vram_cap_gb is not None):
             return

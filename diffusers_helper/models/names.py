@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from diffusers_helper.units import count_text
 
 # The layers by the beginning of their names; `*` is the number of a block.
-_LAYERS = {
+LAYERS = {
     "": """
         x_embedder.proj clean_x_embedder.proj clean_x_embedder.proj_2x clean_x_embedder.proj_4x
         image_projection.up image_projection.down norm_out.linear proj_out""",
@@ -34,7 +34,7 @@ def expected_names(names: Collection[str]) -> set[str]:
     """Return the names that a transformer with these blocks has."""
     return {
         f"{layer}.{kind}"
-        for beginning, layers in _LAYERS.items()
+        for beginning, layers in LAYERS.items()
         for start in _starts(beginning, names)
         for layer in (start + one for one in layers.split())
         for kind in (("weight",) if _WITHOUT_BIAS.search(layer) else ("weight", "bias"))

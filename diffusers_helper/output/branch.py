@@ -35,6 +35,7 @@ WHY_FIXED: dict[str, str] = {
     "resolution": "All frames of a video have one size.",
     "model": "The kept sections are latents of this model, which another one would decode differently.",
     "crf": "The kept sections were already encoded with it.",
+    "lora": "The kept sections were made with it, or without one.",
 }
 """The reasons why a branch cannot change the other settings; see `why_fixed`."""
 

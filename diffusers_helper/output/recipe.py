@@ -22,6 +22,8 @@ VERSION = 1
 # Settings that a recipe leaves out. It has the picture itself, already cropped, since a path is only valid on
 # one machine. The limits of memory do not determine any pixels.
 _NO_PIXELS = ("image", "crop", "preserved_gb", "vram_cap_gb")
+# A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
+_LORA = "lora"
 # The prefix of the VAE's settings, which may leave the choice to the plan. A recipe has the plan's choice.
 _VAE = "vae_"
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
@@ -75,6 +77,7 @@ class Recipe:
         side: int,
         made_with: Mapping[str, str],
         picture: bytes,
+        lora: str = "",
     ) -> Self:
         """Return the recipe of a job.
 
@@ -86,12 +89,15 @@ class Recipe:
             side: The resolution in effect.
             made_with: The versions of the software and the identity of the model.
             picture: The start picture in the size of the video, as PNG.
+            lora: The setting of that name, with names and checksums in place of paths.
         """
         settings = {
             name: getattr(request, name)
             for name in SETTINGS
-            if name not in _NO_PIXELS and not name.startswith(_VAE)
+            if name not in (*_NO_PIXELS, _LORA) and not name.startswith(_VAE)
         }
+        if lora:
+            settings[_LORA] = lora
         settings["resolution"] = side
         if model is None:
             del settings["model"]

@@ -98,9 +98,11 @@ def vision_tokens(encoder: Network) -> int:
 
 
 def transformer_bytes(
-    network: Network, height: int, width: int, *, text: int, vision: int, backend: Backend
+    network: Network, height: int, width: int, *, text: int, vision: int, backend: Backend, rank: int = 0
 ) -> int:
     """Estimate the bytes of one forward pass, including the sampler's state.
+
+    A LoRA adds the result of its first matrix, whose size follows from its `rank`.
 
     The peak is at the rotation of a block's keys, or in its feed-forward part if there are more text tokens
     than latent tokens. Grid: 4 to 24 heads of 32 to 128, 96x176 to 960x416 pixels, 16 to 985 tokens of text
@@ -118,7 +120,8 @@ def transformer_bytes(
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
     scores = 8 * heads * tokens**2 if backend.attention == "math" else 0
-    return ceil(_MARGIN * streams + state + scores)
+    low = (tokens + rank) * rank * size
+    return ceil(_MARGIN * streams + state + scores + low)
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
@@ -159,6 +162,7 @@ def demand_of(
     *,
     text: int = _MAX_TOKENS,
     texts: int = 1,
+    rank: int = 0,
     vae_window: int = OWN_WINDOW,
     vae_share: float = 1.0,
     backend: Backend = Backend(),
@@ -173,6 +177,7 @@ def demand_of(
         tile: The side of the VAE's tiles in pixels.
         text: The number of tokens that the transformer reads of the longest prompt.
         texts: The number of prompts; 2 with classifier-free guidance.
+        rank: The sum of the ranks of the LoRAs.
         vae_window: The latent frames in one of the VAE's temporal windows.
         vae_share: The share of the working memory that the VAE may be planned with.
         backend: The memory behaviour of the machine's kernels.
@@ -180,7 +185,9 @@ def demand_of(
     """
     llama, clip, vae, siglip, transformer = (networks[name] for name in NETWORKS)
     vision, piece = vision_tokens(siglip), (min(tile, height), min(tile, width))
-    sampling = transformer_bytes(transformer, height, width, text=text, vision=vision, backend=backend)
+    sampling = transformer_bytes(
+        transformer, height, width, text=text, vision=vision, backend=backend, rank=rank
+    )
     working = {
         "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
         "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import cast
 
 from diffusers_helper.framepack.prompts import encoded_tokens
+from diffusers_helper.lora.choice import shown
+from diffusers_helper.lora.files import loras_of, rank_of, with_loras
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
@@ -151,11 +153,14 @@ def demands_for(
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
-        InputError: If the model's tokenizer cannot be used.
+        InputError: If the model's tokenizer or a LoRA cannot be used.
     """
+    loras = [lora for _, lora in loras_of(request.lora)]
+    known = known_networks(info, profile, in_fp32)
+    known["transformer"] = with_loras(known["transformer"], loras)
     with_tiles = partial(
-        demand_of, known_networks(info, profile, in_fp32), height, width,
-        text=longest_text(request, info), texts=len(request.texts),
+        demand_of, known, height, width,
+        text=longest_text(request, info), texts=len(request.texts), rank=rank_of(loras),
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration or Calibration(),
     )  # fmt: skip
@@ -187,7 +192,8 @@ def learned_levels(
     model = info.folder or info.name
     # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_own_vae(request)}"
-    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
+    lora = f", LoRA {shown(request.lora)}" if request.lora else ""
+    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}")
 
 
 def _own_vae(request: GenerationRequest) -> str:

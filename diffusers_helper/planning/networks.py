@@ -44,7 +44,7 @@ class Network:
 
 # The published weights, whose revisions are pinned: the number of all parameters, the number in each block
 # that can be streamed, and the configuration entries that the estimates use. Each parameter takes 2 bytes.
-_TRANSFORMER = {"num_attention_heads": 24, "attention_head_dim": 128}
+_TRANSFORMER = {"num_attention_heads": 24, "attention_head_dim": 128, "num_layers": 20}
 _PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "transformer": (12_874_314_816, (339_831_296,) * 20 + (141_591_808,) * 40, _TRANSFORMER),
     "text_encoder": (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from benchmarks.caps import Caps, Row, Stage, measure
 from diffusers_helper.framepack.encoders import encode_states
@@ -15,6 +16,7 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.output.job_folder import JobFolder
+from tests.support.loras import write_lora
 from tests.support.making import load_tiny, tiny_request, write_scene
 from tests.support.mid_model import Size, write_mid_model
 
@@ -43,6 +45,21 @@ def test_every_cap_holds_changes_no_byte_and_is_predicted_within_a_tenth(
     assert {row.tile for row in done} >= {256, 64}
     # Every streamed block is copied once a step, and once for the prompt.
     assert sorted(row.streamed for row in done) == [row.streamed for row in done]
+
+
+@pytest.mark.slow
+def test_every_cap_holds_with_a_lora(models: Models, tmp_path: Path) -> None:
+    file, network = tmp_path / "style.safetensors", models.part("transformer")
+    write_lora(file, network, "kohya original", rank=64, alpha=32)
+    request = tiny_request(write_scene(tmp_path / "scene.png", 192, 96), lora=str(file))
+    rows, faults = measure(Caps(models, request, tmp_path / "jobs"), 3)
+    assert not faults, "\n".join(faults)
+    plain, _ = measure(Caps(models, replace(request, lora=""), tmp_path / "plain"), 1)
+    # The branches are a part of the weights, and they are streamed with their blocks.
+    branches = sum(tensor.numel() * 2 for tensor in load_file(file).values() if tensor.ndim == 2)
+    more = rows[0].measured - plain[0].measured
+    assert branches <= more < 1.5 * branches
+    assert any(row.streamed for row in rows[:-2])
 
 
 @pytest.mark.parametrize("prompt", ["", "the red ball moves right", "kaleidoscopically " * 12, "red " * 200])

@@ -13,8 +13,9 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import SETTINGS
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfy_double import Comfy, Interrupted
+from tests.support.loras import write_lora
 from tests.support.node_runs import run
-from tests.support.tiny_model import write_tiny_model
+from tests.support.tiny_model import tiny_transformer, write_tiny_model
 
 
 @pytest.fixture
@@ -55,6 +56,18 @@ def test_a_picture_becomes_frames_and_a_file(
     assert "37 frames in" in text
     assert comfy.shown == [(1, 2), (2, 2)]
     assert "unload_all_models" in comfy.calls
+
+
+def test_a_lora_is_a_file_in_comfyuis_folder(tiny: ModelInfo, comfy: Comfy, tmp_path: Path) -> None:
+    write_lora(comfy.root / "loras" / "style.safetensors", tiny_transformer(), size=1.0)
+    write_lora(tmp_path / "other.safetensors", tiny_transformer())
+    settings = {"prompt": "ball", "model": "tiny", "seconds": 1.0, "seed": 1, "steps": 1}
+    plain = run("ROCMFramePackVideo", image=picture(), **settings)[0][0]
+    (frames, _), text = run("ROCMFramePackVideo", image=picture(), lora="style.safetensors:2", **settings)
+    assert "LoRA style.safetensors, weight 2: " in text
+    assert not torch.equal(frames, plain)
+    with pytest.raises(FileNotFoundError):
+        run("ROCMFramePackVideo", image=picture(), lora="other.safetensors", **settings)
 
 
 def test_an_interrupt_ends_it(tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from app.jobs.service import JobService
 from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.live.present import Presenter
+from app.ui.loras import with_lora_files
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
@@ -209,7 +210,8 @@ class JobCalls:
         """Return changed settings in the form that requests take.
 
         Raises:
-            InputError: For an unknown setting, and for a picture, which could be any file of this machine.
+            InputError: For an unknown setting, for a picture, which could be any file of this machine, and
+                for a LoRA that is not in the folder for LoRAs.
         """
         given = dict(changes or {})
         if "image" in given or not given.keys() <= SETTINGS.keys():
@@ -217,7 +219,7 @@ class JobCalls:
             raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
         if "model" in given:
             given["model"] = self._catalogue.key(given["model"])
-        return given
+        return with_lora_files(given)
 
     def _request(self, job_id: str, changes: dict[str, Any] | None) -> GenerationRequest:
         """Return a job's request with changes, after checking that it fits into this machine's memory."""

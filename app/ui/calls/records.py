@@ -13,6 +13,7 @@ from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
+from app.ui.loras import with_lora_names
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.request import SETTINGS
 
@@ -54,6 +55,7 @@ class Records:
         return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
 
     def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
+        made["request"] = with_lora_names(made["request"])
         made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
         for name in ("message", "remedy"):
             made[name] = without_paths(page_words(made[name]), outputs)

@@ -137,6 +137,9 @@ class RequestForm:
         )  # fmt: skip
         self._add("steps")
         self._add("guidance")
+        # The list of files writes into this field, and shows what is in it.
+        self._add("lora", visible="hidden")
+        gr.HTML(apply_default_css=False, elem_id="lora-list", js_on_load=on_load("form/loras.js"))
         self._add_others("Look")
 
     def _add_memory(self, planner: Planner) -> None:
@@ -261,6 +264,8 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
     )  # fmt: skip
     form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
+    lora = form.controls["lora"]
+    lora.change(None, lora, None, js=call("form/loras.js", "showChosen"), **_SCRIPT)  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
 
 

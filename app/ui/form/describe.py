@@ -16,6 +16,7 @@ from app.ui.form.markup import carried_line, model_note
 from app.ui.form.memory_view import Told, tell
 from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
+from app.ui.loras import with_lora_files
 from app.ui.pictures import Crop, Size, crop_of, picture_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import absence_of
@@ -25,7 +26,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
-_MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", *_MEMORY)
+_MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", "lora", *_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Describer:
             "cropAt": position,
             "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
-            f"guidance {_text(settings.get('guidance'))}",
+            f"guidance {_text(settings.get('guidance'))}{_loras(settings)}",
             "many": _many(settings),
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
             "memory": memory.state,
@@ -105,9 +106,10 @@ class Describer:
     def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> Told:
         known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}
         try:
-            request = GenerationRequest.from_dict(to_request(known | {"image": "any"}, info, self._planner))
+            settings = with_lora_files(to_request(known | {"image": "any"}, info, self._planner))
+            request = GenerationRequest.from_dict(settings)
         except InputError as error:
-            return Told("", _refusal(error) if error.setting in _MEMORY else "")
+            return Told("", _refusal(error) if error.setting in (*_MEMORY, "lora") else "")
         return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
@@ -140,6 +142,13 @@ class Describer:
 def _seeds(settings: dict[str, Any]) -> str:
     """Return a phrase for the seed, or for a random one."""
     return "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
+
+
+def _loras(settings: dict[str, Any]) -> str:
+    """Return how many LoRAs the form has; empty for none."""
+    text = settings.get("lora")
+    count = sum(1 for line in text.splitlines() if line.strip()) if isinstance(text, str) else 0
+    return f" · {count_text(count, 'LoRA')}" if count else ""
 
 
 def _many(settings: dict[str, Any]) -> str:

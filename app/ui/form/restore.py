@@ -15,6 +15,7 @@ from app.jobs.job import Job
 from app.ui.catalogue import Catalogue
 from app.ui.form.carried import Carried
 from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
+from app.ui.loras import with_lora_names
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import write_atomic
 from diffusers_helper.output.job_folder import JobFolder
@@ -76,7 +77,8 @@ class Restored:
     def of_preset(cls, preset: Recipe, name: str) -> Self:
         """Return the settings of a preset, which leave the rest of the form unchanged."""
         carried = Carried.of(preset.settings, ()).to_text()
-        return cls(name, preset.settings, carried, is_whole=False, notices=preset.notices)
+        settings = with_lora_names(preset.settings)
+        return cls(name, settings, carried, is_whole=False, notices=preset.notices)
 
     @classmethod
     def _of(
@@ -89,7 +91,8 @@ class Restored:
         notices: tuple[str, ...] = (),
     ) -> Self:
         carried = Carried.of(settings, spans).to_text()
-        shown = {key: value for key, value in settings.items() if key in PAGE_SETTINGS and key != "image"}
+        known = with_lora_names(settings)
+        shown = {key: value for key, value in known.items() if key in PAGE_SETTINGS and key != "image"}
         if "model" in shown:
             shown["model"] = catalogue.name_of(shown["model"])
         return cls(name, shown, carried, picture=picture, notices=notices)

@@ -20,7 +20,7 @@ PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
 } | {"seed": PAGE_SEED}
-_TEXTS = ("prompt", "negative")
+_TEXTS = ("prompt", "negative", "lora")
 VARIANTS = SettingInfo(
     "Videos at Once", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,

@@ -78,7 +78,7 @@ def read_header(file: Path) -> Header:
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("a header without the type and shape of each tensor") from error
-    return Header(tensors, cast(Mapping[str, str], metadata or {}), 8 + length)
+    return Header(tensors, cast(dict[str, str], metadata) if isinstance(metadata, dict) else {}, 8 + length)
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[int, int]:

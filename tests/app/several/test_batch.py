@@ -64,7 +64,7 @@ def test_every_problem_is_told_with_its_line(folder: Path) -> None:
         write(
             folder, "a.jsonl",
             '{"image": "boat.png", "prompt": "a"}', '{"image": "boat.png"', "[1]", "[" * 100_000,
-            '{"image": "boat.png", "steps": 1000}', '{"image": "boat.png", "lora": "x"}', '{"prompt": "a"}',
+            '{"image": "boat.png", "steps": 1000}', '{"image": "boat.png", "style": "x"}', '{"prompt": "a"}',
             '{"image": "none.png"}', '{"image": "text.png"}', '{"image": "boat.png", "model": "none"}',
             '{"image": "boat.png", "model": 3}', '{"image": "~nobody-of-that-name/boat.png"}',
         ),
@@ -73,7 +73,7 @@ def test_every_problem_is_told_with_its_line(folder: Path) -> None:
     assert [entry.line for entry in found.entries] == [1]
     told = {problem.line: problem.text for problem in found.problems}
     words = {
-        2: "is not JSON", 3: "a JSON object", 4: "is not JSON", 5: "`steps` is 1000", 6: "'lora' is not a",
+        2: "is not JSON", 3: "a JSON object", 4: "is not JSON", 5: "`steps` is 1000", 6: "'style' is not a",
         7: "no picture", 8: "none.png cannot be read", 9: "is not a picture", 10: "`model` is 'none'",
         11: "`model` is 3", 12: "a user with a home folder",
     }  # fmt: skip

@@ -39,10 +39,10 @@ def test_a_preset_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_preset_of_another_version_is_used_as_far_as_possible(tmp_path: Path) -> None:
-    (tmp_path / "new.json").write_text('{"steps": 7, "lora": "boats", "crf": 99}')
+    (tmp_path / "new.json").write_text('{"steps": 7, "style": "boats", "crf": 99}')
     found = load_preset(tmp_path, "new")
     assert found.settings == {"steps": 7}
-    assert [word in "".join(found.notices) for word in ("'lora'", "`crf` is 99")] == [True, True]
+    assert [word in "".join(found.notices) for word in ("'style'", "`crf` is 99")] == [True, True]
     request = GenerationRequest(image="/srv/ada/boat.png", steps=3, seed=2)
     assert import_preset(tmp_path, "mine", request.to_json().encode()).settings["seed"] == 2
     assert "ada" not in (tmp_path / "mine.json").read_text()
@@ -63,8 +63,8 @@ def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_what_cannot_be_saved_or_found_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'lora' is not a setting"):
-        save_preset(tmp_path, "a", {"lora": 1})
+    with pytest.raises(InputError, match="'style' is not a setting"):
+        save_preset(tmp_path, "a", {"style": 1})
     with pytest.raises(InputError, match="steps is 0"):
         save_preset(tmp_path, "a", {"steps": 0})
     with pytest.raises(InputError, match="no setting"):

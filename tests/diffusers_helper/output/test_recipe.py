@@ -32,7 +32,7 @@ from tests.support.clips import parts_of, read, scene, writer
 PICTURE = plain_png(Image.effect_noise((96, 64), 90).convert("RGB"))
 USES = (VaeUse(0, 128, "fp32", 3),)
 SCRIPTS = 'Ein rotes Boot, 红色的船, סירה אדומה, زورق أحمر, लाल नाव, 🛶 "quoted" \\ \u2028 \t end'
-NOT_IN_A_RECIPE = {"image", "crop", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup"}
+NOT_IN_A_RECIPE = {"image", "crop", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup", "lora"}
 
 
 def recipe_of(**changes: Any) -> Recipe:
@@ -141,17 +141,17 @@ def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
     data = json.loads(recipe_of(seed=5).to_json())
     data["recipe"] = 9
     data["sound"] = {"of": "waves"}
-    data["settings"] |= {"steps": 1000, "lora": "boats", "crf": 20, "image": "/etc/passwd"}
+    data["settings"] |= {"steps": 1000, "style": "boats", "crf": 20, "image": "/etc/passwd"}
     data["vae"] = [{**data["vae"][0]}, {**data["vae"][0], "section": 2, "tile": 64}]
     data["earlier"] = [{"sections": 1, "settings": {"model": "other"}}]
     found = read_recipe(json.dumps(data).encode())
     assert (found.settings["seed"], found.settings["crf"], found.settings["vae_tile"]) == (5, 20, 64)
-    assert found.settings.keys() & {"steps", "lora", "image"} == set()
+    assert found.settings.keys() & {"steps", "style", "image"} == set()
     told = "\n".join(found.notices)
     for words in (
         "version 9",
         "'sound'",
-        "'lora'",
+        "'style'",
         "'image'",
         "`steps` is 1000",
         "section 2 on 64",

@@ -1,0 +1,56 @@
+"""The LoRAs that the page offers, which are those in one folder, known to the page by name alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.ui.errors import page_error
+from diffusers_helper.errors import InputError
+from diffusers_helper.lora.files import read_lora
+from diffusers_helper.lora.folder import lora_folder, lora_names, relative, within
+
+_MOST_LISTED = 500
+
+
+def with_lora_files(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a person's settings in which LoRAs have paths instead of names.
+
+    Raises:
+        InputError: If a name is not that of a file in the folder.
+    """
+    text = settings.get("lora")
+    if not isinstance(text, str) or not text.strip():
+        return dict(settings)
+    return {**settings, "lora": within(text, lora_folder(os.environ))}
+
+
+def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's settings in which LoRAs have the names that the page knows instead of paths."""
+    text = settings.get("lora")
+    return {**settings, "lora": relative(text, lora_folder(os.environ))} if text else dict(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraCalls:
+    """The endpoint of the LoRAs."""
+
+    @property
+    def all(self) -> tuple[Any, ...]:
+        """Return all endpoints."""
+        return (self.lora_list,)
+
+    def lora_list(self) -> dict[str, Any]:
+        """Return the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
+        folder = lora_folder(os.environ)
+        names = lora_names(folder)
+        files: list[dict[str, Any]] = []
+        for name in names[:_MOST_LISTED]:
+            try:
+                found = read_lora(folder / name)
+                files.append({"name": name, "triggers": list(found.triggers), "problem": ""})
+            except InputError as error:
+                files.append({"name": name, "triggers": [], "problem": " ".join(page_error(error)).strip()})
+        return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MOST_LISTED)}

@@ -1,0 +1,101 @@
+"""The text of the setting `lora`, which names the LoRAs of a video and their weights, one on each line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusers_helper.errors import InputError, short_repr
+
+MOST_LORAS = 16
+MOST_WEIGHT = 10.0
+_LINE = re.compile(
+    r"(?P<file>.+?)(?::(?P<weight>[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?(?:\s+sha256:(?P<sum>[0-9a-f]{64}))?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One LoRA of a video.
+
+    Attributes:
+        file: The path of the file, or its name in a folder.
+        weight: The factor of its effect; 1 for that of its author, 0 for none.
+        sha256: The checksum that the file must have; "" for any.
+    """
+
+    file: str
+    weight: float = 1.0
+    sha256: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the file without its folder."""
+        return Path(self.file).name
+
+    def __str__(self) -> str:
+        """Return the line of the choice, in the one form that it is stored in."""
+        return f"{self.file}:{self.weight:.15g}{f' sha256:{self.sha256}' if self.sha256 else ''}"
+
+
+def choices_of(text: str) -> tuple[Choice, ...]:
+    """Return the LoRAs that the lines of a text name.
+
+    Args:
+        text: Lines of the form FILE, FILE:WEIGHT or FILE:WEIGHT sha256:CHECKSUM. Empty lines are skipped.
+
+    Raises:
+        InputError: If a line cannot be used, a file is named twice, or there are too many.
+    """
+    found = tuple(_choice(line.strip()) for line in text.splitlines() if line.strip())
+    if len(found) > MOST_LORAS:
+        raise _refusal(f"names {len(found)} files", f"at most {MOST_LORAS}", "Leave some out.")
+    names = [one.file for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise _refusal(f"names {short_repr(name)} twice", "each file once", "Leave one of them out.")
+    return found
+
+
+def text_of(choices: Iterable[Choice]) -> str:
+    """Return the text that names these LoRAs."""
+    return "\n".join(map(str, choices))
+
+
+def normal_text(text: str) -> str:
+    """Return a text of LoRAs in the one form that requests store.
+
+    Raises:
+        InputError: If `choices_of` refuses the text.
+    """
+    return text_of(choices_of(text))
+
+
+def without_folders(text: str) -> str:
+    """Return a text of LoRAs that names each file without its folder."""
+    return text_of(Choice(one.name, one.weight, one.sha256) for one in choices_of(text))
+
+
+def shown(text: str) -> str:
+    """Return a text of LoRAs as people read it: names and weights in one line."""
+    return ", ".join(f"{one.name} ({one.weight:g})" for one in choices_of(text))
+
+
+def _choice(line: str) -> Choice:
+    match = _LINE.fullmatch(line)
+    assert match is not None  # any text has at least a file
+    weight = float(match["weight"] or 1)
+    if not abs(weight) <= MOST_WEIGHT:
+        raise _refusal(
+            f"gives {short_repr(Path(match['file']).name)} the weight {weight:g}",
+            f"a weight from -{MOST_WEIGHT:g} to {MOST_WEIGHT:g}",
+            "Choose another weight.",
+        )
+    return Choice(match["file"], weight, (match["sum"] or "").lower())
+
+
+def _refusal(found: str, expected: str, remedy: str) -> InputError:
+    return InputError(setting="lora", found=found, expected=expected, remedy=remedy)

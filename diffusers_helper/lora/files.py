@@ -1,0 +1,251 @@
+"""Files with LoRAs, known by their headers alone: what they change, how large they are, and their words.
+
+Only safetensors files are read, which hold numbers and text and no code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path
+from diffusers_helper.lora.choice import Choice, choices_of
+from diffusers_helper.lora.keys import Kind, Target, split_key, target_of
+from diffusers_helper.lora.notes import noted_scale, noted_triggers
+from diffusers_helper.models.formats.reading import read_contents
+from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor
+from diffusers_helper.planning.networks import BLOCKS, Network
+
+MIN_SHARE = 0.9
+"""The share of a file's tensors that have to fit the transformer. With fewer, the video would look different
+from what the author of the LoRA made. LoRAs for Flux, whose blocks have partly the same names, reach half."""
+
+_LEAST_VALUE_BYTES = 2
+# Methods whose matrices mean something else, by the names that only they have.
+_OTHERS = {
+    "DoRA": (".dora_scale", ".lora_magnitude_vector", ".lora_magnitude_vector.weight"),
+    "LoHa": (".hada_w1_a",),
+    "LoKr": (".lokr_w1", ".lokr_w1_a"),
+}
+_NOTED = ("modelspec.architecture", "ss_base_model_version")
+_OTHER_MODELS = re.compile(r"flux|wan|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two matrices of one change, whose product is added to the weights of some layers.
+
+    Attributes:
+        keys: The names of the tensors: the matrix that the input meets first, the other one and, if there is
+            one, the scale `alpha`.
+        target: The layers.
+        rank, inputs, outputs: The sizes of the matrices, (rank, inputs) and (outputs, rank).
+        scale: The factor that the file's metadata give; an `alpha` replaces it.
+    """
+
+    keys: tuple[str, ...]
+    target: Target
+    rank: int
+    inputs: int
+    outputs: int
+    scale: float = 1.0
+
+    def fits(self, layers: Mapping[str, tuple[int, int]]) -> bool:
+        """Return whether the layers exist with these sizes, given (outputs, inputs) of each layer by name."""
+        sizes = [layers.get(name, (0, 0)) for name in self.target.layers]
+        return {self.inputs} == {inputs for _, inputs in sizes} and self.outputs == sum(
+            outputs for outputs, _ in sizes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFile:
+    """A file with a LoRA.
+
+    Attributes:
+        path: The path of the file.
+        pairs: The changes to layers that FramePack has, whatever their sizes.
+        keys: The number of all tensors.
+        triggers: The words that its author gave it to be called by; none if the file names none.
+    """
+
+    path: Path
+    pairs: tuple[Pair, ...]
+    keys: int
+    triggers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def fitting(self, layers: Mapping[str, tuple[int, int]]) -> tuple[Pair, ...]:
+        """Return the changes that fit a transformer.
+
+        Args:
+            layers: The transformer's linear layers: (outputs, inputs) by name.
+
+        Raises:
+            InputError: If less than `MIN_SHARE` of the file fits.
+        """
+        found = tuple(pair for pair in self.pairs if pair.fits(layers))
+        applied = count_keys(found)
+        if applied < MIN_SHARE * self.keys:
+            other = next((pair for pair in self.pairs if not pair.fits(layers)), None)
+            shape = f"; {other.target.layers[0]} has another shape" if other else ""
+            raise _refusal(
+                self.name,
+                f"fits this model with {applied} of its {self.keys} keys{shape}; expected at least "
+                f"{MIN_SHARE:.0%} of them",
+                "Choose a LoRA that was made for this model.",
+            )
+        return found
+
+
+def count_keys(pairs: Sequence[Pair]) -> int:
+    """Return the number of tensors that these changes consist of."""
+    return sum(len(pair.keys) for pair in pairs)
+
+
+def loras_of(text: str) -> tuple[tuple[Choice, LoraFile], ...]:
+    """Return the LoRAs that a request's text names, without those of weight 0, which have no effect.
+
+    Raises:
+        InputError: If a file is missing, or holds no LoRA for FramePack.
+    """
+    chosen = (one for one in choices_of(text) if one.weight)
+    return tuple((one, read_lora(given_path(one.file, "lora"))) for one in chosen)
+
+
+def read_lora(path: Path) -> LoraFile:
+    """Return what the header of a file with a LoRA tells.
+
+    Raises:
+        InputError: If it is missing, or holds no LoRA for FramePack. The message is one sentence.
+    """
+    try:
+        facts = path.stat()
+        return _read(path, facts.st_mtime_ns, facts.st_size)
+    except OSError as error:
+        raise _refusal(path.name, f"cannot be read ({error.strerror})", "Check its name.") from error
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, changed: int, size: int) -> LoraFile:
+    """Return the facts of a file; its time of change and size make the cache notice another content."""
+    try:
+        contents = read_contents(path)
+    except NotWeights as error:
+        raise _refusal(path.name, str(error).rstrip(".")) from error
+    for problem in contents.problems:
+        raise _refusal(path.name, problem.rstrip("."))
+    if contents.format != "safetensors":
+        again = "Choose the safetensors file of this LoRA."
+        raise _refusal(path.name, f"is a {contents.format} file; expected safetensors", again)
+    found = _pairs(contents.tensors, noted_scale(contents.metadata))
+    _check(path.name, contents, found)
+    return LoraFile(path, found, len(contents.tensors), noted_triggers(contents.metadata))
+
+
+def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
+    """Refuse a file that holds something other than a LoRA for FramePack.
+
+    Raises:
+        InputError: For such a file.
+    """
+    keys = contents.tensors
+    for method, endings in _OTHERS.items():
+        if any(key.endswith(endings) for key in keys):
+            raise _refusal(name, f"is a {method}; expected a plain LoRA", "Choose another file.")
+    if not any(split_key(key) for key in keys):
+        raise _refusal(
+            name, f"holds no LoRA: none of its {len(keys)} keys has the name of one", "Choose another file."
+        )
+    noted = " ".join(str(contents.metadata.get(name, "")) for name in _NOTED)
+    if match := _OTHER_MODELS.search(noted):
+        raise _refusal(name, f"was made for {match[0]}, as it says itself", "Choose a LoRA for FramePack.")
+    if not pairs:
+        raise _refusal(
+            name,
+            f"was made for another model: none of its {len(keys)} keys belongs to FramePack",
+            "Choose a LoRA for FramePack or HunyuanVideo.",
+        )
+
+
+def _pairs(tensors: Mapping[str, Tensor], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:
+    """Return the changes to layers that FramePack has.
+
+    Args:
+        tensors: The file's tensors.
+        scale: A function that returns the scale that the metadata give for layers and a rank.
+    """
+    parts: dict[str, dict[Kind, str]] = {}
+    for key in tensors:
+        if split := split_key(key):
+            parts.setdefault(split[0], {})[split[1]] = key
+    return tuple(
+        pair
+        for beginning, part in parts.items()
+        if (target := target_of(beginning)) and (pair := _pair(tensors, part, target, scale))
+    )
+
+
+def _pair(
+    tensors: Mapping[str, Tensor],
+    part: Mapping[Kind, str],
+    target: Target,
+    scale: Callable[[Target, int], float],
+) -> Pair | None:
+    """Return the change that these tensors make, or None if they are no two matrices that fit each other."""
+    if not {"down", "up"} <= part.keys():
+        return None
+    down, up = tensors[part["down"]], tensors[part["up"]]
+    if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1] or not down.shape[0]:
+        return None
+    if not all(tensor.dtype.startswith(("float", "bfloat")) for tensor in (down, up)):
+        return None
+    keys = tuple(part[kind] for kind in ("down", "up", "alpha") if kind in part)
+    rank = down.shape[0]
+    return Pair(keys, target, rank, down.shape[1], up.shape[0], scale(target, rank))
+
+
+def with_loras(network: Network, loras: Collection[LoraFile]) -> Network:
+    """Return the transformer with the sizes that it has together with LoRAs.
+
+    Args:
+        network: The transformer.
+        loras: The LoRAs, as `adapters` attaches them: with two matrices for each layer.
+    """
+    if not loras:
+        return network
+    weights, width = network.weights, max(_LEAST_VALUE_BYTES, network.dtype_bytes)
+    blocks, total = list(weights.block_bytes), weights.total_bytes
+    doubles = int(network.config.get("num_layers", len(blocks)))
+    for layer, values in (found for lora in loras for pair in lora.pairs for found in _values(pair)):
+        total += values * width
+        group, _, rest = layer.partition(".")
+        if group in BLOCKS["transformer"]:
+            place = int(rest.partition(".")[0]) + (doubles if group == BLOCKS["transformer"][-1] else 0)
+            if place < len(blocks):
+                blocks[place] += values * width
+    return replace(network, weights=replace(weights, total_bytes=total, block_bytes=tuple(blocks)))
+
+
+def _values(pair: Pair) -> Iterator[tuple[str, int]]:
+    """Yield the layers that a change concerns, with the number of values for each."""
+    layers = pair.target.layers
+    for place, layer in enumerate(layers):
+        # How the outputs are divided is not known here; all of them are counted with the first layer.
+        yield layer, pair.rank * (pair.inputs + (0 if place else pair.outputs))
+
+
+def rank_of(loras: Collection[LoraFile]) -> int:
+    """Return the largest sum of ranks that LoRAs can have at one layer."""
+    return sum(max(pair.rank for pair in lora.pairs) for lora in loras)
+
+
+def _refusal(name: str, problem: str, remedy: str = "") -> InputError:
+    return InputError(f"LoRA {name} {problem}.", remedy, setting="lora")

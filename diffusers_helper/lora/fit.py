@@ -1,0 +1,48 @@
+"""The check that LoRAs fit a model, made by the headers of its files before anything is loaded."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from diffusers_helper.lora.files import loras_of
+from diffusers_helper.models.formats.safetensors_file import read_header
+from diffusers_helper.models.hub_cache import network_folder
+from diffusers_helper.models.registry import ModelInfo
+
+_WEIGHT = ".weight"
+
+
+def check_loras(text: str, info: ModelInfo) -> None:
+    """Check the LoRAs of a request.
+
+    What cannot be judged here is left to the engine: the fit to a model that is not on this machine, or whose
+    transformer is stored in another way.
+
+    Args:
+        text: The setting `lora`, with paths.
+        info: The request's model.
+
+    Raises:
+        InputError: If a file is missing, holds no LoRA for FramePack, or does not fit the model.
+    """
+    loras = loras_of(text)
+    folder = network_folder(info.parts["transformer"]) if loras else None
+    layers = _layers(folder) if folder else {}
+    for _, lora in loras if layers else ():
+        lora.fitting(layers)
+
+
+def _layers(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
+    try:
+        headers = [read_header(file).tensors for file in folder.glob("*.safetensors")]
+    except (OSError, ValueError, struct.error):
+        return {}
+    found = {
+        name.removesuffix(_WEIGHT): (entry.shape[0], entry.shape[1])
+        for header in headers
+        for name, entry in header.items()
+        if name.endswith(_WEIGHT) and len(entry.shape) == 2
+    }
+    return found if "proj_out" in found else {}

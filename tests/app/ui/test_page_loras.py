@@ -1,0 +1,121 @@
+"""Tests in Chromium of LoRAs: a person chooses them from the folder, and the page never learns a path."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+from gradio_client import Client, handle_file
+
+from diffusers_helper.models.registry import find_model
+from tests.app.ui.test_accessibility import violations
+from tests.support.jobs import wait_until
+from tests.support.loras import write_lora
+from tests.support.pages import Stand, needs_chromium, open_folds, start
+from tests.support.tiny_model import tiny_transformer
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a LoRA, one in a folder of its own, and a web page with the name of one."""
+    demo = find_model("demo").parts["transformer"].location
+    folder, network = tmp_path / "mine", HunyuanVideoFramepackTransformer3DModel.from_pretrained(demo)
+    called = {"modelspec.trigger_phrase": "red <b>balloon"}
+    write_lora(folder / "balloon.safetensors", network, "kohya", alpha=1, metadata=called)
+    write_lora(folder / "styles" / "soft.safetensors", network, "original")
+    write_lora(folder / "tiny.safetensors", tiny_transformer())
+    (folder / "login.safetensors").write_text("<!doctype html><title>Sign in</title>")
+    (tmp_path / "secret.safetensors").write_bytes((folder / "balloon.safetensors").read_bytes())
+    monkeypatch.setenv("LONGTAKE_LORAS", str(folder))
+    return folder
+
+
+def test_a_person_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: Path, photo: Path) -> None:
+    open_folds(page)
+    balloon = page.get_by_role("checkbox", name="balloon")
+    balloon.check()
+    weight = page.get_by_role("spinbutton", name="Weight of balloon")
+    weight.fill("0.6")
+    weight.press("Tab")
+    page.get_by_role("checkbox", name="styles/soft").check()
+    page.wait_for_selector('#fold-look > button[data-state$=" · 2 LoRAs"]')
+    assert page.get_by_role("checkbox", name="login").is_disabled()
+    page.get_by_text('login.safetensors is a web page ("Sign in"), not weights').wait_for()
+    assert not violations(page)
+    start(page, photo, seconds=1)
+    page.get_by_role("button", name="Add “red <b>balloon” to the prompt").click()
+    page.wait_for_function(
+        "document.querySelector('#set-prompt textarea').value.endsWith(', red <b>balloon')"
+    )
+    wait_until(stand.service.jobs)
+    (job,) = stand.service.jobs()
+    expected = f"{folder}/balloon.safetensors:0.6\n{folder}/styles/soft.safetensors:1"
+    assert job.request.lora == expected
+    # The choice survives a reload, in a closed fold too, and a wrong number becomes a possible one.
+    page.wait_for_function(
+        "(localStorage.getItem('longtake.form') || '').includes('balloon.safetensors:0.6')"
+    )
+    page.reload()
+    page.wait_for_selector('#fold-look > button[data-state$=" · 2 LoRAs"]')
+    open_folds(page)
+    page.get_by_role("checkbox", name="balloon", checked=True).wait_for()
+    assert weight.input_value() == "0.6"
+    weight.fill("99")
+    weight.press("Tab")
+    page.wait_for_function(
+        "document.querySelector('#set-lora textarea').value.startsWith('balloon.safetensors:10')"
+    )
+    page.get_by_role("checkbox", name="styles/soft").uncheck()
+    page.wait_for_selector('#fold-look > button[data-state$=" · 1 LoRA"]')
+    page.get_by_role("button", name="Reset to defaults").click()
+    page.wait_for_function("document.querySelector('#set-lora textarea').value === ''")
+    page.get_by_role("checkbox", name="balloon", checked=False).wait_for()
+
+
+def test_a_programs_lora_is_a_name_in_the_folder(
+    stand: Stand, folder: Path, photo: Path, tmp_path: Path
+) -> None:
+    client = Client(stand.url, verbose=False)
+    found = client.predict(api_name="/lora_list")
+    assert found["folder"] == "mine"
+    assert [(one["name"], one["triggers"], bool(one["problem"])) for one in found["files"]] == [
+        ("balloon.safetensors", ["red <b>balloon"], False),
+        ("login.safetensors", [], True),
+        ("styles/soft.safetensors", [], False),
+        ("tiny.safetensors", [], False),
+    ]
+    order = {"image": handle_file(photo), "prompt": "a red ball", "seconds": 1.0}
+    made = client.predict(**order, lora="soft:0.5", api_name="/jobs_add")
+    assert stand.service.job(made["id"]).request.lora == f"{folder}/styles/soft.safetensors:0.5"
+    assert made["request"]["lora"] == "styles/soft.safetensors:0.5"
+    shown = client.predict(made["id"], api_name="/jobs_show")
+    for answer in (found, made, shown):
+        assert str(tmp_path) not in json.dumps(answer)
+    for name in (f"{tmp_path}/secret.safetensors", "../secret", f"{folder}/balloon.safetensors", "none"):
+        with pytest.raises(Exception, match="is not in the folder for LoRAs"):
+            client.predict(**order, lora=name, api_name="/jobs_add")
+        with pytest.raises(Exception, match="is not in the folder for LoRAs"):
+            client.predict(made["id"], {"lora": name}, api_name="/jobs_edit")
+    for name, words in (("login", "is a web page"), ("tiny", r"fits this model with 0 of its \d+ keys")):
+        with pytest.raises(Exception, match=words):
+            client.predict(**order, lora=name, api_name="/jobs_add")
+    assert len(stand.service.jobs()) == 1
+
+
+def test_the_settings_of_a_job_come_back_with_names(
+    page: Any, stand: Stand, folder: Path, photo: Path
+) -> None:
+    open_folds(page)
+    page.get_by_role("checkbox", name="balloon").check()
+    start(page, photo, seconds=1)
+    wait_until(stand.service.jobs)
+    (job,) = stand.service.jobs()
+    restored = Client(stand.url, verbose=False).predict(job.id, api_name="/history_settings")
+    settings = json.loads(restored["text"])["settings"]
+    assert settings["lora"] == "balloon.safetensors:1"
+    assert str(folder) not in restored["text"]

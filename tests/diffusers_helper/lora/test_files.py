@@ -1,0 +1,216 @@
+"""Tests of files with LoRAs: what is refused, and what their metadata say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.lora.choice import MOST_LORAS, Choice, choices_of, normal_text, shown, without_folders
+from diffusers_helper.lora.files import loras_of, read_lora
+from diffusers_helper.lora.folder import located, lora_folder, lora_names, relative, within
+from diffusers_helper.request import GenerationRequest
+from tests.support.loras import write_lora
+
+PAIR = {
+    "transformer_blocks.0.attn.to_q.lora_A.weight": torch.zeros(2, 32),
+    "transformer_blocks.0.attn.to_q.lora_B.weight": torch.zeros(32, 2),
+}
+SUM = "ab" * 32
+Writer = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    from tests.support.tiny_model import tiny_transformer
+
+    return tiny_transformer()
+
+
+def refusal_of(file: Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        read_lora(file)
+    assert caught.value.setting == "lora"
+    assert caught.value.message.startswith(f"LoRA {file.name} ")
+    assert caught.value.message.count(". ") == 0
+    return caught.value
+
+
+def written(content: bytes) -> Writer:
+    return lambda file: file.write_bytes(content)
+
+
+def saved(
+    tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> Callable[[Path], object]:
+    return lambda file: save_file(tensors, file, metadata)
+
+
+DOWN, UP = PAIR
+SMALL = torch.zeros(2, 2)
+# By kind: how to write the file, and a part of the sentence.
+WRONG: dict[str, tuple[Writer, str]] = {
+    "page": (written(b"<!DOCTYPE html><title>Sign in</title>"), 'is a web page ("Sign in")'),
+    "pointer": (written(b"version https://git-lfs.github.com/spec/v1\nsize 5\n"), "is a Git LFS pointer"),
+    "empty": (written(b""), "is empty"),
+    "pickle": (lambda file: torch.save(PAIR, file), "is a pickle file; expected safetensors"),
+    "no tensor": (saved({}), "holds no LoRA: none of its 0 keys"),
+    "whole model": (saved({"transformer_blocks.0.attn.to_q.weight": SMALL}), "holds no LoRA"),
+    "another model": (
+        saved({"blocks.0.self_attn.q.lora_A.weight": SMALL, "blocks.0.self_attn.q.lora_B.weight": SMALL + 0}),
+        "was made for another model: none of its 2 keys belongs to FramePack",
+    ),
+    "text encoder": (saved({"lora_te_layers_0_q.lora_down.weight": SMALL}), "was made for another model"),
+    "its metadata": (saved(PAIR, {"modelspec.architecture": "flux-1-dev/lora"}), "was made for flux"),
+    "DoRA": (saved({**PAIR, "transformer_blocks.0.attn.to_q.dora_scale": SMALL}), "is a DoRA"),
+    "LoKr": (saved({"lora_unet_x.lokr_w1": SMALL}), "is a LoKr"),
+    "unpaired": (saved({DOWN: PAIR[DOWN]}), "none of its 1 keys belongs to FramePack"),
+    "of other ranks": (saved({**PAIR, DOWN: torch.zeros(3, 32)}), "was made for another model"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_file_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+    write, words = WRONG[kind]
+    file = tmp_path / "style.safetensors"
+    write(file)
+    assert words in refusal_of(file).message
+
+
+def test_a_file_that_is_cut_off_or_missing_is_refused(network: nn.Module, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    write_lora(file, network)
+    whole = file.read_bytes()
+    assert read_lora(file).pairs
+    for size in (7, 200, len(whole) - 1):
+        file.write_bytes(whole[:size])
+        assert f"{size} bytes of" in refusal_of(file).message
+    assert "cannot be read" in refusal_of(tmp_path / "none.safetensors").message
+
+
+def test_a_part_of_the_keys_is_not_enough(network: nn.Module, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    sizes = {
+        name: (module.out_features, module.in_features)
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    write_lora(file, network)
+    keys = read_lora(file).keys
+    for foreign, fits in ((keys // 9, True), (keys // 9 + 2, False)):
+        others = {f"lora_te_{number}.lora_down.weight": torch.zeros(1, 1) for number in range(foreign)}
+        write_lora(file, network, more=others)
+        lora = read_lora(file)
+        assert lora.keys == keys + foreign
+        if fits:
+            assert len(lora.fitting(sizes)) == keys // 2
+        else:
+            with pytest.raises(InputError, match=f"fits this model with {keys} of its {lora.keys} keys"):
+                lora.fitting(sizes)
+    with pytest.raises(InputError, match=r"0 of its \d+ keys; .* has another shape; expected at least 90%"):
+        lora.fitting({name: (one + 1, other) for name, (one, other) in sizes.items()})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, ()),
+        ({"modelspec.trigger_phrase": "  a  red\nballoon "}, ("a red balloon",)),
+        ({"ss_tag_frequency": '{"10_x": {"sks dog": 40, "grass": 30, "a": 3}}'}, ("sks dog", "grass")),
+        ({"ss_tag_frequency": "[1, 2"}, ()),
+        ({"ss_tag_frequency": '{"x": 3}'}, ()),
+        ({"trigger_words": "x" * 999}, ("x" * 200,)),
+    ],
+)
+def test_the_words_that_call_it(metadata: dict[str, str], expected: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save_file(PAIR, file, metadata)
+    assert read_lora(file).triggers == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "scale"),
+    [
+        ({"transformer.r": 2, "transformer.lora_alpha": 8}, 4.0),
+        ({"transformer.lora_alpha": 8, "transformer.use_rslora": True}, 8 / 2**0.5),
+        ({"transformer.lora_alpha": 8, "transformer.alpha_pattern": {"attn.to_q": 1}}, 0.5),
+        ({"transformer.lora_alpha": "many"}, 1.0),
+        ([3], 1.0),
+    ],
+)
+def test_the_scale_that_diffusers_notes(facts: object, scale: float, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save_file(PAIR, file, {"lora_adapter_metadata": json.dumps(facts)})
+    assert [pair.scale for pair in read_lora(file).pairs] == [scale]
+
+
+def test_the_text_of_the_setting() -> None:
+    text = f"\n a b.safetensors \n/x/c.safetensors:-.5\n d:1e-1 sha256:{SUM}\n"
+    assert choices_of(text) == (
+        Choice("a b.safetensors"), Choice("/x/c.safetensors", -0.5), Choice("d", 0.1, SUM),
+    )  # fmt: skip
+    normal = f"a b.safetensors:1\n/x/c.safetensors:-0.5\nd:0.1 sha256:{SUM}"
+    assert normal_text(text) == normal == normal_text(normal)
+    assert GenerationRequest(image="x", lora=text).lora == normal
+    assert without_folders(normal) == normal.replace("/x/", "")
+    assert shown(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
+    assert choices_of("") == ()
+    assert loras_of("nowhere.safetensors:0") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a:11", "gives 'a' the weight 11; expected a weight from -10 to 10"),
+        ("a:1e999", "the weight inf"),
+        ("a\na:0.5", "names 'a' twice"),
+        ("\n".join(map(str, range(MOST_LORAS + 1))), f"names {MOST_LORAS + 1} files"),
+    ],
+)
+def test_a_text_that_cannot_be_used(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        GenerationRequest(image="x", lora=text)
+    assert caught.value.setting == "lora"
+
+
+def test_names_stand_for_files_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    names = ("b.safetensors", "other/c.safetensors", "styles/A.safetensors", "styles/c.safetensors")
+    for name in (*names, "x.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    assert lora_names(folder) == names
+    assert lora_names(tmp_path / "none") == ()
+    found = within("b:0.5\nA.safetensors\nother/c.safetensors", folder)
+    assert (
+        found
+        == f"{folder}/b.safetensors:0.5\n{folder}/styles/A.safetensors:1\n{folder}/other/c.safetensors:1"
+    )
+    assert relative(found, folder) == "b.safetensors:0.5\nstyles/A.safetensors:1\nother/c.safetensors:1"
+    assert relative("/elsewhere/z.safetensors", folder) == "z.safetensors:1"
+    with pytest.raises(InputError, match="lies in several folders"):
+        within("c", folder)
+    outside = tmp_path / "secret.safetensors"
+    outside.touch()
+    for name in (
+        str(outside),
+        "../secret.safetensors",
+        "styles/../../secret",
+        f"{folder}/b.safetensors",
+        "x.txt",
+    ):
+        with pytest.raises(InputError, match="is not in the folder for LoRAs"):
+            within(name, folder)
+    assert located(f"{outside}\nb", folder) == f"{outside}:1\n{folder}/b.safetensors:1"
+
+
+def test_the_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lora_folder({}) == tmp_path / "loras"
+    assert lora_folder({"LONGTAKE_LORAS": "/srv/loras"}) == Path("/srv/loras")
