@@ -91,7 +91,9 @@ class Catalogue:
             InputError: For anything that cannot be used, and for what does not fit into the machine's memory.
         """
         request, picture, allow_folder = self._checked(settings, may_download)
-        return service.submit(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+        job = service.submit(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+        self._order(service, job)
+        return job
 
     def edit(
         self, service: JobService, job_id: str, settings: dict[str, object], *, may_download: bool = False
@@ -105,7 +107,14 @@ class Catalogue:
         with contextlib.suppress(OSError):
             if JobFolder(job.folder).input.read_bytes() == picture:
                 request = replace(request, image=job.request.image)
-        return service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
+        job = service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
+        self._order(service, job)
+        return job
+
+    def _order(self, service: JobService, job: Job) -> None:
+        """Order the model of a job, unless it is here; the person has agreed to its download."""
+        if absence_of(find_model(job.request.model, allow_folder=True)) is not None:
+            service.downloads.get(job.request.model)
 
     def _checked(
         self, settings: dict[str, object], may_download: bool

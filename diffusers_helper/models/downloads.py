@@ -57,10 +57,7 @@ class NotHere(InputError):
     """A model that would have to be downloaded before it can be used."""
 
     def __init__(self, absence: Absence) -> None:
-        remedy = (
-            f"Get it with models get {absence.model}, with generate --yes, or by starting it once on the "
-            "page, which asks first."
-        )
+        remedy = f"Get it with models get {absence.model}, with generate --yes, or on the page under Models."
         if not absence.has_room:
             remedy = "Free room there, or set HF_HOME to a folder on a larger disk."
         super().__init__(
@@ -71,9 +68,14 @@ class NotHere(InputError):
         self.absence = absence
 
 
+def missing_parts(info: ModelInfo) -> list[str]:
+    """Return the names of a model's parts that are not completely here, without a request to the hub."""
+    return [name for name in PARTS if not _is_here(info.parts[name])]
+
+
 def absence_of(info: ModelInfo) -> Absence | None:
     """Return what of a model is not here, found without a request to the hub; None if all of it is."""
-    missing = {name: published_bytes(name) for name in PARTS if not _is_here(info.parts[name])}
+    missing = {name: published_bytes(name) for name in missing_parts(info)}
     if not missing:
         return None
     from huggingface_hub import constants  # only a hub model needs it
