@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from diffusers_helper.models import downloads
 from diffusers_helper.models.registry import ModelInfo
 from tests.support.weights import PAGE
 
 CHUNK = 32768
+LIGHT_BYTES = 3 * 2**20  # the weights of each part in `light_hub`
 
 
 class Hub(ThreadingHTTPServer):
@@ -93,6 +96,23 @@ def write_light_parts(cache: Path, info: ModelInfo, size: int) -> None:
             (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
         else:
             (folder / "model.safetensors").write_bytes(numbers.randbytes(size))
+
+
+@contextmanager
+def light_hub(folder: Path, info: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hub, Path]]:
+    """Serve light parts of a model, held back in their middle, and yield the hub and this machine's cache.
+
+    The disk of this machine has much room, whatever is true.
+    """
+    cache = folder / "home" / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**40))
+    write_light_parts(folder / "away", info, LIGHT_BYTES)
+    with hub_of(folder / "away", info, folder / "server") as hub:
+        use_hub(monkeypatch, hub)
+        hub.held_at = LIGHT_BYTES // 2
+        yield hub, cache
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:

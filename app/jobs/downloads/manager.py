@@ -18,10 +18,9 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
 from diffusers_helper.models.holdings import holdings
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS, _END_SECONDS = 0.5, 5.0
 _KNOWN_SECONDS = 1.0  # a look at a model's files is good for so long
 
 Activity = Literal["", "getting", "verifying", "paused", "failed"]
@@ -61,6 +60,7 @@ class Downloads:
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
         self._orders, self._on_change = Orders(folder), on_change
         self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._getting: dict[str, tuple[ModelProcess, Lock]] = {}
@@ -117,6 +117,11 @@ class Downloads:
             process.end()
         self._changed()
         return was_ordered or process is not None
+
+    def wait_until_idle(self, name: str) -> None:
+        """Wait for a moment until the process that downloads a model, which was cancelled, has ended."""
+        with self._ended:
+            self._ended.wait_for(lambda: name not in self._getting, _END_SECONDS)
 
     def verify(self, name: str) -> None:
         """Begin to check the files of a model."""
@@ -177,17 +182,22 @@ class Downloads:
             return {}
         if not missing_parts(info):
             return {}
-        now = self.progress(model)
+        now, remedy = self.progress(model), f"Get it on the page under Models, or with models get {model}."
         if now.activity == "getting":
-            size = f"{gb_text(now.done_bytes)} of {gb_text(now.total_bytes)} GB"
-            return {"message": f"Waits for {info.title}, which is being downloaded: {size}.", "remedy": ""}
+            percent = 100 * now.done_bytes // max(1, now.total_bytes)
+            return {"message": f"Its model is being downloaded: {percent} %.", "remedy": ""}
         if now.activity == "paused":
-            message = f"Waits for {info.title}, whose download is paused."
-            return {"message": message, "remedy": f"Let it go on with `models get {model}`."}
+            return {"message": "The download of its model is paused.", "remedy": remedy}
         if now.activity == "failed":
-            return {"message": f"Waits for {info.title}. {now.message}", "remedy": now.remedy}
-        message = f"Waits for {info.title}, which is not on this machine."
-        return {"message": message, "remedy": f"Get it with `models get {model}`."}
+            return {"message": f"Its model was not downloaded. {now.message}", "remedy": now.remedy}
+        return {"message": "Its model is not on this machine.", "remedy": remedy}
+
+    @property
+    def share(self) -> str:
+        """Return how much of the models that are being downloaded is here, such as "31 %"; empty for none."""
+        known = [self.progress(name) for name in self._wanted()]
+        total = sum(one.total_bytes for one in known)
+        return f"{sum(one.done_bytes for one in known) * 100 // total} %" if total else ""
 
     @property
     def revision(self) -> tuple[object, ...]:
@@ -235,8 +245,9 @@ class Downloads:
             else:
                 continue
             lock.release()
-            with self._lock:
+            with self._ended:
                 del self._getting[name]
+                self._ended.notify_all()
             self._changed()
         for name in wanted:
             if name not in self._getting and name in self._wanted():

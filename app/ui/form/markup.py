@@ -38,7 +38,8 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
     warning = f" {_TAKES_DAYS}" if takes_days else ""
     return (
         f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-setting="model">'
-        f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}.{warning}"
+        f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}. The video "
+        f"begins when the download is complete; others are made meanwhile.{warning}"
         f'<p class="lt-answers"><button type="button" data-answer="yes">Download {size} GB and start</button>'
         '<button type="button" data-answer="no">Not now</button></p></div>'
     )
@@ -48,7 +49,7 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
     """Return what to know before a model is used here, as markup; empty if there is nothing to say."""
     said: list[str] = []
     if absence is not None:
-        asks = "Start asks first; the files go into the cache of Hugging Face."
+        asks = f'Get it under <a href="#models/{escape(info.name)}">Models</a>; Start asks first.'
         if not absence.has_room:
             asks = "That is not enough: free room, or set HF_HOME to a folder on a larger disk."
         said.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")

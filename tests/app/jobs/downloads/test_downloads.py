@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,13 +15,12 @@ from app.jobs.service import JobService
 from diffusers_helper.models import downloads as core
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
-from tests.support.hub import Hub, hub_of, use_hub, write_light_parts
+from tests.support.hub import LIGHT_BYTES as SIZE
+from tests.support.hub import Hub
 from tests.support.jobs import ROOT, Studio, kill, wait_until
 from tests.support.published import part_folder
 
 INFO = find_model("framepack-f1")
-SIZE = 3 * 2**20
-HELD = SIZE // 2
 WEIGHTS = "model.safetensors"
 # A program that goes on with the orders of an outputs folder until it is killed.
 PROGRAM = """
@@ -35,29 +33,14 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(scope="module")
-def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a hub cache with what the hub has. Tests only read it."""
-    cache = tmp_path_factory.mktemp("away")
-    write_light_parts(cache, INFO, SIZE)
-    return cache
+@pytest.fixture
+def hub(lit_hub: tuple[Hub, Path]) -> Hub:
+    return lit_hub[0]
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "home" / "hub"
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
-    monkeypatch.setenv("HF_HUB_CACHE", str(folder))
-    monkeypatch.setattr(core.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**40))
-    return folder
-
-
-@pytest.fixture
-def hub(cache: Path, away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with hub_of(away, INFO, tmp_path / "server") as hub:
-        use_hub(monkeypatch, hub)
-        hub.held_at = HELD
-        yield hub
+def cache(lit_hub: tuple[Hub, Path]) -> Path:
+    return lit_hub[1]
 
 
 def here(cache: Path, part: str) -> int:
@@ -85,7 +68,7 @@ def test_a_job_waits_for_its_model_while_others_are_made(studio: Studio, hub: Hu
     assert studio.service.job(other.id).state == "finished"
     waiting = studio.service.job(job.id)
     assert (waiting.state, waiting.waits, waiting.started) == ("queued", True, None)
-    assert waiting.message.startswith("Waits for FramePack F1, which is being downloaded: ")
+    assert waiting.message.startswith("Its model is being downloaded: ")
     assert studio.service.queue_position(studio.submit("third").id) in (
         0,
         1,
@@ -105,8 +88,8 @@ def test_nothing_is_downloaded_that_was_not_ordered(studio: Studio, hub: Hub) ->
     studio.service.start()
     studio.events(studio.submit())
     waiting = studio.service.job(job.id)
-    assert waiting.message == "Waits for FramePack F1, which is not on this machine."
-    assert waiting.remedy == "Get it with `models get framepack-f1`."
+    assert waiting.message == "Its model is not on this machine."
+    assert waiting.remedy == "Get it on the page under Models, or with models get framepack-f1."
     assert hub.asked == []
     studio.service.cancel(job.id)
     assert studio.service.job(job.id).state == "cancelled"
@@ -206,7 +189,7 @@ def test_a_failure_is_told_and_mended_by_another_try(
     now = studio.service.downloads.progress(INFO.name)
     assert words in now.message
     assert now.remedy
-    assert studio.service.job(job.id).message == f"Waits for FramePack F1. {now.message}"
+    assert studio.service.job(job.id).message == f"Its model was not downloaded. {now.message}"
     hub.pages.clear()
     hub.sizes.clear()
     studio.service.downloads.get(INFO.name)
