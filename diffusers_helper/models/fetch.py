@@ -65,7 +65,28 @@ class RemoteFile:
     checksum: str
 
 
-def find_part(
+def part_here(source: PartSource) -> Path:
+    """Return the folder with one part's files, without a request to the hub.
+
+    Raises:
+        LongtakeError: If the folder does not exist, or the files of a hub repository are not all here.
+    """
+    folder = part_folder(source)
+    if source.revision is None:
+        if not folder.is_dir():
+            raise LongtakeError(
+                f"There is no folder {folder}; expected a part of the model.", "Check the model's folder."
+            )
+    elif not is_complete(folder):
+        raise LongtakeError(
+            f"{source.location} is not completely on this machine.",
+            "Get the model on the page under Models, or with models get.",
+            code="download",
+        )
+    return folder
+
+
+def get_part(
     source: PartSource,
     cancel: CancelToken,
     on_bytes: Callable[[int], None] = lambda count: None,
@@ -80,18 +101,13 @@ def find_part(
         files: The result of `listed_files`, if it is known; the hub is asked otherwise.
 
     Raises:
-        GenerationCancelled: If the job was cancelled during a download.
+        GenerationCancelled: If the download was cancelled.
         LongtakeError: If the folder does not exist, or the files cannot be downloaded.
     """
     folder = part_folder(source)
-    if source.revision is None:
-        if not folder.is_dir():
-            raise LongtakeError(
-                f"There is no folder {folder}; expected a part of the model.", "Check the model's folder."
-            )
-        return folder
-    if is_complete(folder):  # A revision never changes, so a complete copy needs no request to the hub.
-        return folder
+    # A revision never changes, so a complete copy needs no request to the hub.
+    if source.revision is None or is_complete(folder):
+        return part_here(source)
     _log.info("downloading %s %s", source.location, source.subfolder)
     try:
         _fetch(source, _listed(source) if files is None else files, _Tally(cancel, on_bytes))

@@ -9,7 +9,7 @@ from huggingface_hub import constants
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models.downloads import NotHere, absence_of, bytes_in
-from diffusers_helper.models.fetch import find_part, listed_files
+from diffusers_helper.models.fetch import get_part, listed_files
 from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.registry import PARTS, ModelInfo
 
@@ -50,5 +50,5 @@ def get_model(info: ModelInfo, cancel: CancelToken, tell: Callable[[int, int], N
             here[part] = count
             tell(complete + sum(here.values()), total)
 
-        find_part(info.parts[part], cancel, received, files)
+        get_part(info.parts[part], cancel, received, files)
         received(sizes[part])

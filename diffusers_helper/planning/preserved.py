@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 
 from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job
-from diffusers_helper.units import GB, gb_text
-
-_STEP_BYTES = GB // 10  # preserved memory is set in tenths of a GB
+from diffusers_helper.units import GB, gb_bytes, gb_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,8 @@ def preserved_choice(plan: JobPlan, demand: Demand) -> PreservedChoice | None:
     except DoesNotFit:
         return None
     kept = max(stage.resident_bytes + stage.others_bytes for stage in freed.stages)
-    least = math.floor((budget.cap_bytes - kept) / _STEP_BYTES) * _STEP_BYTES
-    return PreservedChoice(plan, plan_job(_preserving(budget, max(0, least)), (demand,)))
+    tenths = math.floor((budget.cap_bytes - kept) * 10 / GB)  # the setting has steps of a tenth of a GB
+    return PreservedChoice(plan, plan_job(_preserving(budget, gb_bytes(max(0, tenths) / 10)), (demand,)))
 
 
 def _preserving(budget: Budget, preserved_bytes: int) -> Budget:
