@@ -54,7 +54,8 @@ class Models {
       this.#complain(null);
     } catch (error) {
       if (asked !== this.#asked) return;
-      this.#complain(error);
+      // The page says itself that it has lost the server, so that only a first look complains here.
+      if (this.#parts.section.dataset.state === 'unknown') this.#complain(error);
       isActive = true;
     }
     if (isActive && this.#isShown) this.#timer = setTimeout(() => this.load(), PAUSE);
