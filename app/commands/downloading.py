@@ -37,7 +37,7 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
         get_model(info, CancelToken(), progress.show)
     except KeyboardInterrupt:
         progress.end()
-        sys.stderr.write("Interrupted; what was downloaded is kept, and the next start goes on from there.\n")
+        sys.stderr.write("Interrupted. The next download continues from here.\n")
         raise SystemExit(EXIT_CANCELLED) from None
     finally:
         progress.end()

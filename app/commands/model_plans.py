@@ -12,11 +12,11 @@ from diffusers_helper.planning.cards import ARCH, CardPlan, Fit, plans_by_card
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
 
-_HEADER = ("card", "cap", "preserved", "stays", "streamed a step", "peak")
+_HEADER = ("card", "cap", "preserved", "resident", "streamed per step", "peak")
 _NOTE = (
-    "Streamed weights lie in main memory, which needs as much free room; with less, each step reads as much\n"
-    "from the disk. The second line of a card is for the automatic preserved memory, which the estimates\n"
-    "ask for; docs/amd-memory.md says why the default is larger. Weights count as they are stored."
+    "Streamed weights are kept in main memory; if they do not fit there, each step reads as much from\n"
+    "the disk. The second line of a card shows the automatic preserved memory, which follows from the estimates.\n"
+    "docs/amd-memory.md explains why the default is larger. Weights count as they are stored."
 )
 
 

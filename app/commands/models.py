@@ -21,8 +21,8 @@ from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.units import count_text, gb_text
 
 _EXIT_CODES = (
-    "exit codes: 0 done, 1 failed or not whole, 2 the command cannot be used, 130 interrupted: what was\n"
-    "downloaded is kept, and the next `models get` goes on from there."
+    "exit codes: 0 done, 1 failed or incomplete, 2 the command is invalid, 130 interrupted (the next\n"
+    "`models get` continues the download)."
 )
 
 
@@ -32,7 +32,7 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "models",
         summary="list, get, check and remove models",
-        description="Lists, gets, checks and removes the models of this machine.",
+        description="List, get, check and remove the models of this machine.",
         exit_codes=_EXIT_CODES,
         verbs=VERBS,
     ):
@@ -41,7 +41,7 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _tell(arguments: argparse.Namespace, text: str, **facts: Any) -> None:
-    """Print facts: as one line of JSON if that was asked for, and otherwise as a text."""
+    """Print facts as one line of JSON, if the arguments ask for it, and otherwise as text."""
     say(f"{json.dumps(facts) if arguments.json else text}\n")
 
 
@@ -101,9 +101,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     whole = True
     for verdict in verify(find_model(arguments.model, allow_folder=True)):
         how = (
-            f"{count_text(verdict.checked, 'checksum')} right"
+            f"{count_text(verdict.checked, 'checksum')} correct"
             if verdict.checked
-            else "headers and sizes right"
+            else "headers and sizes correct"
         )
         text = f"{verdict.part}: {how}" if not verdict.problems else "\n".join(verdict.problems)
         _tell(
@@ -118,7 +118,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     removal = plan_removal(info)
     if not removal.files:
-        raise InputError(f"Nothing of model {info.name} alone is on this machine.", setting="model")
+        raise InputError(f"Model {info.name} has no files of its own on this machine.", setting="model")
     what = f"{gb_text(removal.num_bytes)} GB of {info.name}: {', '.join(removal.files)}"
     if not arguments.yes:
         if not sys.stdin.isatty():
@@ -131,9 +131,9 @@ def _remove(arguments: argparse.Namespace) -> int:
         remove(info)
     except OSError as error:
         raise LongtakeError(
-            f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of the hub's folder."
+            f"{error.filename} cannot be removed ({error.strerror}).", "Check the hub folder's permissions."
         ) from error
-    kept = [f"{part} stays: {', '.join(users)} uses it." for part, users in removal.kept.items()]
+    kept = [f"{part} stays because it is used by {', '.join(u)}." for part, u in removal.kept.items()]
     _tell(
         arguments, "\n".join([f"Removed {what}.", *kept]), model=info.name, removed_bytes=removal.num_bytes,
         parts=list(removal.files), kept=removal.kept,
@@ -159,10 +159,8 @@ def _remove_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    Verb(
-        "list", "list the parts of models, where they lie, their bytes and what is missing", _any_model, _list
-    ),
-    Verb("get", "download what is missing of a model; an interrupted download goes on", _hub_model, _get),
+    Verb("list", "list the parts of models with their places, sizes and missing bytes", _any_model, _list),
+    Verb("get", "download the missing files of a model, or continue a download", _hub_model, _get),
     Verb("verify", "check the sizes and checksums of a model's files", _one_model, _verify),
     Verb(
         "remove",
@@ -171,5 +169,5 @@ VERBS = (
         _remove,
     ),
     Verb("plan", "show what cards of 8 to 24 GB do with a model's weights", _one_model, print_card_plans),
-    Verb("inspect", "tell what is in a file or folder with weights", add_inspect_arguments, print_inspection),
+    Verb("inspect", "show what is in a file or folder with weights", add_inspect_arguments, print_inspection),
 )

@@ -40,10 +40,10 @@ class PreservedChoice:
         then = self.automatic.stage("sample")
         return (
             f"{gb_text(budget.preserved_in_force)} of {gb_text(budget.cap_bytes)} GB are preserved, {why}, "
-            f"so that {gb_text(sample.resident_bytes)} GB of the transformer stay and "
-            f"{gb_text(sample.streamed_bytes)} GB are streamed in each pass. With "
-            f"{gb_text(self.automatic.budget.preserved_bytes)} GB, which is what the estimates ask for, "
-            f"{gb_text(then.resident_bytes)} GB would stay, and each pass would copy "
+            f"so {gb_text(sample.resident_bytes)} GB of the transformer stay on the device and "
+            f"{gb_text(sample.streamed_bytes)} GB are streamed in each pass. If only "
+            f"{gb_text(self.automatic.budget.preserved_bytes)} GB were preserved, as the estimates allow, "
+            f"{gb_text(then.resident_bytes)} GB would stay and each pass would copy "
             f"{gb_text(self.saved_bytes)} GB less."
         )
 

@@ -182,7 +182,10 @@ class Downloads:
             return {}
         if not missing_parts(info):
             return {}
-        now, remedy = self.progress(model), f"Get it on the page under Models, or with models get {model}."
+        now, remedy = (
+            self.progress(model),
+            f"Download it on the page under Models, or with python -m app models get {model}.",
+        )
         if now.activity == "getting":
             percent = 100 * now.done_bytes // max(1, now.total_bytes)
             return {"message": f"Its model is being downloaded: {percent} %.", "remedy": ""}

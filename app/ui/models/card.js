@@ -5,7 +5,7 @@ import { planTable } from './plan.js';
 
 const STATES = {
   complete: 'On this machine', incomplete: 'Incomplete', missing: 'Not on this machine',
-  getting: 'Downloading', verifying: 'Checking', paused: 'Paused', failed: 'Not downloaded',
+  getting: 'Downloading', verifying: 'Checking', paused: 'Paused', failed: 'Download failed',
 };
 const PARTS = {
   transformer: 'Transformer', vae: 'VAE', text_encoder: 'Text encoder', tokenizer: 'Its tokenizer',
@@ -19,23 +19,23 @@ const listed = (parts) => parts.map((part) => named(part).toLowerCase()).join(',
 /** Return what can be done with a model, as pairs of a name and a label. */
 function actions({ state, is_hub: isHub, removal, here_bytes: here, room }) {
   if (state === 'getting') return [['pause', 'Pause'], ['cancel', 'Cancel']];
-  if (state === 'verifying') return [['cancel', 'Stop the check']];
+  if (state === 'verifying') return [['cancel', 'Stop checking']];
   if (!isHub) return [];
   const found = [];
   if (!room) {
-    if (state === 'paused') found.push(['get', 'Go on']);
+    if (state === 'paused') found.push(['get', 'Resume']);
     if (state === 'failed') found.push(['get', 'Try again']);
-    if (state === 'missing') found.push(['get', 'Get it']);
-    if (state === 'incomplete') found.push(['get', 'Get the rest']);
+    if (state === 'missing') found.push(['get', 'Download']);
+    if (state === 'incomplete') found.push(['get', 'Download the rest']);
   }
-  if (['paused', 'failed'].includes(state)) found.push(['cancel', 'Give it up']);
+  if (['paused', 'failed'].includes(state)) found.push(['cancel', 'Cancel']);
   if (state === 'complete' && here) found.push(['verify', 'Verify']);
   if (removal) found.push(['remove', 'Remove…']);
   return found;
 }
 
 function tableOfParts(parts) {
-  const head = make('tr', {}, ...['Part', 'State', 'Size', 'Where it lies'].map((textContent) => (
+  const head = make('tr', {}, ...['Part', 'State', 'Size', 'Folder'].map((textContent) => (
     make('th', { scope: 'col', textContent })
   )));
   const rows = parts.map(({ part, state, size, folder, source, shared_with: shared }) => {
@@ -121,7 +121,7 @@ export class Card {
     setText(size, model.size);
     if (hasChanged(needs, model.needs)) needs.replaceChildren(...model.needs.map((textContent) => make('li', { textContent })));
     if (hasChanged(licence, model.sources)) {
-      licence.replaceChildren(...(model.sources.length ? ['Licences stand at ', ...linksTo(model.sources)] : []));
+      licence.replaceChildren(...(model.sources.length ? ['Licences: see ', ...linksTo(model.sources)] : []));
     }
     if (hasChanged(parts, model.parts)) parts.lastElementChild.replaceChildren(tableOfParts(model.parts));
     plan.hidden = !model.is_hub;
@@ -160,7 +160,7 @@ export class Card {
     checked.dataset.whole = String(problems.length === 0);
     checked.replaceChildren(...(problems.length
       ? problems.map((textContent) => make('p', { textContent }))
-      : [make('p', { textContent: 'All files are whole: their checksums are right.' })]));
+      : [make('p', { textContent: 'All files are complete and their checksums are correct.' })]));
   }
 
   #showActions(model) {
@@ -196,12 +196,12 @@ export class Card {
   #ask() {
     const { question } = this.#parts;
     const { title, removal } = this.#model;
-    const kept = removal.kept.length ? ` What another model uses stays: ${listed(removal.kept)}.` : '';
+    const kept = removal.kept.length ? ` Another model uses these parts, so they are kept: ${listed(removal.kept)}.` : '';
     const sure = make('button', { type: 'button', textContent: `Remove ${removal.size}` });
     sure.dataset.action = 'sure';
     const keep = make('button', { type: 'button', textContent: 'Keep it' });
     keep.dataset.action = 'keep';
-    const words = `This frees ${removal.size} of ${title}: ${listed(removal.parts)}.${kept}`;
+    const words = `This deletes ${removal.size} of ${title}: ${listed(removal.parts)}.${kept}`;
     question.setAttribute('aria-label', `Remove ${title}?`);
     question.replaceChildren(make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep));
     question.hidden = false;

@@ -29,17 +29,17 @@ class ModelCalls:
         return self._presenter.all()
 
     def models_get(self, model: str) -> dict[str, Any]:
-        """Download a model beside the queue, or let a download go on that rests or has failed."""
+        """Download a model beside the queue, or resume a download that is paused or has failed."""
         self._downloads.get(model)
         return self._presenter.one(model)
 
     def models_pause(self, model: str) -> dict[str, Any]:
-        """Let a download rest until `models_get` is called; what has come stays."""
+        """Pause a download until `models_get` is called; the downloaded files stay."""
         self._downloads.pause(model)
         return self._presenter.one(model)
 
     def models_cancel(self, model: str) -> dict[str, Any]:
-        """Give up a download or a check; what has come stays on the disk until the model is removed."""
+        """Withdraw a download or a check; downloaded files stay until the model is removed."""
         self._downloads.cancel(model)
         return self._presenter.one(model)
 

@@ -1,10 +1,10 @@
 // The table of what cards of several sizes would do with a model's weights.
 import { make } from '../elements.js';
 
-const HEAD = ['Card', 'Cap', 'Preserved', 'Stays', 'Streamed a step', 'Main memory', 'Peak'];
-const NOTE = 'In GB, with the weights as they are stored. Streamed weights lie in main memory; where it has no room for them, '
-  + 'each step reads as much from the disk. The second line of a card has the automatic preserved memory, which the '
-  + 'estimates ask for. The default is larger, as AMD’s cards are prone to fragmentation.';
+const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'Main memory', 'Peak'];
+const NOTE = 'All figures are in GB, for the weights as they are stored. Streamed weights are kept in main memory; if they do not '
+  + 'fit there, each step reads as much from the disk. The second line of a card shows the automatic preserved memory, '
+  + 'which follows from the estimates. The default is larger, because the memory of these cards becomes fragmented.';
 
 function rowsOf({ card, cap, least, rows }) {
   const head = [make('th', { scope: 'row', textContent: card }), make('td', { textContent: cap })];

@@ -25,7 +25,7 @@ from diffusers_helper.units import GB, about, gb_text, size_text
 
 _CACHED = "models--"  # begins the name of a repository's folder in the hub's cache
 _HUB = "https://huggingface.co/"
-_TAKES_DAYS = "There is no GPU on this machine, so a video would take days."
+_TAKES_DAYS = "There is no GPU on this machine: a video of this model would take days."
 
 
 class ModelPresenter:
@@ -43,7 +43,9 @@ class ModelPresenter:
         disk = ""
         if absence:
             folder = without_paths(str(absence.folder))
-            disk = f"Downloads go to {folder}, where {gb_text(absence.free_bytes)} GB are free."
+            disk = (
+                f"Downloads are stored in {folder}, which has {gb_text(absence.free_bytes)} GB of free space."
+            )
         return {"models": models, "disk": disk}
 
     def one(self, name: str) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class ModelPresenter:
         }
 
     def _needs(self, name: str, info: ModelInfo) -> list[str]:
-        """Return sentences on the memory and the time that a video takes here."""
+        """Return sentences about the memory and the time that a video takes here."""
         return [*self._memory(name, info), self._time(name, info)]
 
     def _memory(self, name: str, info: ModelInfo) -> list[str]:
@@ -96,9 +98,7 @@ class ModelPresenter:
             return [without_paths(" ".join(page_error(error)))]
         least = gb_text(plan.job.smallest_cap_bytes, up=True)
         where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
-        said = [
-            f"A video needs {least} GB of {where} or more, of the {cap} GB that this machine's cap allows."
-        ]
+        said = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
         if plan.waiting_bytes:
             free = host_memory().available
             said.append(
@@ -115,7 +115,7 @@ class ModelPresenter:
             return f"A video of 5 seconds takes {about(pace.seconds(work))} on this machine."
         if self._catalogue.planner.takes_days(info):
             return _TAKES_DAYS
-        return "The first video will tell how long it takes on this machine."
+        return "The first video will show how long it takes on this machine."
 
 
 def card_plans(info: ModelInfo, name: str) -> list[dict[str, Any]]:
@@ -221,4 +221,6 @@ def _room(info: ModelInfo) -> str:
     absence = absence_of(info)
     if absence is None or absence.has_room:
         return ""
-    return f"There is no room: {absence.sizes}. Free room, or set HF_HOME to a folder on a larger disk."
+    return (
+        f"There is not enough space: {absence.sizes}. Free some, or set HF_HOME to a folder on a larger disk."
+    )

@@ -97,14 +97,14 @@ def test_the_upload_button_is_named_by_its_own_text(browser: Any, stand: Stand) 
 
 def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) -> None:
     themed.get_by_role("tab", name="Queue").click()
-    themed.get_by_text("Nothing waits").wait_for()
+    themed.get_by_text("The queue is empty").wait_for()
     check(themed, "empty queue")
     jobs = [
         stand.service.submit(GenerationRequest(image=str(photo), prompt=one, seconds=2.4)) for one in "abcd"
     ]
     stand.engine.go(FIRST)
     stand.service.queue.pause(jobs[2].id)
-    themed.get_by_text("Paused, until").wait_for()
+    themed.get_by_text("Paused until").wait_for()
     themed.get_by_text("Section 1 of 2 is finished").last.wait_for()
     themed.get_by_label("More for b").click()
     check(themed, "queue with a menu")
@@ -131,8 +131,8 @@ def test_nothing_serious_among_the_models(
     card = themed.locator(".lt-model-card[data-model=framepack-i2v]")
     card.get_by_text("Its parts").click()
     card.get_by_text("On cards of 8 to 24 GB").click()
-    card.get_by_text("Streamed weights lie in main memory").wait_for()
-    themed.get_by_role("button", name="Get it: FramePack I2V").click()
+    card.get_by_text("Streamed weights are kept in main memory").wait_for()
+    themed.get_by_role("button", name="Download: FramePack I2V").click()
     themed.wait_for_selector(".lt-model-card[data-state=getting]")
     check(themed, "models with tables and a download")
     themed.get_by_role("button", name="Pause: FramePack I2V").click()

@@ -43,7 +43,9 @@ def test_the_documents_value_says_what_it_costs() -> None:
     now = choice.plan.stage("sample").streamed_bytes
     assert choice.saved_bytes == now - choice.automatic.stage("sample").streamed_bytes > 10 * GB
     assert choice.words.startswith("18 of 20 GB are preserved, as docs/amd-memory.md sets it")
-    assert "1.7 GB of the transformer stay and 22.3 GB are streamed in each pass." in choice.words
+    assert (
+        "1.7 GB of the transformer stay on the device and 22.3 GB are streamed in each pass." in choice.words
+    )
     automatic = plan(24, choice.automatic.budget.preserved_bytes / GB).preserved
     assert automatic is not None
     assert (automatic.saved_bytes, automatic.words) == (0, "")

@@ -89,7 +89,10 @@ def test_nothing_is_downloaded_that_was_not_ordered(studio: Studio, hub: Hub) ->
     studio.events(studio.submit())
     waiting = studio.service.job(job.id)
     assert waiting.message == "Its model is not on this machine."
-    assert waiting.remedy == "Get it on the page under Models, or with models get framepack-f1."
+    assert (
+        waiting.remedy
+        == "Download it on the page under Models, or with python -m app models get framepack-f1."
+    )
     assert hub.asked == []
     studio.service.cancel(job.id)
     assert studio.service.job(job.id).state == "cancelled"

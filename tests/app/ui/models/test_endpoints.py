@@ -49,20 +49,20 @@ def test_they_list_what_each_model_needs_here(
     calls = calls_of(service)
     listed = calls.models_list()
     assert tuple(model["model"] for model in listed["models"]) == model_names()
-    assert "where 1024 GB are free." in listed["disk"]
+    assert "which has 1024 GB of free space." in listed["disk"]
     assert str(tmp_path) not in str(listed)
     demo, f1 = one(calls, "demo"), one(calls)
     assert (demo["state"], demo["is_hub"], demo["removal"], demo["missing_bytes"]) == (
         "complete", False, None, 0,
     )  # fmt: skip
     assert (f1["state"], f1["size"]) == ("missing", "about 39.4 GB to download")
-    assert f1["needs"][-1] == "There is no GPU on this machine, so a video would take days."
+    assert f1["needs"][-1] == "There is no GPU on this machine: a video of this model would take days."
     assert f1["parts"][0]["folder"].startswith("models--lllyasviel--FramePack_F1")
     assert f1["sources"][1]["address"] == "https://huggingface.co/hunyuanvideo-community/HunyuanVideo"
     radeon = one(calls_of(service, "gfx1100:24"))
-    assert radeon["needs"][0].endswith("of the 20 GB that this machine's cap allows.")
+    assert radeon["needs"][0].endswith("of device memory; the cap of this machine is 20 GB.")
     assert radeon["needs"][1].startswith("22.3 GB of its weights are streamed in each step")
-    assert radeon["needs"][2] == "The first video will tell how long it takes on this machine."
+    assert radeon["needs"][2] == "The first video will show how long it takes on this machine."
     small = one(calls_of(service, "gfx1100:8"))
     assert small["needs"][0].startswith("Does not fit:")
 
@@ -114,7 +114,7 @@ def test_what_has_no_room_or_is_in_use_is_refused(
 ) -> None:
     calls = calls_of(service)
     monkeypatch.setattr(downloads.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30))
-    assert one(calls)["room"].startswith("There is no room: 39.4 GB to download, and 1 GB free.")
+    assert one(calls)["room"].startswith("There is not enough space: 39.4 GB to download, and 1 GB free.")
     with pytest.raises(NotHere):
         calls.models_get(F1)
     with pytest.raises(InputError, match="lies on this machine"):

@@ -71,7 +71,7 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     open_models(page)
     card = state(page, "missing")
     assert "about 39.4 GB to download" in card.inner_text()
-    press(page, "Get it")
+    press(page, "Download")
     state(page, "getting")
     words = card.locator(".lt-model-progress")
     page.wait_for_function(
@@ -83,7 +83,7 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     assert re.fullmatch(r"\d\.\d MB of 15 MB", words.inner_text())
     assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") != "0"
     hub.gate.set()
-    press(page, "Go on")
+    press(page, "Resume")
     state(page, "complete")
     assert absence_of(INFO) is None
     assert page.evaluate("document.activeElement.dataset.action") == "verify"
@@ -92,7 +92,7 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     assert "another checksum" not in card.inner_text()
     press(page, "Remove")
     question = page.get_by_role("alertdialog", name="Remove FramePack F1?")
-    assert "This frees 15 MB of FramePack F1: transformer, vae," in question.inner_text()
+    assert "This deletes 15 MB of FramePack F1: transformer, vae," in question.inner_text()
     page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.dataset.action") == "remove"
     press(page, "Remove")
@@ -136,7 +136,7 @@ def test_a_failure_is_told_with_another_try(page: Any, stand: Stand, lit_hub: tu
     hub, _ = lit_hub
     hub.pages.add("model.safetensors")
     open_models(page)
-    press(page, "Get it")
+    press(page, "Download")
     card = state(page, "failed")
     problem = card.get_by_role("alert")
     assert "the server answered with a web page in place of model.safetensors" in problem.inner_text()
@@ -158,7 +158,7 @@ def test_the_address_leads_to_a_model_and_its_tables(page: Any, stand: Stand) ->
     assert rows[0].split("\t")[:3] == ["Transformer", "missing", "24 GB"]
     assert "also for framepack-f1" in rows[1]
     card.get_by_text("On cards of 8 to 24 GB").click()
-    card.get_by_text("Streamed weights lie in main memory").wait_for()
+    card.get_by_text("Streamed weights are kept in main memory").wait_for()
     figures = card.locator(".lt-model-plan tbody tr").all_inner_texts()
     assert figures[0].split("\t")[:2] == ["8 GB", "4.5"]
     assert figures[-2].split("\t") == ["24 GB", "20", "18", "1.7", "22.3", "22.3", "6.4"]
