@@ -15,8 +15,8 @@ from diffusers_helper.units import gb_text
 _HEADER = ("card", "cap", "preserved", "resident", "streamed per step", "peak")
 _NOTE = (
     "Streamed weights are kept in main memory; if they do not fit there, each step reads as much from\n"
-    "the disk. The second line of a card shows the automatic preserved memory, which follows from the estimates.\n"
-    "docs/amd-memory.md explains why the default is larger. Weights count as they are stored."
+    "the disk. The second line of a card shows the automatic preserved memory, which follows from the\n"
+    "estimates. docs/amd-memory.md explains why the default is larger. Weights count as they are stored."
 )
 
 

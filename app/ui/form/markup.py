@@ -50,8 +50,8 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
     said: list[str] = []
     if absence is not None:
         asks = (
-            f'Download it under <a href="#models/{escape(info.name)}">Models</a>, or start the video: you are '
-            "asked first."
+            f'Download it under <a href="#models/{escape(info.name)}">Models</a>, or start the video: '
+            "you are asked first."
         )
         if not absence.has_room:
             asks = "That is not enough: free some space, or set HF_HOME to a folder on a larger disk."
