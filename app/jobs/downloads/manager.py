@@ -182,10 +182,8 @@ class Downloads:
             return {}
         if not missing_parts(info):
             return {}
-        now, remedy = (
-            self.progress(model),
-            f"Download it on the page under Models, or with python -m app models get {model}.",
-        )
+        now = self.progress(model)
+        remedy = f"Download it on the page under Models, or with python -m app models get {model}."
         if now.activity == "getting":
             percent = 100 * now.done_bytes // max(1, now.total_bytes)
             return {"message": f"Its model is being downloaded: {percent} %.", "remedy": ""}

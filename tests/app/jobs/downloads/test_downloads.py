@@ -192,7 +192,8 @@ def test_a_failure_is_told_and_mended_by_another_try(
     now = studio.service.downloads.progress(INFO.name)
     assert words in now.message
     assert now.remedy
-    assert studio.service.job(job.id).message == f"Its model was not downloaded. {now.message}"
+    told = f"Its model was not downloaded. {now.message}"
+    wait_until(lambda: studio.service.job(job.id).message == told)
     hub.pages.clear()
     hub.sizes.clear()
     studio.service.downloads.get(INFO.name)
@@ -221,6 +222,6 @@ def test_a_check_finds_a_flipped_bit(studio: Studio, hub: Hub, cache: Path) -> N
     wait_until(lambda: downloads.problems(INFO.name) is not None)
     problems = downloads.problems(INFO.name)
     assert problems is not None
-    assert sum("has another checksum" in one for one in problems) == 1
+    assert sum("has a wrong checksum" in one for one in problems) == 1
     downloads.forget_check(INFO.name)
     assert downloads.problems(INFO.name) is None

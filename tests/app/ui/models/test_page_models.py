@@ -89,7 +89,7 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     assert page.evaluate("document.activeElement.dataset.action") == "verify"
     press(page, "Verify")
     card.locator(".lt-model-checked p").first.wait_for()  # random bytes are no weights, but they are whole
-    assert "another checksum" not in card.inner_text()
+    assert "wrong checksum" not in card.inner_text()
     press(page, "Remove")
     question = page.get_by_role("alertdialog", name="Remove FramePack F1?")
     assert "This deletes 15 MB of FramePack F1: transformer, vae," in question.inner_text()
