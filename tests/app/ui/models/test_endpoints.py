@@ -127,3 +127,26 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     assert (plans[0]["rows"], plans[0]["least"]) == ([], "5.1")
     assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "6.4"]
     assert len(plans[-1]["rows"]) == 2
+
+
+def test_a_job_that_waits_for_its_model_can_be_edited(
+    service: JobService,
+    lit_hub: tuple[Hub, Path],
+    photo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(photo.parent))
+    hub, _ = lit_hub
+    hub.gate.clear()
+    catalogue = Catalogue(planner=Planner(profile_for(named_machine("gfx1100:24"), {})))
+    settings: dict[str, object] = {"image": str(photo), "prompt": "before", "model": F1}
+    with pytest.raises(NotHere):
+        catalogue.submit(service, settings)
+    job = catalogue.submit(service, settings, may_download=True)
+    assert service.downloads.progress(F1).activity == "getting"
+    service.downloads.pause(F1)
+    assert catalogue.edit(service, job.id, settings | {"prompt": "after"}).request.prompt == "after"
+    assert service.downloads.progress(F1).activity == "paused"
+    with pytest.raises(NotHere):
+        catalogue.edit(service, job.id, settings | {"model": "framepack-i2v"})
