@@ -20,7 +20,7 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
-from app.commands.origin import Origin, chosen_origin, save_given
+from app.commands.origin import Origin, chosen_origin, save_given, usable_model
 from app.commands.plan import check_memory
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
@@ -116,6 +116,8 @@ def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
     if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
         raise NoSuchJob(wanted)
     service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
+    if wanted and (arguments.branch or service.job(wanted).is_resumable):
+        usable_model(service.job(wanted).request.model, arguments)
     for request in origin.to_check:
         check_memory(request)
     if arguments.resume and (old := service.job(arguments.resume)).is_resumable:
@@ -161,7 +163,8 @@ def _circumstances(service: JobService, job_id: str, told: str) -> str:
         The sentence; "" if there is nothing to say.
     """
     job = service.job(job_id)
-    if job.state in ("waiting", "paused"):  # on a full disk the job's log, which is followed here, lacks it
+    # On a full disk, the job's log, which is followed here, lacks it.
+    if job.waits or job.state in ("waiting", "paused"):
         return f"{job.message} {job.remedy}"
     if service.is_follower:
         return _FOLLOWS

@@ -6,26 +6,24 @@ import argparse
 import json
 import os
 import sys
-import time
-from functools import partial
 from typing import Any
 
 from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
+from app.commands.downloading import download
 from app.commands.inspect import add_inspect_arguments, print_inspection
+from app.commands.model_plans import print_card_plans
 from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
-from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.models.downloads import Absence, Download, NotHere, Speed, absence_of
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.holdings import Holding, holdings, plan_removal, remove, verify
-from diffusers_helper.models.registry import ModelInfo, find_model, model_names
-from diffusers_helper.units import about, count_text, gb_text
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.units import count_text, gb_text
 
 _EXIT_CODES = (
     "exit codes: 0 done, 1 failed or incomplete, 2 the command is invalid, 130 interrupted (the next\n"
     "`models get` continues the download)."
 )
-_LINE_SECONDS = 10.0  # between two lines about a download, without a terminal
 
 
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -94,58 +92,9 @@ def _get(arguments: argparse.Namespace) -> int:
         raise NotHere(absence)
     if not arguments.json:
         say(f"{info.name}: {absence.sizes} in {absence.folder}\n")
-    try:
-        _download(info, absence, Progress(arguments, info.name, absence))
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted. The next `models get` continues the download.\n")
-        return EXIT_CANCELLED
+    download(info, as_json=arguments.json)
     _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
     return 0
-
-
-def _download(info: ModelInfo, absence: Absence, progress: Progress) -> None:
-    from diffusers_helper.models.fetch import find_part  # the hub's library takes a second to import
-
-    download, cancel = Download(absence, progress.show), CancelToken()
-    try:
-        for part in absence.part_bytes:
-            find_part(info.parts[part], cancel, partial(download.received, part))
-            download.finished(part)
-    finally:
-        progress.end()
-
-
-class Progress:
-    """The display of a download, as a changing line on a terminal, as occasional lines, or as JSON."""
-
-    def __init__(self, arguments: argparse.Namespace, model: str, absence: Absence) -> None:
-        self._is_json, self._model = arguments.json, model
-        self._is_live = sys.stderr.isatty() and not arguments.json
-        here = sum(min(absence.here_bytes.get(part, 0), size) for part, size in absence.part_bytes.items())
-        self._speed, self._said_at = Speed(here, time.monotonic()), 0.0
-
-    def show(self, done: int, total: int) -> None:
-        """Show the downloaded bytes out of the expected total."""
-        now = time.monotonic()
-        speed = self._speed.at(done, now)
-        left = (total - done) / speed if speed else None
-        if self._is_json:
-            facts = {"model": self._model, "state": "downloading", "done_bytes": done, "total_bytes": total}
-            say(json.dumps({**facts, "bytes_per_second": round(speed), "seconds_left": left}) + "\n")
-            return
-        pace = f", {speed / 1e6:.1f} MB/s, {about(left)} left" if left else ""
-        line = f"{self._model}: {gb_text(done)} of {gb_text(total)} GB{pace}"
-        if self._is_live:
-            sys.stderr.write(f"\r\033[K{line}")
-            sys.stderr.flush()
-        elif now - self._said_at >= _LINE_SECONDS or done == total:
-            self._said_at = now
-            sys.stderr.write(f"{line}\n")
-
-    def end(self) -> None:
-        """End the changing line."""
-        if self._is_live:
-            sys.stderr.write("\n")
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -219,5 +168,6 @@ VERBS = (
         _remove_arguments,
         _remove,
     ),
+    Verb("plan", "show what cards of 8 to 24 GB do with a model's weights", _one_model, print_card_plans),
     Verb("inspect", "show what is in a file or folder with weights", add_inspect_arguments, print_inspection),
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import check_proxies, command_words, given_settings, with_lora_paths
+from app.commands.downloading import download
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import say
@@ -158,7 +159,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     for name in ("image", "prompt"):
         if name not in given:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
-    model = _model(given, may_download=arguments.yes)
+    model = usable_model(given.get("model", DEFAULT_MODEL), arguments)
     given.setdefault("mode", model.modes[0])
     return GenerationRequest.from_dict(given)
 
@@ -181,6 +182,8 @@ def _batch(arguments: argparse.Namespace) -> Origin:
             f"{len(batch.problems)} lines of {file.name} cannot be used; nothing was started.",
             "Correct them.",
         )
+    for model in dict.fromkeys(entry.request.model for entry in batch.entries):
+        usable_model(model, arguments)
     count = 1 if arguments.variants is None else arguments.variants
     requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
     to_check = tuple(dict.fromkeys(replace(one, seed=0) for one in requests))
@@ -209,7 +212,7 @@ def _restored(arguments: argparse.Namespace) -> Origin:
     image = given.pop("image", None)
     recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **given}))
     request = recipe.request(image or str(file))
-    _model({"model": request.model}, may_download=arguments.yes)
+    usable_model(request.model, arguments)
     picture = None if image else _picture_of(recipe, file)
     return _several(arguments, request, picture=picture, lineage=recipe.lineage)
 
@@ -246,12 +249,19 @@ def _branched(arguments: argparse.Namespace) -> Origin:
     return Origin(queue)
 
 
-def _model(given: Mapping[str, Any], *, may_download: bool) -> ModelInfo:
-    """Return the model, and refuse it if it is not on this machine and may not be downloaded."""
-    model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
+def usable_model(name: str, arguments: argparse.Namespace) -> ModelInfo:
+    """Return a model, after downloading it if that is necessary and the arguments allow it.
+
+    Raises:
+        NotHere: If it is not here and may not be downloaded, or if there is no room for it.
+        LongtakeError: If it cannot be downloaded.
+    """
+    model = find_model(name, allow_folder=True)
     absence = absence_of(model)
     if absence is not None:
         check_proxies(os.environ)
-        if not (may_download and absence.has_room):
+        if not (arguments.yes and absence.has_room):
             raise NotHere(absence)
+        if not getattr(arguments, "dry_run", False):  # `jobs add` has none
+            download(model, as_json=False)
     return model

@@ -128,6 +128,8 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         "keep_all_resident": job.keep_all_resident,
         "seconds_per_step": plan.seconds_per_step,
         "notes": list(plan.notes),
+        "automatic_preserved_bytes": plan.preserved and plan.preserved.automatic.budget.preserved_bytes,
+        "automatic_saves_bytes": plan.preserved and max(0, plan.preserved.saved_bytes),
         "stages": [
             {**asdict(stage), **asdict(cost)} for stage, cost in zip(job.stages, plan.costs, strict=True)
         ],
@@ -163,6 +165,7 @@ def _as_text(plan: VideoPlan, profile: Profile, info: ModelInfo) -> str:
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
         f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",
         *reasons,
+        *([plan.preserved.words] if plan.preserved and plan.preserved.words else []),
         *plan.notes,
     ]
     return "\n".join([head, *table, "", *tail]) + "\n"

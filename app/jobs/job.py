@@ -41,6 +41,7 @@ class Job:
         created, started, ended: Times in seconds since the epoch; None if they have not happened yet.
         video: The file that can be watched: the whole video, or its finished part.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
+            A queued job has them while its model is not on this machine.
         favourite: Whether a person marked it, so it is never removed automatically.
     """
 
@@ -62,6 +63,11 @@ class Job:
     def is_over(self) -> bool:
         """Return whether the job has ended. A person may still resume one that failed or was cancelled."""
         return self.state in OVER
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the job is queued and cannot begin yet, since its model is not on this machine."""
+        return self.state == "queued" and bool(self.message)
 
     @property
     def is_resumable(self) -> bool:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History
 from app.jobs.job import BEGUN, Job, NoSuchJob
 from app.jobs.making.engine_client import Engine, EngineProcess
@@ -43,6 +44,7 @@ class JobService:
     Attributes:
         queue: The jobs that are not over, and the methods that change jobs.
         history: All jobs, and the methods that search them.
+        downloads: The models that were ordered, which come beside the queue.
     """
 
     def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
@@ -58,6 +60,7 @@ class JobService:
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
         self.queue = Queue(lambda: self._store, self._ask, self._wake)
         self.history = History(lambda: self._store, self._notify)
+        self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
         """Start the worker, which makes jobs as soon as no other process makes those of this folder.
@@ -65,7 +68,8 @@ class JobService:
         Args:
             warm: Whether to start the engine before the first job, so that its libraries are loaded while a
                 person is still filling in the form.
-            adopt: Whether to make all jobs of the folder, instead of only those of this process.
+            adopt: Whether to make all jobs of the folder, instead of only those of this process, and to get
+                the models that were ordered there.
 
         Raises:
             InputError: If the outputs folder cannot be written, or if an environment variable has an invalid
@@ -84,6 +88,8 @@ class JobService:
         except TROUBLE as error:
             self._worker = None
             raise unwritable(self._outputs, error) from error
+        if adopt:
+            self.downloads.start()
 
     @property
     def is_follower(self) -> bool:
@@ -95,6 +101,7 @@ class JobService:
 
         Waits at most `timeout` seconds for a job that was asked to end. Queued jobs stay queued.
         """
+        self.downloads.stop()
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop(timeout)
@@ -157,32 +164,33 @@ class JobService:
         return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return the running job and the queued ones that come after it."""
-        known, revision = self._open_jobs, self._store.revision
+        """Return the running job and the queued ones that come after it, those that wait for a model last."""
+        known, revision = self._open_jobs, self.revision
         if known is None or known[0] != revision:  # a page asks several times a second
             jobs = self._store.jobs("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
             running = [job for job in jobs if job.state in BEGUN]
-            queued = tuple(job for job in jobs if job.state == "queued")
+            queued = tuple(sorted((job for job in jobs if job.state == "queued"), key=lambda job: job.waits))
             known = self._open_jobs = revision, ((running[0] if running else None), queued)
         return known[1]
 
     @property
     def revision(self) -> str:
         """Return a text that changes whenever a job's facts do, by whichever process."""
-        return f"{hash(self._store.revision):x}"
+        return f"{hash((self._store.revision, self.downloads.revision)):x}"
 
     def finished_jobs(self, limit: int) -> list[Job]:
         """Return the last finished jobs, newest first."""
         return self._store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit)
 
     def queue_position(self, job_id: str) -> int:
-        """Return how many jobs must end before this one begins; 0 unless it is queued."""
+        """Return how many jobs that can begin come before this one; 0 unless it is queued."""
         job = self.job(job_id)
         if job.state != "queued":
             return 0
         before = "WHERE state IN ('running', 'waiting') OR state = 'queued' AND place < ?"
-        ((count,),) = self._store.select(before, job.place, what="count(*)")
-        return count
+        rows = self._store.select(before, job.place, what="state, model")
+        waits = self.downloads.reason_to_wait
+        return sum(row["state"] != "queued" or not waits(row["model"]) for row in rows)
 
     def events(self, job_id: str) -> list[Event]:
         """Return the events of a job so far.
@@ -245,7 +253,7 @@ class JobService:
     def _store(self) -> JobStore:
         with self._opening:
             if self._opened is None:
-                self._opened = JobStore(self._outputs)
+                self._opened = JobStore(self._outputs, self.downloads.reason_to_wait)
             return self._opened
 
     def _notify(self) -> None:

@@ -91,25 +91,32 @@ class Catalogue:
             NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
             InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
-        request, picture, allow_folder = self._checked(settings, may_download)
-        return service.submit(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+        request, picture, allow_folder = self._checked(settings, may_download=may_download)
+        job = service.submit(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+        self._order(service, job)
+        return job
 
-    def edit(
-        self, service: JobService, job_id: str, settings: dict[str, object], *, may_download: bool = False
-    ) -> Job:
+    def edit(self, service: JobService, job_id: str, settings: dict[str, object]) -> Job:
         """Replace the settings of a job that has not begun, with the checks of `submit`.
 
-        An upload of the job's own picture counts as that picture, which a branch may not change.
+        An upload of the job's own picture counts as that picture, which a branch may not change. The job may
+        keep a model that is not here yet.
         """
         job = service.job(job_id)
-        request, picture, allow_folder = self._checked(settings, may_download)
+        keeps_model = self.key(str(settings.get("model", self.preselected))) == job.request.model
+        request, picture, allow_folder = self._checked(settings, may_download=keeps_model)
         with contextlib.suppress(OSError):
             if JobFolder(job.folder).input.read_bytes() == picture:
                 request = replace(request, image=job.request.image)
         return service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
 
+    def _order(self, service: JobService, job: Job) -> None:
+        """Order the model of a job, unless it is here; the person has agreed to its download."""
+        if absence_of(find_model(job.request.model, allow_folder=True)) is not None:
+            service.downloads.get(job.request.model)
+
     def _checked(
-        self, settings: dict[str, object], may_download: bool
+        self, settings: dict[str, object], *, may_download: bool
     ) -> tuple[GenerationRequest, bytes, bool]:
         """Return a request that fits this machine, its picture, and whether its model is the folder."""
         model: Any = settings.get("model", self.preselected)

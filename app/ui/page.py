@@ -21,6 +21,8 @@ from app.ui.history.endpoints import HistoryCalls
 from app.ui.history.panel import build_history
 from app.ui.live.subscribe import Result, connect_updates
 from app.ui.loras import LoraCalls
+from app.ui.models.endpoints import ModelCalls
+from app.ui.models.panel import build_models
 from app.ui.queue.panel import build_queue
 from app.ui.scripts import call, on_load
 from diffusers_helper import __version__
@@ -32,7 +34,9 @@ _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
 <a role="tab" id="tab-create" href="#create" aria-controls="panel-create">Create</a>
 <a role="tab" id="tab-queue" href="#queue" aria-controls="panel-queue">Queue
 <span class="lt-tab-count"></span></a>
-<a role="tab" id="tab-history" href="#history" aria-controls="panel-history">History</a></nav>
+<a role="tab" id="tab-history" href="#history" aria-controls="panel-history">History</a>
+<a role="tab" id="tab-models" href="#models" aria-controls="panel-models">Models
+<span class="lt-tab-count"></span></a></nav>
 <p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
 <span title="{reason}">{cap}</span></p></header>
 <p class="lt-lost" role="status"></p>"""
@@ -61,12 +65,14 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
                 gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         build_queue()
         build_history()
+        build_models()
         actions = Actions(service, catalogue)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)
         add_endpoints(page, service, catalogue)
         calls = (
             JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue), LoraCalls(),
+            ModelCalls(service, catalogue),
         )  # fmt: skip
         add_calls([function for group in calls for function in group.all])
     return page

@@ -2,7 +2,7 @@
 import { queueNow, whenJobsAreTold } from './jobs.js';
 import { setText } from './elements.js';
 
-const NAMES = ['create', 'queue', 'history'];
+const NAMES = ['create', 'queue', 'history', 'models'];
 const PATIENCE = 300; // animation frames to wait for the panels
 const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 const listeners = [];
@@ -42,9 +42,11 @@ function show() {
 }
 
 function showCount() {
-  const { waiting } = queueNow();
-  setText(document.querySelector('.lt-tab-count'), waiting ? String(waiting) : '');
+  const { waiting, download } = queueNow();
+  setText(tabOf('queue').querySelector('.lt-tab-count'), waiting ? String(waiting) : '');
   tabOf('queue').setAttribute('aria-label', waiting ? `Queue, ${waiting} waiting` : 'Queue');
+  setText(tabOf('models').querySelector('.lt-tab-count'), download ?? '');
+  tabOf('models').setAttribute('aria-label', download ? `Models, ${download} downloaded` : 'Models');
 }
 
 function takeKey(event) {

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import gradio as gr
 
-_STYLES = ("style.css", "form/loras.css", "live/live.css", "queue/queue.css", "history/history.css")
+_STYLES = (
+    "style.css", "form/loras.css", "live/live.css", "queue/queue.css", "history/history.css",
+    "models/models.css",
+)  # fmt: skip
 CSS_FILES = [Path(__file__).parent / name for name in _STYLES]
 ICON_FILE = Path(__file__).with_name("icon.svg")
 

@@ -58,8 +58,8 @@ class NotHere(InputError):
 
     def __init__(self, absence: Absence) -> None:
         remedy = (
-            f"Download it with python -m app models get {absence.model}, with generate --yes, or by starting "
-            "it on the page, which asks first."
+            f"Download it with python -m app models get {absence.model}, with generate --yes, or on the page "
+            "under Models."
         )
         if not absence.has_room:
             remedy = "Free space there, or set HF_HOME to a folder on a larger disk."
@@ -71,9 +71,14 @@ class NotHere(InputError):
         self.absence = absence
 
 
+def missing_parts(info: ModelInfo) -> list[str]:
+    """Return the names of a model's parts that are not completely here, without a request to the hub."""
+    return [name for name in PARTS if not _is_here(info.parts[name])]
+
+
 def absence_of(info: ModelInfo) -> Absence | None:
     """Return the missing parts of a model, or None if it is complete. No request is sent to the hub."""
-    missing = {name: published_bytes(name) for name in PARTS if not _is_here(info.parts[name])}
+    missing = {name: published_bytes(name) for name in missing_parts(info)}
     if not missing:
         return None
     from huggingface_hub import constants  # only a hub model needs it

@@ -53,7 +53,7 @@ class _WrongFile(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Remote:
+class RemoteFile:
     """A file of a repository, as the hub lists it.
 
     Attributes:
@@ -65,19 +65,11 @@ class _Remote:
     checksum: str
 
 
-def find_part(
-    source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None] = lambda count: None
-) -> Path:
-    """Return the folder with one part's files, after downloading those of a hub repository that are missing.
-
-    Args:
-        source: The source of the part.
-        cancel: The token that ends a download.
-        on_bytes: A function that is called, from any thread, with the number of bytes downloaded so far.
+def part_here(source: PartSource) -> Path:
+    """Return the folder with one part's files, without a request to the hub.
 
     Raises:
-        GenerationCancelled: If the job was cancelled during a download.
-        LongtakeError: If the folder does not exist, or the files cannot be downloaded.
+        LongtakeError: If the folder does not exist, or the files of a hub repository are not all here.
     """
     folder = part_folder(source)
     if source.revision is None:
@@ -85,33 +77,76 @@ def find_part(
             raise LongtakeError(
                 f"There is no folder {folder}; expected a part of the model.", "Check the model's folder."
             )
-        return folder
-    if is_complete(folder):  # A revision never changes, so a complete copy needs no request to the hub.
-        return folder
-    _log.info("downloading %s %s", source.location, source.subfolder)
-    try:
-        _fetch(source, _listed(source), _Tally(cancel, on_bytes))
-        reason = "files are missing"
-    except _FAILURES as error:
-        reason = first_line(error)
-    if not is_complete(folder):
+    elif not is_complete(folder):
         raise LongtakeError(
-            f"{source.location} is incomplete on this machine and cannot be downloaded ({reason}).",
-            "Check the network connection and start again; what was downloaded is kept.",
+            f"{source.location} is not completely on this machine.",
+            "Download the model on the page under Models, or with python -m app models get.",
             code="download",
         )
     return folder
 
 
-def _listed(source: PartSource) -> list[_Remote]:
-    """Return the files of a part as the hub lists them."""
+def get_part(
+    source: PartSource,
+    cancel: CancelToken,
+    on_bytes: Callable[[int], None] = lambda count: None,
+    files: list[RemoteFile] | None = None,
+) -> Path:
+    """Return the folder with one part's files, after downloading those of a hub repository that are missing.
+
+    Args:
+        source: The source of the part.
+        cancel: The token that ends a download.
+        on_bytes: A function that is called, from any thread, with the number of bytes that are here.
+        files: The result of `listed_files`, if it is known; the hub is asked otherwise.
+
+    Raises:
+        GenerationCancelled: If the download was cancelled.
+        LongtakeError: If the folder does not exist, or the files cannot be downloaded.
+    """
+    folder = part_folder(source)
+    # A revision never changes, so a complete copy needs no request to the hub.
+    if source.revision is None or is_complete(folder):
+        return part_here(source)
+    _log.info("downloading %s %s", source.location, source.subfolder)
+    try:
+        _fetch(source, _listed(source) if files is None else files, _Tally(cancel, on_bytes))
+        reason = "files are missing"
+    except _FAILURES as error:
+        reason = first_line(error)
+    if not is_complete(folder):
+        raise _not_got(source, reason)
+    return folder
+
+
+def _not_got(source: PartSource, reason: str) -> LongtakeError:
+    return LongtakeError(
+        f"{source.location} is incomplete on this machine and cannot be downloaded ({reason}).",
+        "Check the network connection and start again; what was downloaded is kept.",
+        code="download",
+    )
+
+
+def listed_files(source: PartSource) -> list[RemoteFile]:
+    """Return the files of a part as the hub lists them.
+
+    Raises:
+        LongtakeError: If the hub does not answer, or lists what does not belong there.
+    """
+    try:
+        return _listed(source)
+    except _FAILURES as error:
+        raise _not_got(source, first_line(error)) from error
+
+
+def _listed(source: PartSource) -> list[RemoteFile]:
     entries = HfApi().list_repo_tree(source.location, source.subfolder or None, revision=source.revision)
-    files: list[_Remote] = []
+    files: list[RemoteFile] = []
     for entry in entries:
         folder, _, name = entry.path.rpartition("/")
         if not isinstance(entry, RepoFile) or not any(fnmatch(name, pattern) for pattern in _WANTED):
             continue
-        file = _Remote(entry.path, entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
+        file = RemoteFile(entry.path, entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
         if folder != source.subfolder or not _CHECKSUM.fullmatch(file.checksum):
             raise _WrongFile(f"the hub lists {short_repr(file.path)}, which does not belong there")
         files.append(file)
@@ -138,7 +173,7 @@ class _Tally:
             self._on_bytes(self._count)
 
 
-def _fetch(source: PartSource, files: list[_Remote], tally: _Tally) -> None:
+def _fetch(source: PartSource, files: list[RemoteFile], tally: _Tally) -> None:
     """Download the missing ones of these files, several at a time."""
     repository = repository_folder(source)
     snapshot = repository / "snapshots" / str(source.revision)
@@ -158,7 +193,9 @@ def _fetch(source: PartSource, files: list[_Remote], tally: _Tally) -> None:
             pool.shutdown(cancel_futures=True)
 
 
-def _fetch_file(source: PartSource, repository: Path, snapshot: Path, file: _Remote, tally: _Tally) -> None:
+def _fetch_file(
+    source: PartSource, repository: Path, snapshot: Path, file: RemoteFile, tally: _Tally
+) -> None:
     target, blob = snapshot / file.path, repository / "blobs" / file.checksum
     blob.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_of(target)
@@ -201,7 +238,7 @@ def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
                 return
 
 
-def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes], tally: _Tally) -> None:
+def _receive(source: PartSource, file: RemoteFile, partial: Path, stream: IO[bytes], tally: _Tally) -> None:
     """Download a file, continuing an interrupted download; if the result is wrong, start over once.
 
     Raises:
@@ -254,7 +291,7 @@ def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes]
     raise _WrongFile(f"the checksum of {file.path} differs from the one that the hub lists")
 
 
-def _check_answer(file: _Remote, partial: Path) -> None:
+def _check_answer(file: RemoteFile, partial: Path) -> None:
     """Refuse, and delete, a download that is a web page in place of the file."""
     with partial.open("rb") as stream:
         start = stream.read(2048)

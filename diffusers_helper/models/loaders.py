@@ -34,7 +34,7 @@ from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.downloads import Download, absence_of
-from diffusers_helper.models.fetch import find_part
+from diffusers_helper.models.fetch import part_here
 from diffusers_helper.models.inspect import inspect_checkpoint
 from diffusers_helper.models.part_files import fingerprint, stored_dtype
 from diffusers_helper.models.registry import PARTS, ModelInfo
@@ -128,7 +128,7 @@ class Models:
         if name not in self._parts:
             cancel = cancel or CancelToken()
             cancel.check()
-            folder = find_part(self.info.parts[name], cancel, on_bytes)
+            folder = part_here(self.info.parts[name])
             _log.info("loading %s from %s", name, folder)
             try:
                 # The `.data` of a tensor that is created in inference mode cannot be replaced later.

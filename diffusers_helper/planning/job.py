@@ -18,6 +18,7 @@ from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
+from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -64,6 +65,8 @@ class VideoPlan:
         seconds_per_step: The time that each step takes to read them again from the disk, if main memory
             cannot hold them; None if it can, or if the disk's speed is not known.
         notes: Sentences for the user.
+        preserved: The preserved memory and what another value would change; None if only this plan is left
+            after shortages.
     """
 
     job: JobPlan
@@ -75,6 +78,7 @@ class VideoPlan:
     waiting_bytes: int
     seconds_per_step: float | None
     notes: tuple[str, ...]
+    preserved: PreservedChoice | None = None
 
 
 def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict[str, Network]:
@@ -253,9 +257,11 @@ def plan_video(
         speed = disk_speed()
         seconds = waiting * len(request.texts) / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
+    demand = next(one for one in demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
-        job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes)
-    )
+        job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
+        None if ladder.reason else preserved_choice(job, demand),
+    )  # fmt: skip
 
 
 def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from diffusers_helper.models import downloads
 from diffusers_helper.models.registry import ModelInfo
 from tests.support.weights import PAGE
 
 CHUNK = 32768
+LIGHT_BYTES = 3 * 2**20  # the weights of each part in `light_hub`
 
 
 class Hub(ThreadingHTTPServer):
@@ -26,7 +30,8 @@ class Hub(ThreadingHTTPServer):
         broken: Bytes after which a file's connection is closed, once.
         pages: Files in whose place a web page is served.
         sizes: Sizes that the list of files gives in place of the true ones.
-        gate: Cleared to hold back what lies behind the first chunk of each large file.
+        gate: Cleared to hold back what lies behind the first `held_at` bytes of each large file.
+        held_at: That number of bytes; the first chunk by default.
         asked: What was asked for: the file's path, and the first byte.
         tokens: What the requests have given to prove who sends them.
     """
@@ -41,6 +46,7 @@ class Hub(ThreadingHTTPServer):
         self.sizes: dict[str, int] = {}
         self.gate = threading.Event()
         self.gate.set()
+        self.held_at = CHUNK
         self.held = threading.Event()
         self.asked: list[tuple[str, int]] = []
         self.tokens: set[str] = set()
@@ -77,8 +83,41 @@ def hub_of(cache: Path, info: ModelInfo, folder: Path) -> Iterator[Hub]:
         hub.server_close()
 
 
+def write_light_parts(cache: Path, info: ModelInfo, size: int) -> None:
+    """Fill a hub cache with files that look like a model's parts, with weights of so many random bytes."""
+    numbers = random.Random(5)
+    for part, source in info.parts.items():
+        folder = cache / ("models--" + source.location.replace("/", "--"))
+        folder = folder / "snapshots" / str(source.revision) / source.subfolder
+        folder.mkdir(parents=True, exist_ok=True)
+        kind = {"tokenizer": "tokenizer_", "tokenizer_2": "tokenizer_", "feature_extractor": "preprocessor_"}
+        (folder / f"{kind.get(part, '')}config.json").write_text("{}", encoding="utf-8")
+        if part in kind:
+            (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+        else:
+            (folder / "model.safetensors").write_bytes(numbers.randbytes(size))
+
+
+@contextmanager
+def light_hub(folder: Path, info: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hub, Path]]:
+    """Serve light parts of a model, held back in their middle, and yield the hub and this machine's cache.
+
+    The disk of this machine has much room, whatever is true.
+    """
+    cache = folder / "home" / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**40))
+    write_light_parts(folder / "away", info, LIGHT_BYTES)
+    with hub_of(folder / "away", info, folder / "server") as hub:
+        use_hub(monkeypatch, hub)
+        hub.held_at = LIGHT_BYTES // 2
+        yield hub, cache
+
+
 def use_hub(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
-    """Set what HF_ENDPOINT sets when the hub's library is imported."""
+    """Set what HF_ENDPOINT sets when the hub's library is imported, for this process and those it starts."""
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
     template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -150,7 +189,8 @@ class _Handler(BaseHTTPRequestHandler):
         for place in range(begin, end, CHUNK):
             self.wfile.write(data[place : min(place + CHUNK, end)])
             self.wfile.flush()
-            if not self.server.gate.is_set() and place == begin and end - place > CHUNK:
+            sent = place - begin + CHUNK
+            if not self.server.gate.is_set() and sent >= self.server.held_at and end - place > CHUNK:
                 self.server.held.set()
                 self.server.gate.wait(60)
         if end < len(data):

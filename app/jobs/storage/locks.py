@@ -57,3 +57,12 @@ def is_locked(path: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def identity(file: Path) -> tuple[int, int] | None:
+    """Return the numbers that distinguish a file from others of the same name; None if it does not exist."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

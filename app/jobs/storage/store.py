@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
 from app.jobs.storage.event_log import EventReader, append_event, sync_video
 from app.jobs.storage.index import agree, job_from_row, open_index, put
-from app.jobs.storage.locks import Lock, is_locked
+from app.jobs.storage.locks import Lock, identity, is_locked
 from app.jobs.storage.new_job import new_folder
 from app.jobs.storage.recovery import recover, sweep
 from app.jobs.storage.state_log import StateLog, change_by
@@ -42,12 +42,16 @@ class JobStore:
 
     Args:
         outputs: The folder that holds one folder per job. It is created if it is missing.
+        reason_to_wait: Returns why a queued job with a certain model cannot begin yet, as the job's facts.
 
     Raises:
         InputError: If the folder cannot be written.
     """
 
-    def __init__(self, outputs: Path) -> None:
+    def __init__(
+        self, outputs: Path, reason_to_wait: Callable[[str], Mapping[str, str]] = lambda model: {}
+    ) -> None:
+        self._reason_to_wait = reason_to_wait
         self.outputs = given_path(outputs, "outputs").absolute()
         self._lock = threading.RLock()  # held while writing
         self._reading = threading.Lock()
@@ -70,7 +74,7 @@ class JobStore:
         with self._reading:
             self._reader = sqlite3.connect(self._file, check_same_thread=False)
             self._reader.row_factory = sqlite3.Row
-        self._identity = _identity(self._file)
+        self._identity = identity(self._file)
 
     def lead(self, *, adopt: bool) -> bool:
         """Take the lock for making the jobs if it is free, and return whether this process holds it.
@@ -84,7 +88,7 @@ class JobStore:
             if self._lead is not None and self._lead.holds():
                 return True
             self.give_up_lead()
-            if _identity(self._file) != self._identity:
+            if identity(self._file) != self._identity:
                 self._reopen()
             try:
                 lock = Lock(self._file.parent / MAKER)
@@ -163,20 +167,20 @@ class JobStore:
         return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave places for jobs that are moved
 
     def claim(self, *, adopt: bool) -> Job | None:
-        """Mark the first queued job as running and return it; None if there is none.
+        """Mark the first queued job whose model is here as running and return it; None if there is none.
 
         Args:
             adopt: Whether to take any job, instead of only one of this process.
         """
         self._write_held()
-        if _identity(self._file) == self._identity and not self.select("WHERE state = 'queued' LIMIT 1"):
+        if identity(self._file) == self._identity and not self.select("WHERE state = 'queued' LIMIT 1"):
             return None
         with self.transaction() as database:
             if self.held.exists():
                 return None
-            queued = "SELECT id FROM jobs WHERE state = 'queued' ORDER BY place, id"
+            queued = "SELECT id, model FROM jobs WHERE state = 'queued' ORDER BY place, id"
             for row in database.execute(queued).fetchall():
-                if not (adopt or row["id"] in self._own):
+                if not (adopt or row["id"] in self._own) or self._reason_to_wait(row["model"]):
                     continue
                 folder = self.folder(row["id"])
                 if not folder.path.exists():
@@ -281,7 +285,7 @@ class JobStore:
 
     def is_removed(self, job_id: str) -> bool:
         """Return whether a job's folder was removed while the outputs folder still exists."""
-        return _identity(self._file) == self._identity and not self.folder(job_id).path.exists()
+        return identity(self._file) == self._identity and not self.folder(job_id).path.exists()
 
     def _bury(self, database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
         """Mark a job as failed in the index only, because its folder cannot be used."""
@@ -322,11 +326,11 @@ class JobStore:
             return self._reader.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
 
     def _as_known(self, job: Job) -> Job:
-        """Return the job with the changes that could not be written yet."""
+        """Return the job with the changes that could not be written yet, or with the reason why it waits."""
         held = self._held.get(job.id)
-        if held is None:
-            return job
-        facts = {name: value for name, value in held.items() if name in Job.__dataclass_fields__}
+        if held is None and job.state == "queued":
+            held = self._reason_to_wait(job.request.model)
+        facts = {name: value for name, value in (held or {}).items() if name in Job.__dataclass_fields__}
         if facts.get("video") is not None:
             facts["video"] = job.folder / facts["video"]
         return replace(job, **facts)
@@ -368,7 +372,7 @@ class JobStore:
             if self._database.in_transaction:  # a caller has opened the transaction
                 yield self._database
                 return
-            if _identity(self._file) != self._identity:
+            if identity(self._file) != self._identity:
                 self._reopen()
             self._database.execute("BEGIN IMMEDIATE")
             try:
@@ -388,12 +392,3 @@ class JobStore:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.outputs))
         self._database.close()
         self._open()
-
-
-def _identity(file: Path) -> tuple[int, int] | None:
-    """Return the numbers that distinguish a file from others of the same name; None if it does not exist."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -73,7 +73,8 @@ class JobCalls:
         begins, turns = list[float | None](), list[int]()
         sum_so_far, turn, is_known = 0.0, 0, True
         for job, seconds in zip(jobs, left, strict=True):
-            is_queued, will_be_made = job.state == "queued", job.state in ("queued", *BEGUN)
+            is_queued = job.state == "queued" and not job.waits
+            will_be_made = is_queued or job.state in BEGUN
             turn += is_queued
             turns.append(turn if is_queued else 0)
             begins.append(sum_so_far if is_queued and is_known else None)
@@ -92,7 +93,7 @@ class JobCalls:
         }  # fmt: skip
 
     def _row(self, job: Job) -> dict[str, Any]:
-        made, has_reason = self._records.of(job), job.state not in ("queued", "running")
+        made, has_reason = self._records.of(job), job.waits or job.state not in ("queued", "running")
         return made | {
             "percent": round(100 * share_done(job), 1),
             "wishes": self._wishes(job),

@@ -1,5 +1,6 @@
 // The boxes of markup: the examples to click, the demo model, and the memory plan.
 import { keep, recall } from '../storage.js';
+import { offerPreserved } from './preserved.js';
 
 /** Start the example that is clicked. */
 export function offerExamples({ element, trigger }) {
@@ -31,6 +32,7 @@ export function offerForgetting({ element, trigger }) {
 
 /** Keep the plan's table open or closed as the person left it, since each move of a slider replaces the plan. */
 export function keepPlanOpen({ element }) {
+  offerPreserved(element);
   let isOpen = false;
   element.addEventListener('toggle', (event) => {
     if (event.target.matches('.lt-plan-stages')) isOpen = event.target.open;

@@ -38,7 +38,8 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
     warning = f" {_TAKES_DAYS}" if takes_days else ""
     return (
         f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-setting="model">'
-        f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}.{warning}"
+        f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}. The video "
+        f"begins when the download is complete; others are made meanwhile.{warning}"
         f'<p class="lt-answers"><button type="button" data-answer="yes">Download {size} GB and start</button>'
         '<button type="button" data-answer="no">Not now</button></p></div>'
     )
@@ -48,7 +49,10 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
     """Return a hint to read before a model is used here, as markup, or "" if there is nothing to say."""
     said: list[str] = []
     if absence is not None:
-        asks = "You are asked before the download starts. The files go into the cache of Hugging Face."
+        asks = (
+            f'Download it under <a href="#models/{escape(info.name)}">Models</a>, or start the video: '
+            "you are asked first."
+        )
         if not absence.has_room:
             asks = "That is not enough: free some space, or set HF_HOME to a folder on a larger disk."
         said.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")

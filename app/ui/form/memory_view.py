@@ -7,6 +7,7 @@ from html import escape
 
 from app.redact import without_paths
 from app.ui.errors import page_error
+from app.ui.form.preserved_view import preserved_line
 from app.ui.planner import Planner
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
@@ -81,6 +82,7 @@ def _fits(plan: VideoPlan, planner: Planner, request: GenerationRequest) -> str:
     rows = "".join(_row(stage) for stage in plan.job.stages)
     return (
         f'{bar}<p class="lt-plan-say" data-fits="yes">{escape(sentence(plan, request))}</p>{_where(planner)}'
+        f"{preserved_line(plan, planner)}"
         f'<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
         "that stay, weights streamed per pass, predicted peak</caption><thead><tr>"
         '<th scope="col">Stage</th><th scope="col">Stays</th><th scope="col">Streamed</th>'

@@ -56,7 +56,7 @@ class _Watch:
             shown["open"] = [job.id for job in (seen.running, *seen.waiting) if job is not None]
             shown["queue"] = {
                 "waiting": self._service.history.count(_WAITING), "held": self._service.queue.is_held,
-                "revision": self._service.revision,
+                "revision": self._service.revision, "download": self._service.downloads.share,
             }  # fmt: skip
             self.latest = Update(shown, seen.open_jobs)
             self.said = time.monotonic()

@@ -45,7 +45,7 @@ class Scene:
 
     @property
     def open_jobs(self) -> int:
-        return len(self.waiting) + (self.running is not None)
+        return sum(not job.waits for job in self.waiting) + (self.running is not None)
 
 
 def watch(service: JobService) -> Iterator[Scene]:

@@ -37,6 +37,8 @@ def headline(live: LiveJob, jobs_first: int, wishes: Collection[Wish] = (), *, h
             return f"{word}: {_at_hand(live)} is finished first"
     if live.job.state == "queued" and held:
         return "Waiting until the queue is resumed"
+    if live.job.waits:
+        return "Waiting for its model"
     if live.job.state == "queued":
         first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
         return f"Waiting for its turn{first}"
@@ -75,6 +77,8 @@ def _at_hand(live: LiveJob) -> str:
 
 def remark(live: LiveJob, wishes: Collection[Wish] = ()) -> str:
     """Return the short text beside the headline."""
+    if live.job.waits:
+        return f"{live.job.message} {live.job.remedy}".strip()
     if live.state == "queued":
         return "It starts by itself; you may close this tab."
     if "stop_after_section" in wishes:

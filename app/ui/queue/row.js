@@ -43,6 +43,7 @@ function stateOf(job, live, { held }) {
   const takes = job.left === null ? '' : `takes ${about(job.left)}`;
   if (job.state === 'paused') return ['Paused until you resume it', takes];
   if (job.state !== 'queued') return [['Interrupted', job.reason].filter(Boolean).join(': '), takes];
+  if (job.reason) return [job.reason, takes];
   if (held) return ['Waiting until the queue is resumed', takes];
   const turn = job.turn === 1 ? 'Next' : `Number ${job.turn}`;
   const begins = job.begins_in ? `begins in ${about(job.begins_in)}` : '';

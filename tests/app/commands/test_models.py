@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from app.cli import main
+from app.commands import downloading
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import PARTS, find_model
-from diffusers_helper.planning.networks import published_bytes
 from tests.support import published
 from tests.support.hub import Hub, hub_of, use_hub
 from tests.support.jobs import wait_until
@@ -66,14 +66,13 @@ def test_a_model_is_listed_got_verified_and_removed(
     assert states == {
         "demo": "complete", "framepack-i2v": "not on this machine", "framepack-f1": "not on this machine",
     }  # fmt: skip
-    monkeypatch.setattr(downloads, "_TELL_SECONDS", 0.0)
-    monkeypatch.setattr(downloads, "_TELL_SHARE", 0.0)
+    monkeypatch.setattr(downloading, "_JSON_SECONDS", 0.0)
     assert main(["models", "get", INFO.name, "--json"]) == 0
     *told, last = lines(capsys)
     assert last == {"model": INFO.name, "state": "complete"}
     assert {one["state"] for one in told} == {"downloading"}
     assert all(0 <= one["done_bytes"] <= one["total_bytes"] for one in told)
-    total = sum(map(published_bytes, PARTS))
+    total = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.is_symlink())
     assert told[-1]["done_bytes"] == told[-1]["total_bytes"] == total
     assert absence_of(INFO) is None
 

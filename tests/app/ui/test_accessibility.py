@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.jobs.downloads.manager import Downloads
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import PATIENCE
 from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
@@ -117,3 +118,23 @@ def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) ->
     stand.engine.go(1000)
     themed.locator(".lt-next").wait_for()
     check(themed, "next")
+
+
+def test_nothing_serious_among_the_models(
+    themed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(Downloads, "_begin", lambda *_: None)  # nothing is fetched
+    themed.get_by_role("tab", name="Models").click()
+    themed.wait_for_selector(".lt-models[data-state=known]")
+    check(themed, "models")
+    card = themed.locator(".lt-model-card[data-model=framepack-i2v]")
+    card.get_by_text("Its parts").click()
+    card.get_by_text("On cards of 8 to 24 GB").click()
+    card.get_by_text("Streamed weights are kept in main memory").wait_for()
+    themed.get_by_role("button", name="Download: FramePack I2V").click()
+    themed.wait_for_selector(".lt-model-card[data-state=getting]")
+    check(themed, "models with tables and a download")
+    themed.get_by_role("button", name="Pause: FramePack I2V").click()
+    themed.wait_for_selector(".lt-model-card[data-state=paused]")
+    check(themed, "models with a paused download")

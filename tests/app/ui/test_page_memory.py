@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.jobs.downloads import manager
 from app.machine import named_machine
 from app.ui import catalogue
 from diffusers_helper.planning.profiles import profile_for
@@ -48,6 +49,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
     profile = profile_for(named_machine("gfx1100:24"), {})
     monkeypatch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
+    monkeypatch.setattr(manager, "missing_parts", lambda info: [])
     with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
         yield stand
 
@@ -100,6 +102,25 @@ def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     put(page, "vram_cap_gb", 12.5)
     said(page, "of 12.5 GB.")
     assert page.evaluate(BAR)[0] == pytest.approx(12.5 / 24, abs=0.02)
+
+
+def test_the_automatic_preserved_memory_is_a_press_away(page: Any) -> None:
+    open_memory(page)
+    line = page.locator(".lt-preserved")
+    line.get_by_text("18 of 20 GB are preserved, as docs/amd-memory.md sets it").wait_for()
+    button = line.get_by_role("button", name=re.compile("Automatic: preserve .* GB"))
+    value = float(re.findall(r"[\d.]+", button.inner_text())[0])
+    assert 0 < value < 10
+    button.press("Enter")
+    more = said(page, "of 60 blocks of the transformer are streamed")
+    page.wait_for_function(f"({BAR})()[1] > 0.5")
+    assert number(page, "preserved_gb") == value
+    assert page.evaluate("document.activeElement.type") == "number"
+    assert more
+    said(page, "At least 16 GB of preserved memory are advised for this card")
+    line.get_by_role("button", name="Default: preserve 18 GB").click()
+    said(page, "58 of 60 blocks of the transformer are streamed")
+    assert number(page, "preserved_gb") == 18
 
 
 def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:

@@ -12,8 +12,8 @@ from app.cli import main
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, Download, NotHere, Speed, absence_of, bytes_in
-from diffusers_helper.models.loaders import load_models
-from diffusers_helper.models.registry import PARTS, ModelInfo, find_model
+from diffusers_helper.models.getting import get_model
+from diffusers_helper.models.registry import PARTS, find_model
 from diffusers_helper.units import GB
 from tests.support.hub import hub_of, use_hub
 from tests.support.published import part_folder, write_published
@@ -81,27 +81,21 @@ def test_the_command_line_downloads_only_if_it_is_told_to(
     assert "1 GB free" in capsys.readouterr().err
 
 
-def test_a_download_is_told_by_bytes_of_all_missing_parts(
+def test_a_download_is_told_by_bytes_of_the_whole_model(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_published(tmp_path / "away", INFO)
-    monkeypatch.setattr(downloads, "_TELL_SECONDS", 0.0)
-    monkeypatch.setattr(downloads, "published_bytes", lambda part: _size(tmp_path / "away", INFO, part))
     told: list[tuple[int, int]] = []
     with hub_of(tmp_path / "away", INFO, tmp_path / "server") as hub:
         use_hub(monkeypatch, hub)
-        load_models(INFO, device="cpu").load(CancelToken(), lambda done, total: told.append((done, total)))
-    total = sum(_size(tmp_path / "away", INFO, part) for part in PARTS)
+        get_model(INFO, CancelToken(), lambda done, total: told.append((done, total)))
+    total = sum(bytes_in(part_folder(cache, INFO, part)) for part in PARTS)
     assert {whole for _, whole in told} == {total}
     counts = [done for done, _ in told]
-    assert counts == sorted(set(counts))
+    assert counts == sorted(counts)
     assert counts[-1] == total
-    assert len(counts) > len(PARTS) - 2
+    assert len(set(counts)) > len(PARTS) - 2
     assert absence_of(INFO) is None
-
-
-def _size(cache: Path, info: ModelInfo, part: str) -> int:
-    return sum(file.stat().st_size for file in part_folder(cache, info, part).glob("*.safetensors"))
 
 
 def test_news_of_a_download_come_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.models.downloads import absence_of, bytes_in
-from diffusers_helper.models.fetch import find_part
+from diffusers_helper.models.fetch import get_part
 from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_files, partial_of
 from diffusers_helper.models.registry import PARTS, find_model
 from tests.support import published
@@ -51,7 +51,7 @@ def here(part: str = "vae") -> dict[str, bytes]:
 
 def reason() -> str:
     with pytest.raises(LongtakeError) as caught:
-        find_part(VAE, CancelToken())
+        get_part(VAE, CancelToken())
     assert caught.value.code == "download"
     return caught.value.message
 
@@ -59,7 +59,7 @@ def reason() -> str:
 def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) -> None:
     for part in PARTS:
         counts: list[int] = []
-        folder = find_part(INFO.parts[part], CancelToken(), counts.append)
+        folder = get_part(INFO.parts[part], CancelToken(), counts.append)
         assert folder == part_folder(INFO.parts[part])
         assert here(part) == whole(away, part)
         assert counts == sorted(counts)
@@ -70,14 +70,14 @@ def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) 
             assert file.resolve().parent.name == "blobs"
     assert absence_of(INFO) is None
     asked = len(hub.asked)
-    find_part(VAE, CancelToken())
+    get_part(VAE, CancelToken())
     assert len(hub.asked) == asked
 
 
 def test_huggingface_hub_finds_what_was_downloaded(hub: Hub) -> None:
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-    folder = find_part(VAE, CancelToken())
+    folder = get_part(VAE, CancelToken())
     assert try_to_load_from_cache(VAE.location, "vae/config.json", revision=VAE.revision) == str(
         folder / "config.json"
     )
@@ -86,7 +86,7 @@ def test_huggingface_hub_finds_what_was_downloaded(hub: Hub) -> None:
 
 def test_a_connection_that_breaks_is_taken_up_at_the_byte(hub: Hub, away: Path) -> None:
     hub.broken[WEIGHTS] = 3 * 4096
-    find_part(VAE, CancelToken())
+    get_part(VAE, CancelToken())
     assert here() == whole(away)
     assert hub.begins(WEIGHTS) == [0, 3 * 4096]
 
@@ -99,7 +99,7 @@ def test_a_download_that_was_killed_goes_on(hub: Hub, away: Path) -> None:
     assert absence is not None
     assert absence.here_bytes["vae"] == 10_000
     counts: list[int] = []
-    find_part(VAE, CancelToken(), counts.append)
+    get_part(VAE, CancelToken(), counts.append)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS) == [10_000]
     assert counts[-1] == bytes_in(target.parent)
@@ -111,7 +111,7 @@ def test_a_damaged_rest_is_downloaded_again(hub: Hub, away: Path, garbage: bytes
     target.parent.mkdir(parents=True)
     partial_of(target).write_bytes(garbage)
     counts: list[int] = []
-    find_part(VAE, CancelToken(), counts.append)
+    get_part(VAE, CancelToken(), counts.append)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS)[-1] == 0
     assert counts[-1] == bytes_in(target.parent)
@@ -123,7 +123,7 @@ def test_a_part_is_incomplete_until_its_last_file_is_here(hub: Hub) -> None:
     folder = part_folder(VAE)
     assert not is_complete(folder)
     hub.pages.clear()
-    find_part(VAE, CancelToken())
+    get_part(VAE, CancelToken())
     assert is_complete(folder)
     assert partial_files(folder) == []
 
@@ -142,7 +142,7 @@ def test_a_server_that_lies_about_the_size(hub: Hub, away: Path, by: int) -> Non
     assert "cannot be downloaded" in reason()
     assert not is_complete(part_folder(VAE))
     hub.sizes.clear()
-    find_part(VAE, CancelToken())
+    get_part(VAE, CancelToken())
     assert here() == whole(away)
 
 
@@ -167,7 +167,7 @@ def test_a_cancel_comes_during_a_file(hub: Hub, tmp_path: Path) -> None:
 
     def run() -> None:
         with pytest.raises(GenerationCancelled):
-            find_part(VAE, cancel)
+            get_part(VAE, cancel)
         ended.set()
 
     thread = threading.Thread(target=run)
@@ -178,12 +178,12 @@ def test_a_cancel_comes_during_a_file(hub: Hub, tmp_path: Path) -> None:
     thread.join(60)
     assert ended.is_set()
     assert not is_complete(part_folder(VAE))
-    assert find_part(VAE, CancelToken()) == part_folder(VAE)
+    assert get_part(VAE, CancelToken()) == part_folder(VAE)
 
 
 def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None:
     hub.gate.clear()
-    threads = [threading.Thread(target=find_part, args=(VAE, CancelToken())) for _ in range(2)]
+    threads = [threading.Thread(target=get_part, args=(VAE, CancelToken())) for _ in range(2)]
     threads[0].start()
     assert hub.held.wait(60)
     threads[1].start()
@@ -196,7 +196,7 @@ def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None
 
 def test_the_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    find_part(VAE, CancelToken())
+    get_part(VAE, CancelToken())
     assert hub.tokens == {"Bearer hf_secret"}
 
 

@@ -1,0 +1,1 @@
+"""The downloads of models, which run beside the queue."""

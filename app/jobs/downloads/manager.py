@@ -1,0 +1,296 @@
+"""The downloads of models beside the queue, which one program after the other carries on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.jobs.downloads.orders import Order, Orders
+from app.jobs.downloads.process import ModelProcess
+from app.jobs.storage.locks import Lock
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
+from diffusers_helper.models.holdings import holdings
+from diffusers_helper.models.registry import ModelInfo, find_model
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS, _END_SECONDS = 0.5, 5.0
+_KNOWN_SECONDS = 1.0  # a look at a model's files is good for so long
+
+Activity = Literal["", "getting", "verifying", "paused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What happens to a model now.
+
+    Attributes:
+        activity: What it is; empty for nothing.
+        done_bytes, total_bytes: The bytes that are here, or checked, and those in all.
+        bytes_per_second, seconds_left: The speed and the time left; None while they are not known.
+        message, remedy: Why it failed, and what to do.
+    """
+
+    activity: Activity = ""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    bytes_per_second: float | None = None
+    seconds_left: float | None = None
+    message: str = ""
+    remedy: str = ""
+
+
+class Downloads:
+    """The downloads that were ordered in one outputs folder. Any thread may call any method.
+
+    The orders outlast the program: the next one on the folder goes on from the bytes that are on the disk. Of
+    several programs on a folder, one executes an order, and all of them can change it.
+
+    Args:
+        folder: The folder of the orders.
+        on_change: Called when a model has become usable or an order has changed.
+    """
+
+    def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
+        self._orders, self._on_change = Orders(folder), on_change
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._getting: dict[str, tuple[ModelProcess, Lock]] = {}
+        self._verifying: dict[str, ModelProcess] = {}
+        self._waiting: dict[str, tuple[float, dict[str, str]]] = {}
+
+    def start(self) -> None:
+        """Begin to execute the orders, those of earlier programs included."""
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._work, name="downloads", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all processes at once. The orders stay."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def get(self, name: str) -> None:
+        """Order a model, or let a download go on that rests or has failed.
+
+        Raises:
+            InputError: If there is no such model.
+            NotHere: If there is no room for it.
+        """
+        absence = absence_of(_published(name))
+        if absence is not None:
+            if not absence.has_room:
+                raise NotHere(absence)
+            self._order(name, Order("wanted", total_bytes=self._total(name)))
+
+    def pause(self, name: str) -> bool:
+        """Let a download rest until `get` is called, and return whether there was one."""
+        if self._orders.read().get(name, Order("paused")).state == "paused":
+            return False
+        self._order(name, Order("paused", total_bytes=self._total(name)))
+        return True
+
+    def _total(self, name: str) -> int:
+        with self._lock:
+            getting = self._getting.get(name)
+        known = getting[0].total if getting else 0
+        return known or self._orders.read().get(name, Order("paused")).total_bytes
+
+    def cancel(self, name: str) -> bool:
+        """Give an order up, or a check, and return whether there was one. What has come stays on the disk."""
+        was_ordered = name in self._orders.read()
+        self._orders.forget(name)
+        with self._lock:
+            process = self._verifying.pop(name, None)
+        if process is not None:
+            process.end()
+        self._changed()
+        return was_ordered or process is not None
+
+    def wait_until_idle(self, name: str) -> None:
+        """Wait for a moment until the process that downloads a model, which was cancelled, has ended."""
+        with self._ended:
+            self._ended.wait_for(lambda: name not in self._getting, _END_SECONDS)
+
+    def verify(self, name: str) -> None:
+        """Begin to check the files of a model."""
+        with self._lock:
+            if name in self._verifying and not self._verifying[name].is_over:
+                return
+            self._verifying[name] = ModelProcess("verify", name)
+        self._changed()
+
+    def problems(self, name: str) -> list[str] | None:
+        """Return what the last check of a model has found; None if there is none that is over."""
+        with self._lock:
+            process = self._verifying.get(name)
+        if process is None or not process.is_over:
+            return None
+        if process.has_failed:
+            return [f"{process.message} {process.remedy}".strip()]
+        return process.problems
+
+    def forget_check(self, name: str) -> None:
+        """Forget what the last check of a model has found, since its files have changed."""
+        with self._lock:
+            self._verifying.pop(name, None)
+        self._changed()
+
+    def progress(self, name: str) -> Progress:
+        """Return what happens to a model now."""
+        with self._lock:
+            checking, getting = self._verifying.get(name), self._getting.get(name)
+        if checking is not None and not checking.is_over:
+            return _progress("verifying", checking)
+        order = self._orders.read().get(name)
+        if order is None:
+            return Progress()
+        activity: Activity = "getting" if order.state == "wanted" else order.state
+        if activity == "getting" and getting is not None and getting[0].total:
+            return _progress("getting", getting[0])
+        parts = holdings(find_model(name))
+        here = sum(one.here_bytes for one in parts)
+        total = order.total_bytes or here + sum(one.missing_bytes for one in parts)
+        return Progress(activity, here, total, message=order.message, remedy=order.remedy)
+
+    def reason_to_wait(self, model: str) -> dict[str, str]:
+        """Return why a job with a model cannot begin yet, as the facts of a job; empty if it can."""
+        with self._lock:
+            known = self._waiting.get(model)
+        now = time.monotonic()
+        if known is None or now - known[0] > _KNOWN_SECONDS:
+            known = now, self._reason(model)
+            with self._lock:
+                self._waiting[model] = known
+        return known[1]
+
+    def _reason(self, model: str) -> dict[str, str]:
+        try:
+            info = find_model(model, allow_folder=True)
+        except InputError:  # the engine says what is wrong with it
+            return {}
+        if not missing_parts(info):
+            return {}
+        now = self.progress(model)
+        remedy = f"Download it on the page under Models, or with python -m app models get {model}."
+        if now.activity == "getting":
+            percent = 100 * now.done_bytes // max(1, now.total_bytes)
+            return {"message": f"Its model is being downloaded: {percent} %.", "remedy": ""}
+        if now.activity == "paused":
+            return {"message": "The download of its model is paused.", "remedy": remedy}
+        if now.activity == "failed":
+            return {"message": f"Its model was not downloaded. {now.message}", "remedy": now.remedy}
+        return {"message": "Its model is not on this machine.", "remedy": remedy}
+
+    @property
+    def share(self) -> str:
+        """Return how much of the models that are being downloaded is here, such as "31 %"; empty for none."""
+        known = [self.progress(name) for name in self._wanted()]
+        total = sum(one.total_bytes for one in known)
+        return f"{sum(one.done_bytes for one in known) * 100 // total} %" if total else ""
+
+    @property
+    def revision(self) -> tuple[object, ...]:
+        """Return a value that changes with what `reason_to_wait` says, as far as it was asked."""
+        with self._lock:
+            names = list(self._waiting)
+        return tuple((name, self.reason_to_wait(name).get("message", "")) for name in names)
+
+    def _order(self, name: str, order: Order) -> None:
+        self._orders.write(name, order)
+        self._changed()
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._waiting.clear()
+        self._wake.set()
+        self._on_change()
+
+    def _work(self) -> None:
+        trouble = ""
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                self._look()
+            except OSError as error:
+                if trouble != (trouble := str(error)):
+                    _log.warning("No model can be downloaded, which is tried again. %s", trouble)
+            self._wake.wait(_LOOK_SECONDS)
+        with self._lock:
+            processes = [process for process, _ in self._getting.values()] + [*self._verifying.values()]
+        for process in processes:
+            process.end()
+        for _, lock in self._getting.values():
+            lock.release()
+        self._getting.clear()
+
+    def _look(self) -> None:
+        """Begin what is ordered, end what is not any more, and take note of what is over."""
+        wanted = self._wanted()
+        for name, (process, lock) in list(self._getting.items()):
+            if name not in wanted:
+                process.end()
+            elif process.is_over:
+                self._close(name, process)
+            else:
+                continue
+            lock.release()
+            with self._ended:
+                del self._getting[name]
+                self._ended.notify_all()
+            self._changed()
+        for name in wanted:
+            if name not in self._getting and name in self._wanted():
+                self._begin(name)
+
+    def _wanted(self) -> list[str]:
+        return [name for name, order in self._orders.read().items() if order.state == "wanted"]
+
+    def _close(self, name: str, process: ModelProcess) -> None:
+        if not process.has_failed or not missing_parts(find_model(name)):
+            self._orders.forget(name)
+            _log.info("%s is complete on this machine.", name)
+            return
+        self._orders.write(name, Order("failed", process.message, process.remedy, process.total))
+        _log.warning("%s was not downloaded. %s", name, process.message)
+
+    def _begin(self, name: str) -> None:
+        with contextlib.suppress(InputError):
+            if missing_parts(_published(name)):
+                if (lock := self._orders.lock(name)) is not None:
+                    with self._lock:
+                        self._getting[name] = ModelProcess("get", name), lock
+                return
+        self._orders.forget(name)  # another program has got it, or the model is not registered any more
+        self._changed()
+
+
+def _published(name: str) -> ModelInfo:
+    """Return the facts about a model that can be downloaded.
+
+    Raises:
+        InputError: If it cannot.
+    """
+    info = find_model(name)
+    if all(source.revision is None for source in info.parts.values()):
+        raise InputError(
+            f"Model {name} lies on this machine; expected one of the hub.", "Choose another one."
+        )
+    return info
+
+
+def _progress(activity: Activity, process: ModelProcess) -> Progress:
+    speed = process.bytes_per_second or None
+    left = None if speed is None else (process.total - process.done) / speed
+    return Progress(activity, process.done, process.total, speed, left)

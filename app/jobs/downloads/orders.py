@@ -1,0 +1,70 @@
+"""The models that a person has ordered, kept in the outputs folder, so that they outlast every program."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.jobs.storage.locks import Lock
+from diffusers_helper.files import write_atomic
+
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a person wants of a model that is not completely here.
+
+    Attributes:
+        state: Whether it is to be downloaded, rests until a person lets it go on, or could not be downloaded.
+        message: Why it could not be downloaded.
+        remedy: What a person can do about that.
+        total_bytes: The size of the whole model, as the hub lists it; 0 while that is not known.
+    """
+
+    state: Literal["wanted", "paused", "failed"]
+    message: str = ""
+    remedy: str = ""
+    total_bytes: int = 0
+
+
+class Orders:
+    """The orders of one outputs folder, which any program may read and change.
+
+    Args:
+        folder: The folder of the orders, which need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> dict[str, Order]:
+        """Return the orders by the names of their models."""
+        found: dict[str, Order] = {}
+        for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            with contextlib.suppress(OSError, ValueError, TypeError):  # damaged, or just taken away
+                found[file.stem] = Order(**json.loads(file.read_bytes()))
+        return found
+
+    def write(self, model: str, order: Order) -> None:
+        """Put an order in the place of an earlier one.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._folder / f"{model}{_SUFFIX}", json.dumps(asdict(order)).encode())
+
+    def forget(self, model: str) -> None:
+        """Remove the order for a model, if there is one."""
+        (self._folder / f"{model}{_SUFFIX}").unlink(missing_ok=True)
+
+    def lock(self, model: str) -> Lock | None:
+        """Return the lock of the program that executes an order; None if another program holds it."""
+        try:
+            return Lock(self._folder / f"{model}.lock")
+        except BlockingIOError:
+            return None

@@ -1,0 +1,119 @@
+"""The process that downloads or checks one model, and tells its progress on standard output as lines of JSON.
+
+It ends with the program that has started it, since its standard input closes then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from app.jobs.stdio import say
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.models.downloads import absence_of
+from diffusers_helper.models.getting import get_model
+from diffusers_helper.models.holdings import holdings, verify
+from diffusers_helper.models.registry import ModelInfo, find_model
+
+_TELL_SECONDS = 0.3
+_AGAIN_SECONDS = 5.0
+
+
+def main(task: str, model: str) -> int:
+    """Download (`get`) or check (`verify`) a model, and return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    info = find_model(model, allow_folder=True)
+    try:
+        if task == "get":
+            _get(info)
+        else:
+            _verify(info)
+    except LongtakeError as error:
+        _say(message=error.message, remedy=error.remedy)
+        return 1
+    return 0
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # not by `sys.stdin`, whose lock this thread would hold at the end of the process
+        pass
+    os._exit(0)
+
+
+def _say(**facts: Any) -> None:
+    say(json.dumps(facts) + "\n")
+
+
+class _Progress:
+    """The progress, which is told a few times a second, also while nothing comes, since its speed changes."""
+
+    def __init__(self) -> None:
+        self._latest = 0, 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def take(self, done: int, total: int) -> None:
+        """Take the bytes that are here and those in all; any thread may call this."""
+        self._latest = done, total
+
+    def __enter__(self) -> _Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _tell(self) -> None:
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(_TELL_SECONDS)
+            done, total = self._latest
+            if total:
+                _say(done=done, total=total)
+
+
+def _get(info: ModelInfo) -> None:
+    """Download a model, again after a failure for as long as each attempt has brought something."""
+    here = _here(info)
+    while True:
+        try:
+            with _Progress() as progress:
+                get_model(info, CancelToken(), progress.take)
+        except LongtakeError as error:
+            before, here = here, _here(info)
+            if error.code != "download" or here <= before:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return
+
+
+def _here(info: ModelInfo) -> int:
+    absence = absence_of(info)
+    return sum(absence.here_bytes.values()) if absence else 0
+
+
+def _verify(info: ModelInfo) -> None:
+    read, total = 0, sum(one.here_bytes for one in holdings(info))
+    with _Progress() as progress:
+
+        def count(number: int) -> None:
+            nonlocal read
+            read += number
+            progress.take(min(read, total), total)
+
+        progress.take(0, total)
+        for verdict in verify(info, count):
+            _say(part=verdict.part, checked=verdict.checked, problems=verdict.problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

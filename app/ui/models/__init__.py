@@ -1,0 +1,1 @@
+"""The Models tab: the models, their parts and their downloads."""

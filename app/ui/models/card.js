@@ -1,0 +1,229 @@
+// The card of one model: what it is, what happens to it, and what can be done with it.
+import { call } from '../calls/call.js';
+import { hasChanged, make, setText } from '../elements.js';
+import { planTable } from './plan.js';
+
+const STATES = {
+  complete: 'On this machine', incomplete: 'Incomplete', missing: 'Not on this machine',
+  getting: 'Downloading', verifying: 'Checking', paused: 'Paused', failed: 'Download failed',
+};
+const PARTS = {
+  transformer: 'Transformer', vae: 'VAE', text_encoder: 'Text encoder', tokenizer: 'Its tokenizer',
+  text_encoder_2: 'Second text encoder', tokenizer_2: 'Its tokenizer', image_encoder: 'Image encoder',
+  feature_extractor: 'Its image processor',
+};
+const PART_STATES = { complete: 'here', incomplete: 'incomplete', missing: 'missing' };
+const named = (part) => PARTS[part] ?? part;
+const listed = (parts) => parts.map((part) => named(part).toLowerCase()).join(', ');
+
+/** Return what can be done with a model, as pairs of a name and a label. */
+function actions({ state, is_hub: isHub, removal, here_bytes: here, room }) {
+  if (state === 'getting') return [['pause', 'Pause'], ['cancel', 'Cancel']];
+  if (state === 'verifying') return [['cancel', 'Stop checking']];
+  if (!isHub) return [];
+  const found = [];
+  if (!room) {
+    if (state === 'paused') found.push(['get', 'Resume']);
+    if (state === 'failed') found.push(['get', 'Try again']);
+    if (state === 'missing') found.push(['get', 'Download']);
+    if (state === 'incomplete') found.push(['get', 'Download the rest']);
+  }
+  if (['paused', 'failed'].includes(state)) found.push(['cancel', 'Cancel']);
+  if (state === 'complete' && here) found.push(['verify', 'Verify']);
+  if (removal) found.push(['remove', 'Remove…']);
+  return found;
+}
+
+function tableOfParts(parts) {
+  const head = make('tr', {}, ...['Part', 'State', 'Size', 'Folder'].map((textContent) => (
+    make('th', { scope: 'col', textContent })
+  )));
+  const rows = parts.map(({ part, state, size, folder, source, shared_with: shared }) => {
+    const also = shared.length ? make('small', { textContent: `also for ${shared.join(', ')}` }) : '';
+    const where = make('td', {}, make('span', { textContent: folder }));
+    if (source !== folder) where.append(make('small', { textContent: `from ${source}` }));
+    return make(
+      'tr', {}, make('th', { scope: 'row' }, make('span', { textContent: named(part) }), also),
+      make('td', { textContent: PART_STATES[state] }), make('td', { textContent: size }), where,
+    );
+  });
+  return make('table', {}, make('thead', {}, head), make('tbody', {}, ...rows));
+}
+
+function linksTo(sources) {
+  return sources.map(({ name, address }) => (
+    make('a', { href: address, target: '_blank', rel: 'noreferrer', textContent: name })
+  ));
+}
+
+/** Return a closed box with a title, and what stands in it. */
+function fold(title, ...content) {
+  const box = make('div', { className: 'lt-model-table', tabIndex: 0, role: 'region' }, ...content);
+  box.setAttribute('aria-label', title);
+  return make('details', {}, make('summary', { textContent: title }), box);
+}
+
+/** A card. Its element stays the same, so that the focus stays where it is. */
+export class Card {
+  element;
+  #models;
+  #model = null;
+  #parts;
+
+  constructor(models) {
+    this.#models = models;
+    const title = make('h3', { tabIndex: -1 });
+    const state = make('span', { className: 'lt-model-state' });
+    const size = make('p', { className: 'lt-model-size' });
+    const bar = make('i');
+    const meter = make('div', { className: 'lt-model-meter', hidden: true }, bar);
+    meter.setAttribute('role', 'progressbar');
+    const progress = make('p', { className: 'lt-model-progress' });
+    const problem = make('p', { className: 'lt-model-problem', hidden: true });
+    problem.setAttribute('role', 'alert');
+    const checked = make('div', { className: 'lt-model-checked', hidden: true });
+    checked.setAttribute('role', 'status');
+    const needs = make('ul', { className: 'lt-model-needs' });
+    const licence = make('p', { className: 'lt-model-licence' });
+    const buttons = make('div', { className: 'lt-model-actions' });
+    const question = make('div', { className: 'lt-model-question', hidden: true });
+    question.setAttribute('role', 'alertdialog');
+    const parts = fold('Its parts');
+    const plan = fold('On cards of 8 to 24 GB');
+    this.element = make(
+      'li', { className: 'lt-model-card' }, make('div', { className: 'lt-model-head' }, title, state), size,
+      meter, progress, problem, checked, needs, buttons, question, licence, parts, plan,
+    );
+    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan };
+    this.element.addEventListener('click', (event) => this.#takeClick(event));
+    this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
+    plan.addEventListener('toggle', () => { if (plan.open) this.#loadPlan(); });
+  }
+
+  /** Move the focus to the card. */
+  focus() { this.#parts.title.focus({ preventScroll: true }); }
+
+  /** Show why something was refused, or nothing. */
+  complain(words) {
+    this.#parts.problem.dataset.refusal = words;
+    this.#showProblem();
+  }
+
+  /** Show a model as the server describes it. */
+  show(model) {
+    const before = this.#model?.state;
+    this.#model = model;
+    const { title, state, size, needs, licence, parts, plan } = this.#parts;
+    this.element.dataset.model = model.model;
+    this.element.dataset.state = model.state;
+    setText(title, model.title);
+    setText(state, STATES[model.state]);
+    setText(size, model.size);
+    if (hasChanged(needs, model.needs)) needs.replaceChildren(...model.needs.map((textContent) => make('li', { textContent })));
+    if (hasChanged(licence, model.sources)) {
+      licence.replaceChildren(...(model.sources.length ? ['Licences: see ', ...linksTo(model.sources)] : []));
+    }
+    if (hasChanged(parts, model.parts)) parts.lastElementChild.replaceChildren(tableOfParts(model.parts));
+    plan.hidden = !model.is_hub;
+    this.#showProgress(model);
+    this.#showProblem();
+    this.#showChecked(model);
+    this.#showActions(model);
+    if (before && before !== model.state) this.#models.tell(`${model.title}: ${STATES[model.state]}.`);
+  }
+
+  #showProgress({ state, title, progress }) {
+    const { meter, bar, progress: words, size } = this.#parts;
+    const isShown = ['getting', 'verifying', 'paused', 'failed'].includes(state) && progress.total_bytes > 0;
+    meter.hidden = !isShown;
+    words.hidden = !isShown;
+    size.hidden = isShown && state !== 'verifying';
+    bar.style.transform = `scaleX(${progress.percent / 100})`;
+    meter.setAttribute('aria-valuenow', String(Math.floor(progress.percent)));
+    meter.setAttribute('aria-label', `${STATES[state]}: ${title}`);
+    setText(words, progress.words);
+  }
+
+  #showProblem() {
+    const { problem } = this.#parts;
+    const { progress = {}, room = '' } = this.#model ?? {};
+    const failed = [progress.message, progress.remedy].filter(Boolean).join(' ');
+    const words = problem.dataset.refusal || failed || room;
+    problem.hidden = !words;
+    setText(problem, words);
+  }
+
+  #showChecked({ problems }) {
+    const { checked } = this.#parts;
+    checked.hidden = problems === null;
+    if (problems === null || !hasChanged(checked, problems)) return;
+    checked.dataset.whole = String(problems.length === 0);
+    checked.replaceChildren(...(problems.length
+      ? problems.map((textContent) => make('p', { textContent }))
+      : [make('p', { textContent: 'All files are complete and their checksums are correct.' })]));
+  }
+
+  #showActions(model) {
+    const { buttons, question } = this.#parts;
+    const found = actions(model);
+    if (!found.some(([name]) => name === 'remove')) question.hidden = true;
+    if (!hasChanged(buttons, found)) return;
+    const focused = buttons.contains(document.activeElement);
+    buttons.replaceChildren(...found.map(([name, label], index) => {
+      const button = make('button', { type: 'button', textContent: label });
+      button.dataset.action = name;
+      button.classList.toggle('lt-first', index === 0 && name === 'get');
+      button.setAttribute('aria-label', `${label.replace('…', '')}: ${model.title}`);
+      return button;
+    }));
+    if (focused) (buttons.querySelector('button') ?? this.#parts.title).focus();
+  }
+
+  #takeClick(event) {
+    const button = event.target.closest('[data-action]');
+    if (!button || button.ariaDisabled === 'true') return;
+    const { action } = button.dataset;
+    if (action === 'remove') this.#ask();
+    else if (action === 'keep') this.#closeQuestion();
+    else {
+      const asked = action === 'sure' ? 'remove' : action;
+      this.#closeQuestion();
+      button.ariaDisabled = 'true'; // a second click would do it twice; `disabled` would take the focus away
+      this.#models.change(this, () => call(`models_${asked}`, this.#model.model)).finally(() => { button.ariaDisabled = null; });
+    }
+  }
+
+  #ask() {
+    const { question } = this.#parts;
+    const { title, removal } = this.#model;
+    const kept = removal.kept.length ? ` Another model uses these parts, so they are kept: ${listed(removal.kept)}.` : '';
+    const sure = make('button', { type: 'button', textContent: `Remove ${removal.size}` });
+    sure.dataset.action = 'sure';
+    const keep = make('button', { type: 'button', textContent: 'Keep it' });
+    keep.dataset.action = 'keep';
+    const words = `This deletes ${removal.size} of ${title}: ${listed(removal.parts)}.${kept}`;
+    question.setAttribute('aria-label', `Remove ${title}?`);
+    question.replaceChildren(make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep));
+    question.hidden = false;
+    keep.focus();
+  }
+
+  #closeQuestion() {
+    const { question, buttons } = this.#parts;
+    if (question.hidden) return;
+    question.hidden = true;
+    (buttons.querySelector('[data-action="remove"]') ?? this.#parts.title).focus();
+  }
+
+  async #loadPlan() {
+    const { plan } = this.#parts;
+    if (plan.dataset.known) return;
+    plan.dataset.known = 'yes';
+    try {
+      plan.lastElementChild.replaceChildren(planTable(await call('models_plan', this.#model.model)));
+    } catch (error) {
+      delete plan.dataset.known;
+      plan.lastElementChild.replaceChildren(make('p', { textContent: error.message }));
+    }
+  }
+}

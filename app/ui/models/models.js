@@ -1,0 +1,111 @@
+// The Models tab: a card for each model, kept up to date while something happens to one of them.
+import { call } from '../calls/call.js';
+import { setText } from '../elements.js';
+import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { place, whenShown } from '../tabs.js';
+import { Card } from './card.js';
+
+const PAUSE = 1000; // milliseconds between two looks while something is downloaded or checked
+const ACTIVE = ['getting', 'verifying'];
+
+/** The list of the models. */
+class Models {
+  #parts;
+  #cards = new Map(); // by name
+  #asked = 0; // the number of the last request, since only the last answer counts
+  #open = 0; // changes that the server has not answered yet
+  #timer = 0;
+  #revision = null; // that of the news at the last load
+  #wanted = ''; // the model that the address names
+
+  constructor(section) {
+    const find = (selector) => section.querySelector(selector);
+    this.#parts = {
+      section, list: find('.lt-model-cards'), say: find('.lt-models-say'),
+      problem: find('.lt-models-problem'), told: find('.lt-models-told'),
+    };
+    whenShown('models', (rest) => {
+      this.#wanted = rest;
+      this.load();
+    });
+    whenJobsAreTold(() => {
+      if (this.#isShown && queueNow().revision !== this.#revision) this.load();
+    });
+    document.addEventListener('visibilitychange', () => { if (this.#isShown) this.load(); });
+  }
+
+  get #isShown() { return place()[0] === 'models' && !document.hidden; }
+
+  /** Say something to screen readers. */
+  tell(words) { setText(this.#parts.told, words); }
+
+  /** Ask the server for all models, and again soon if something happens to one of them. */
+  async load() {
+    clearTimeout(this.#timer);
+    this.#asked += 1;
+    const asked = this.#asked;
+    this.#revision = queueNow().revision;
+    let isActive = false;
+    try {
+      const { models, disk } = await call('models_list');
+      if (asked !== this.#asked || this.#open) return;
+      this.#draw(models, disk);
+      isActive = models.some(({ state }) => ACTIVE.includes(state));
+      this.#complain(null);
+    } catch (error) {
+      if (asked !== this.#asked) return;
+      // The page says itself that it has lost the server, so that only a first look complains here.
+      if (this.#parts.section.dataset.state === 'unknown') this.#complain(error);
+      isActive = true;
+    }
+    if (isActive && this.#isShown) this.#timer = setTimeout(() => this.load(), PAUSE);
+  }
+
+  /** Do something with a model, and show what became of it; a refusal stands on the card. */
+  async change(card, act) {
+    this.#open += 1;
+    card.complain('');
+    try {
+      await act();
+    } catch (error) {
+      card.complain(error.message);
+    } finally {
+      this.#open -= 1;
+    }
+    await this.load();
+  }
+
+  #draw(models, disk) {
+    const { list, section, say } = this.#parts;
+    for (const model of models) {
+      if (!this.#cards.has(model.model)) {
+        const card = new Card(this);
+        this.#cards.set(model.model, card);
+        list.append(card.element);
+      }
+      this.#cards.get(model.model).show(model);
+    }
+    setText(say, disk || 'All models are on this machine.');
+    section.dataset.state = 'known';
+    this.#lead();
+  }
+
+  /** Lead to the model that the address names. */
+  #lead() {
+    const card = this.#cards.get(this.#wanted);
+    this.#wanted = '';
+    if (!card) return;
+    card.element.scrollIntoView({ block: 'start' });
+    card.focus();
+  }
+
+  #complain(error) {
+    this.#parts.problem.hidden = !error;
+    setText(this.#parts.problem, error?.message ?? '');
+  }
+}
+
+/** Bring the panel to life. */
+export default function startModels({ element }) {
+  return new Models(element.querySelector('.lt-models'));
+}

@@ -1,0 +1,226 @@
+"""The facts about a model as the Models tab shows them: plain data, with sizes as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from app.jobs.downloads.manager import Progress
+from app.jobs.pace import PaceBook, Work
+from app.jobs.service import JobService
+from app.redact import without_paths
+from app.ui.catalogue import Catalogue
+from app.ui.errors import page_error, page_words
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.models.downloads import absence_of
+from diffusers_helper.models.holdings import Holding, holdings, plan_removal
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.packing import plan_sections
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.cards import CardPlan, Fit, plans_by_card
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, about, gb_text, size_text
+
+_CACHED = "models--"  # begins the name of a repository's folder in the hub's cache
+_HUB = "https://huggingface.co/"
+_TAKES_DAYS = "There is no GPU on this machine: a video of this model would take days."
+
+
+class ModelPresenter:
+    """The describer of the models that one page offers."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
+        self._paces = PaceBook(service)
+
+    def all(self) -> dict[str, Any]:
+        """Return the facts about all models, and about the disk that downloads fill."""
+        models = [self.one(name) for name in self._catalogue.names]
+        infos = [self._catalogue.info(name) for name in self._catalogue.names]
+        absence = next(filter(None, map(absence_of, infos)), None)
+        disk = ""
+        if absence:
+            folder = without_paths(str(absence.folder))
+            disk = (
+                f"Downloads are stored in {folder}, which has {gb_text(absence.free_bytes)} GB of free space."
+            )
+        return {"models": models, "disk": disk}
+
+    def one(self, name: str) -> dict[str, Any]:
+        """Return the facts about one model.
+
+        Raises:
+            InputError: If the page does not offer it.
+        """
+        info = self._catalogue.info(name)
+        parts = holdings(info)
+        here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
+        is_hub = info.folder is None
+        progress = self._service.downloads.progress(name) if is_hub else Progress()
+        complete = all(one.is_complete for one in parts)
+        problems = self._service.downloads.problems(name) if is_hub else None
+        return {
+            "model": name,
+            "title": info.title,
+            "state": progress.activity or ("complete" if complete else "incomplete" if here else "missing"),
+            "is_hub": is_hub,
+            "here_bytes": here,
+            "missing_bytes": missing,
+            "size": _size_words(here, missing, complete=complete),
+            "parts": [_part(one) for one in parts],
+            "needs": self._needs(name, info),
+            "sources": _sources(info),
+            "progress": _progress(progress),
+            "problems": None if problems is None else [without_paths(page_words(one)) for one in problems],
+            "removal": _removal(info) if is_hub and here else None,
+            "room": "" if complete else _room(info),
+        }
+
+    def _needs(self, name: str, info: ModelInfo) -> list[str]:
+        """Return sentences about the memory and the time that a video takes here."""
+        return [*self._memory(name, info), self._time(name, info)]
+
+    def _memory(self, name: str, info: ModelInfo) -> list[str]:
+        planner = self._catalogue.planner
+        if not planner.knows_the_size:
+            return ["Only the driver knows the card's size, so the plan is made together with the video."]
+        request = GenerationRequest(
+            image="any", model=self._catalogue.key(name), mode=info.modes[0], steps=info.steps
+        )
+        cap = gb_text(planner.profile.cap_bytes.value)
+        try:
+            plan = planner.plan(request, info, None)
+        except DoesNotFit as error:
+            return [" ".join(page_error(error))]
+        except LongtakeError as error:
+            return [without_paths(" ".join(page_error(error)))]
+        least = gb_text(plan.job.smallest_cap_bytes, up=True)
+        where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
+        said = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
+        if plan.waiting_bytes:
+            free = host_memory().available
+            said.append(
+                f"{gb_text(plan.waiting_bytes)} GB of its weights are streamed in each step and should fit "
+                f"into main memory, of which {gb_text(free)} GB are free."
+            )
+        return said
+
+    def _time(self, name: str, info: ModelInfo) -> str:
+        pace = self._paces.pace(self._catalogue.key(name))
+        if pace is not None:
+            plan = plan_sections(5.0, mode=info.modes[0])
+            work = Work(plan, info.steps, info.side * info.side)
+            return f"A video of 5 seconds takes {about(pace.seconds(work))} on this machine."
+        if self._catalogue.planner.takes_days(info):
+            return _TAKES_DAYS
+        return "The first video will show how long it takes on this machine."
+
+
+def card_plans(info: ModelInfo, name: str) -> list[dict[str, Any]]:
+    """Return the plans of a video on cards of several sizes, as rows of text."""
+    request = GenerationRequest(image="any", model=name, mode=info.modes[0], steps=info.steps)
+    return [_card(plan) for plan in plans_by_card(request, info)]
+
+
+def _card(plan: CardPlan) -> dict[str, Any]:
+    return asdict(plan) | {
+        "card": f"{plan.card_gb} GB",
+        "cap": gb_text(plan.cap_bytes),
+        "least": gb_text(plan.smallest_cap_bytes, up=True),
+        "rows": [_cells(fit) for fit in dict.fromkeys((plan.default, plan.automatic)) if fit],
+    }
+
+
+def _cells(fit: Fit) -> list[str]:
+    figures = (
+        fit.preserved_bytes,
+        fit.resident_bytes,
+        fit.streamed_bytes,
+        fit.streamed_bytes,
+        fit.peak_bytes,
+    )
+    return list(map(gb_text, figures))
+
+
+def _size_words(here: int, missing: int, *, complete: bool) -> str:
+    if complete:
+        return f"{size_text(here)} on this machine"
+    if not here:
+        return f"about {gb_text(missing)} GB to download"
+    return f"{size_text(here)} on this machine, about {gb_text(missing)} GB to download"
+
+
+def _part(one: Holding) -> dict[str, Any]:
+    state = "complete" if one.is_complete else "incomplete" if one.here_bytes else "missing"
+    size = size_text(one.here_bytes or one.missing_bytes)
+    return {
+        "part": one.part,
+        "state": state,
+        "size": size if one.here_bytes or one.missing_bytes else "–",
+        "folder": _place(one.folder),
+        "source": without_paths(one.source),
+        "shared_with": list(one.shared_with),
+    }
+
+
+def _place(folder: Path) -> str:
+    """Return a folder relative to the hub's cache if it lies there, without the names above it."""
+    place = str(folder)
+    return place[place.index(_CACHED) :] if _CACHED in place else without_paths(place)
+
+
+def _sources(info: ModelInfo) -> list[dict[str, str]]:
+    """Return the repositories of a model, whose pages state their licences."""
+    names = dict.fromkeys(source.location for source in info.parts.values() if source.revision is not None)
+    return [{"name": name, "address": f"{_HUB}{name}"} for name in names]
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    words = ""
+    if progress.total_bytes:
+        words = f"{_pair(progress.done_bytes, progress.total_bytes)}"
+    if progress.bytes_per_second:
+        words += f", {progress.bytes_per_second / 1e6:.1f} MB/s"
+    if progress.seconds_left is not None and progress.done_bytes < progress.total_bytes:
+        words += f", {about(progress.seconds_left)} left"
+    share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
+    return asdict(progress) | {
+        "percent": round(100 * min(1.0, share), 1),
+        "words": words,
+        "message": without_paths(page_words(progress.message)),
+        "remedy": without_paths(page_words(progress.remedy)),
+    }
+
+
+def _pair(done: int, total: int) -> str:
+    if total < GB:
+        return f"{size_text(done)} of {size_text(total)}"
+    return f"{gb_text(done)} of {gb_text(total)} GB"
+
+
+def _removal(info: ModelInfo) -> dict[str, Any] | None:
+    """Return what the removal of a model would free; None if nothing of it alone is here."""
+    try:
+        removal = plan_removal(info)
+    except InputError:
+        return None
+    if not removal.files:
+        return None
+    return {
+        "size": size_text(removal.num_bytes),
+        "num_bytes": removal.num_bytes,
+        "parts": list(removal.files),
+        "kept": list(removal.kept),
+    }
+
+
+def _room(info: ModelInfo) -> str:
+    """Return a refusal if the disk has no room for what is missing of a model; empty if it has."""
+    absence = absence_of(info)
+    if absence is None or absence.has_room:
+        return ""
+    return (
+        f"There is not enough space: {absence.sizes}. Free some, or set HF_HOME to a folder on a larger disk."
+    )

@@ -1,0 +1,227 @@
+"""Tests of the downloads beside the queue, with a local double of the hub and a stand-in for the engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from app.jobs.downloads.manager import Downloads
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from diffusers_helper.models import downloads as core
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.registry import find_model
+from tests.support.hub import LIGHT_BYTES as SIZE
+from tests.support.hub import Hub
+from tests.support.jobs import ROOT, Studio, kill, wait_until
+from tests.support.published import part_folder
+
+INFO = find_model("framepack-f1")
+WEIGHTS = "model.safetensors"
+# A program that goes on with the orders of an outputs folder until it is killed.
+PROGRAM = """
+import sys
+from pathlib import Path
+from app.jobs.service import JobService
+service = JobService(Path(sys.argv[1]))
+service.start()
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def hub(lit_hub: tuple[Hub, Path]) -> Hub:
+    return lit_hub[0]
+
+
+@pytest.fixture
+def cache(lit_hub: tuple[Hub, Path]) -> Path:
+    return lit_hub[1]
+
+
+def here(cache: Path, part: str) -> int:
+    """Return the bytes of a part's weights on the disk."""
+    folder = part_folder(cache, INFO, part)
+    return sum(file.stat().st_size for file in folder.glob("*") if WEIGHTS in file.name)
+
+
+def activity(service: JobService) -> str:
+    return service.downloads.progress(INFO.name).activity
+
+
+def order(studio: Studio) -> Job:
+    """Submit a job for the model that is not here, and order the model."""
+    job = studio.submit("", model=INFO.name, mode=INFO.modes[0])
+    studio.service.downloads.get(INFO.name)
+    return job
+
+
+def test_a_job_waits_for_its_model_while_others_are_made(studio: Studio, hub: Hub, cache: Path) -> None:
+    hub.gate.clear()
+    job, other = order(studio), studio.submit()
+    studio.service.start()
+    studio.events(other)
+    assert studio.service.job(other.id).state == "finished"
+    waiting = studio.service.job(job.id)
+    assert (waiting.state, waiting.waits, waiting.started) == ("queued", True, None)
+    assert waiting.message.startswith("Its model is being downloaded: ")
+    assert studio.service.queue_position(studio.submit("third").id) in (
+        0,
+        1,
+    )  # the waiting one does not count
+    wait_until(lambda: here(cache, "transformer") >= 2**20)
+    before = studio.service.revision
+    hub.gate.set()
+    studio.events(job)
+    assert absence_of(INFO) is None
+    assert studio.service.revision != before
+    done = studio.service.job(job.id)
+    assert (done.state, done.message) == ("finished", "")
+
+
+def test_nothing_is_downloaded_that_was_not_ordered(studio: Studio, hub: Hub) -> None:
+    job = studio.submit("", model=INFO.name, mode=INFO.modes[0])
+    studio.service.start()
+    studio.events(studio.submit())
+    waiting = studio.service.job(job.id)
+    assert waiting.message == "Its model is not on this machine."
+    assert (
+        waiting.remedy
+        == "Download it on the page under Models, or with python -m app models get framepack-f1."
+    )
+    assert hub.asked == []
+    studio.service.cancel(job.id)
+    assert studio.service.job(job.id).state == "cancelled"
+
+
+def test_a_download_rests_and_goes_on_from_its_bytes(studio: Studio, hub: Hub, cache: Path) -> None:
+    hub.gate.clear()
+    downloads = studio.service.downloads
+    downloads.get(INFO.name)
+    studio.service.start()
+    wait_until(lambda: here(cache, "transformer") >= 2**20)
+    wait_until(lambda: downloads.progress(INFO.name).total_bytes < 2**30)  # as the hub lists it
+    now = downloads.progress(INFO.name)
+    assert (now.activity, now.total_bytes) == ("getting", 5 * SIZE + (8 + 3) * len("{}"))
+    assert downloads.pause(INFO.name)
+    assert not downloads.pause(INFO.name)
+    wait_until(lambda: not downloads._getting)
+    paused = downloads.progress(INFO.name)
+    assert (paused.activity, paused.total_bytes) == ("paused", now.total_bytes)
+    assert paused.done_bytes >= 2**20
+    kept = here(cache, "transformer")
+    hub.gate.set()
+    begun = len(hub.asked)
+    downloads.get(INFO.name)
+    wait_until(lambda: absence_of(INFO) is None)
+    assert hub.asked[begun:].count(("lllyasviel/FramePack_F1_I2V_HY_20250503/model.safetensors", kept)) == 1
+    assert here(cache, "transformer") == SIZE
+    wait_until(lambda: not activity(studio.service))
+
+
+@pytest.mark.slow
+def test_a_killed_program_leaves_an_order_that_the_next_one_executes(
+    studio: Studio, hub: Hub, cache: Path
+) -> None:
+    hub.gate.clear()
+    job = order(studio)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(studio.outputs)], cwd=ROOT, stdin=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: here(cache, "transformer") >= 2**20)
+    kill(process)
+    hub.gate.set()
+    begun = len(hub.asked)
+    studio.service.start()
+    studio.events(job)
+    assert absence_of(INFO) is None
+    begins = [begin for path, begin in hub.asked[begun:] if "FramePack_F1" in path and WEIGHTS in path]
+    assert begins
+    assert begins[0] >= 2**20
+
+
+def test_two_programs_fetch_each_file_once(studio: Studio, hub: Hub, cache: Path, tmp_path: Path) -> None:
+    hub.gate.clear()
+    second = Downloads(tmp_path / "other" / "downloads", lambda: None)
+    for downloads in (studio.service.downloads, second):
+        downloads.get(INFO.name)
+        downloads.start()
+    try:
+        wait_until(lambda: here(cache, "transformer") >= 2**20)
+        wait_until(lambda: second.progress(INFO.name).done_bytes)
+        hub.gate.set()
+        wait_until(lambda: absence_of(INFO) is None)
+        wait_until(lambda: not second.progress(INFO.name).activity)
+    finally:
+        second.stop()
+    paths = [path for path, _ in hub.asked]
+    assert len(paths) == len(set(paths))
+
+
+def test_a_lost_connection_is_tried_again(studio: Studio, hub: Hub, cache: Path) -> None:
+    hub.broken[WEIGHTS] = SIZE // 2
+    studio.service.downloads.get(INFO.name)
+    studio.service.start()
+    wait_until(lambda: absence_of(INFO) is None)
+    assert here(cache, "transformer") == SIZE
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("page", "the server answered with a web page in place of model.safetensors"),
+        ("list", "cannot be downloaded ("),
+        ("size", "Consistency check failed"),
+        ("huge", "Model framepack-f1 is not on this machine: 5120 GB to download"),
+    ],
+)
+def test_a_failure_is_told_and_mended_by_another_try(
+    studio: Studio, hub: Hub, cache: Path, fault: str, words: str
+) -> None:
+    if fault in ("page", "list"):
+        hub.pages.add(WEIGHTS if fault == "page" else "tree")
+    else:
+        hub.sizes[WEIGHTS] = SIZE + 5 if fault == "size" else 2**40
+    job = order(studio)
+    studio.service.start()
+    wait_until(lambda: activity(studio.service) == "failed")
+    now = studio.service.downloads.progress(INFO.name)
+    assert words in now.message
+    assert now.remedy
+    told = f"Its model was not downloaded. {now.message}"
+    wait_until(lambda: studio.service.job(job.id).message == told)
+    hub.pages.clear()
+    hub.sizes.clear()
+    studio.service.downloads.get(INFO.name)
+    studio.events(job)
+    assert absence_of(INFO) is None
+
+
+def test_no_order_is_taken_without_room(studio: Studio, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30))
+    with pytest.raises(NotHere):
+        studio.service.downloads.get(INFO.name)
+    assert not activity(studio.service)
+
+
+def test_a_check_finds_a_flipped_bit(studio: Studio, hub: Hub, cache: Path) -> None:
+    downloads = studio.service.downloads
+    downloads.get(INFO.name)
+    studio.service.start()
+    wait_until(lambda: absence_of(INFO) is None)
+    file = (part_folder(cache, INFO, "vae") / WEIGHTS).resolve()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    downloads.verify(INFO.name)
+    assert downloads.problems(INFO.name) is None
+    wait_until(lambda: downloads.problems(INFO.name) is not None)
+    problems = downloads.problems(INFO.name)
+    assert problems is not None
+    assert sum("has a wrong checksum" in one for one in problems) == 1
+    downloads.forget_check(INFO.name)
+    assert downloads.problems(INFO.name) is None

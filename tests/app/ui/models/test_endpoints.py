@@ -1,0 +1,152 @@
+"""Tests of the endpoints of the models, called as functions, with a local double of the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.jobs.service import JobService
+from app.machine import named_machine
+from app.ui.catalogue import Catalogue
+from app.ui.models.endpoints import ModelCalls
+from app.ui.planner import Planner
+from diffusers_helper.errors import InputError
+from diffusers_helper.models import downloads
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.planning.profiles import profile_for
+from tests.support.hub import LIGHT_BYTES, Hub
+from tests.support.jobs import wait_until
+from tests.support.published import part_folder
+from tests.support.staged_engine import StagedEngine
+
+F1 = "framepack-f1"
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Any:
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    service.start()
+    yield service
+    service.stop()
+
+
+def calls_of(service: JobService, machine: str = "cpu:24", model: str = "demo") -> ModelCalls:
+    planner = Planner(profile_for(named_machine(machine), {}))
+    return ModelCalls(service, Catalogue.starting_with(model, planner))
+
+
+def one(calls: ModelCalls, name: str = F1) -> dict[str, Any]:
+    return next(model for model in calls.models_list()["models"] if model["model"] == name)
+
+
+def test_they_list_what_each_model_needs_here(
+    service: JobService, lit_hub: tuple[Hub, Path], tmp_path: Path
+) -> None:
+    calls = calls_of(service)
+    listed = calls.models_list()
+    assert tuple(model["model"] for model in listed["models"]) == model_names()
+    assert "which has 1024 GB of free space." in listed["disk"]
+    assert str(tmp_path) not in str(listed)
+    demo, f1 = one(calls, "demo"), one(calls)
+    assert (demo["state"], demo["is_hub"], demo["removal"], demo["missing_bytes"]) == (
+        "complete", False, None, 0,
+    )  # fmt: skip
+    assert (f1["state"], f1["size"]) == ("missing", "about 39.4 GB to download")
+    assert f1["needs"][-1] == "There is no GPU on this machine: a video of this model would take days."
+    assert f1["parts"][0]["folder"].startswith("models--lllyasviel--FramePack_F1")
+    assert f1["sources"][1]["address"] == "https://huggingface.co/hunyuanvideo-community/HunyuanVideo"
+    radeon = one(calls_of(service, "gfx1100:24"))
+    assert radeon["needs"][0].endswith("of device memory; the cap of this machine is 20 GB.")
+    assert radeon["needs"][1].startswith("22.3 GB of its weights are streamed in each step")
+    assert radeon["needs"][2] == "The first video will show how long it takes on this machine."
+    small = one(calls_of(service, "gfx1100:8"))
+    assert small["needs"][0].startswith("Does not fit:")
+
+
+def test_a_model_is_got_checked_and_removed(service: JobService, lit_hub: tuple[Hub, Path]) -> None:
+    _, cache = lit_hub
+    calls = calls_of(service)
+    assert calls.models_get(F1)["state"] == "getting"
+    wait_until(lambda: one(calls)["state"] == "complete")
+    got = one(calls)
+    assert got["here_bytes"] == 5 * LIGHT_BYTES + 11 * len("{}")
+    assert got["removal"]["num_bytes"] == got["here_bytes"]
+    assert one(calls, "framepack-i2v")["state"] == "incomplete"  # has the shared parts
+    assert one(calls, "framepack-i2v")["removal"] is None
+    assert calls.models_verify(F1)["state"] == "verifying"
+    wait_until(lambda: one(calls)["problems"] is not None)
+    removed = calls.models_remove(F1)
+    assert removed["removed_bytes"] == got["here_bytes"]
+    assert one(calls)["state"] == "missing"
+    assert one(calls)["problems"] is None
+    assert not part_folder(cache, find_model(F1), "vae").exists()
+    for name, error in (("demo", "only downloaded models"), ("/etc", "expected one of")):
+        with pytest.raises(InputError, match=error):
+            calls.models_remove(name)
+
+
+def test_a_download_that_is_given_up_keeps_its_bytes_until_the_model_is_removed(
+    service: JobService, lit_hub: tuple[Hub, Path]
+) -> None:
+    hub, cache = lit_hub
+    hub.gate.clear()
+    calls, info = calls_of(service), find_model(F1)
+    calls.models_get(F1)
+    folder = part_folder(cache, info, "transformer")
+    wait_until(lambda: any(file.stat().st_size >= 2**20 for file in folder.glob(".*.part")))
+    assert calls.models_pause(F1)["state"] == "paused"
+    assert calls.models_cancel(F1)["state"] == "incomplete"
+    calls.models_get(F1)
+    removed = calls.models_remove(F1)
+    assert removed["removed_bytes"] >= 2**20
+    assert one(calls)["state"] == "missing"
+    absence = absence_of(info)
+    assert absence is not None
+    assert not absence.here_bytes.get("transformer")
+
+
+def test_what_has_no_room_or_is_in_use_is_refused(
+    service: JobService, lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = calls_of(service)
+    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30))
+    assert one(calls)["room"].startswith("There is not enough space: 39.4 GB to download, and 1 GB free.")
+    with pytest.raises(NotHere):
+        calls.models_get(F1)
+    with pytest.raises(InputError, match="lies on this machine"):
+        calls.models_get("demo")
+
+
+def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Path]) -> None:
+    plans = calls_of(service).models_plan("framepack-i2v")
+    assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
+    assert (plans[0]["rows"], plans[0]["least"]) == ([], "5.1")
+    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "6.4"]
+    assert len(plans[-1]["rows"]) == 2
+
+
+def test_a_job_that_waits_for_its_model_can_be_edited(
+    service: JobService,
+    lit_hub: tuple[Hub, Path],
+    photo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(photo.parent))
+    hub, _ = lit_hub
+    hub.gate.clear()
+    catalogue = Catalogue(planner=Planner(profile_for(named_machine("gfx1100:24"), {})))
+    settings: dict[str, object] = {"image": str(photo), "prompt": "before", "model": F1}
+    with pytest.raises(NotHere):
+        catalogue.submit(service, settings)
+    job = catalogue.submit(service, settings, may_download=True)
+    assert service.downloads.progress(F1).activity == "getting"
+    service.downloads.pause(F1)
+    assert catalogue.edit(service, job.id, settings | {"prompt": "after"}).request.prompt == "after"
+    assert service.downloads.progress(F1).activity == "paused"
+    with pytest.raises(NotHere):
+        catalogue.edit(service, job.id, settings | {"model": "framepack-i2v"})
