@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -12,9 +13,11 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.models.loaders import Models
+from diffusers_helper.models.loading.casting import cast_weights
 from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
+from diffusers_helper.planning.networks import NETWORKS
 from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
@@ -170,11 +173,18 @@ def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
 
 
 class Source:
-    """The source of a model's networks for the store (`memory.store.Source`)."""
+    """The source of a model's networks for the store (`memory.store.Source`), in the types of the job's plans."""
 
     def __init__(self, models: Models, plans: MemoryPlans) -> None:
         self._models, self._plans = models, plans
-        self.part, self.blocks = models.part, models.blocks
+        self.blocks = models.blocks
+
+    def part(self, name: str) -> Any:
+        """Return a network, in main memory, whose layers cast their weights as the job asks."""
+        network = self._models.part(name)
+        if name in NETWORKS:
+            cast_weights(network, self.compute_dtype(name) or self._models.stored_dtype(name))
+        return network
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
         wanted = self._plans.vae_dtype if name == "vae" else None

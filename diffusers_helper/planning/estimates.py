@@ -193,7 +193,10 @@ def demand_of(
     kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]
     after = {"sample": kept * transformer.dtype_bytes}
     stages = (
-        Stage(name, network.weights, calibration.apply(name, num_bytes) + after.get(name, 0))
+        Stage(
+            name, network.weights,
+            calibration.apply(name, num_bytes) + network.cast_bytes + after.get(name, 0),
+        )  # fmt: skip
         for name, (network, num_bytes) in working.items()
     )
     return Demand(tile, tuple(stages))

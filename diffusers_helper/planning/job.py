@@ -10,7 +10,7 @@ from typing import cast
 
 from diffusers_helper.framepack.prompts import encoded_tokens
 from diffusers_helper.machine.facts import Facts
-from diffusers_helper.models.hub_cache import network_folder
+from diffusers_helper.models.hub_cache import network_folder, weight_files
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
@@ -75,13 +75,16 @@ class VideoPlan:
     notes: tuple[str, ...]
 
 
-def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict[str, Network]:
+def known_networks(
+    info: ModelInfo, profile: Profile, in_fp32: str = "", weight_dtype: str = "default"
+) -> dict[str, Network]:
     """Return the networks of a model in the number formats that this machine computes in.
 
     Args:
         info: The model.
         profile: The settings of the machine.
         in_fp32: The name of a network that computes in fp32; "" for none.
+        weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -91,19 +94,20 @@ def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict
         info,
         on_cpu=profile.machine.kind == "cpu",
         widths={**vae, in_fp32: _FP32_BYTES},
-        folders=dict(zip(NETWORKS, network_folders(info), strict=True)),
+        places=dict(zip(NETWORKS, network_folders(info), strict=True)),
+        weight_dtype=weight_dtype,
     )
 
 
 def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
-    """Return the folders of a model's networks in the order of `NETWORKS`, with None for absent ones."""
+    """Return the folders, or single files, of a model's networks in the order of `NETWORKS`; None if absent."""
     return tuple(network_folder(info.parts[name]) for name in NETWORKS)
 
 
 def weights_file(info: ModelInfo) -> Path | None:
     """Return the largest file of the transformer's weights, or None if they are not on this machine."""
-    folder = network_folder(info.parts["transformer"])
-    files = folder.glob("*.safetensors") if folder else ()
+    place = network_folder(info.parts["transformer"])
+    files = weight_files(place) if place else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
 
 

@@ -23,11 +23,13 @@ class Tensor:
 
     Attributes:
         dtype: The type by torch's name, or by GGUF's for its blocks.
+        begin: The place of its bytes in a GGUF file; 0 in other formats.
     """
 
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
