@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.arguments import Parser
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.inspect import inspect_checkpoint
@@ -26,7 +28,8 @@ def add_model_arguments(parser: Parser) -> None:
     parser.add_argument("model", metavar="NAME", help="the new name, of small letters, digits and . _ -")
     parser.add_argument(
         "--base", metavar="MODEL",
-        help=f"the model, or folder of one, that has all other parts (default: {_I2V}, or {_F1} if the file says F1)",
+        help=f"the model, or folder of one, that has all other parts (default: {_I2V}, or {_F1} if the "
+        "file says F1)",
     )  # fmt: skip
     for part in PART_MODELS:
         parser.add_argument(
@@ -45,15 +48,18 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     name: str = arguments.model
     if not _NAME.fullmatch(name) or name in built_in_names():
         raise InputError(
-            setting="model", value=name,
-            expected="a new name of small letters, digits and . _ - that begins with a letter or a digit",
-            remedy="Choose another name.",
-        )  # fmt: skip
+            f"NAME is {short_repr(name)}; expected a new name of small letters, digits and . _ - that begins "
+            "with a letter or a digit.",
+            "Choose another name.",
+            setting="model",
+        )
     given = {
         part: given_path(path, part) for part in PART_MODELS if (path := getattr(arguments, part)) is not None
     }
     if arguments.base is None and not given:
-        raise InputError("A model of your own needs at least one part, or a --base.", "Add --transformer PATH.")
+        raise InputError(
+            "A model of your own needs at least one part, or a --base.", "Add --transformer PATH."
+        )
     for part, path in given.items():
         if not path.exists():
             raise InputError(f"There is no {path}.", f"Give the path of the {part}.", setting="model")
@@ -71,7 +77,7 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     return find_model(name), parts
 
 
-def _is_f1(given: dict[str, object]) -> bool:
+def _is_f1(given: Mapping[str, Path]) -> bool:
     path = given.get("transformer")
     if path is None:
         return False

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
 from app.commands.add_model import add_model_arguments, forget_model, take_model
+from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
 from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say

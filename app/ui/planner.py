@@ -120,7 +120,7 @@ class Planner:
         # A hub model may be downloaded while the page is up.
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        key = info.name, folders, height, width, texts, vae, profile.attention.value
+        key = info.name, folders, height, width, texts, vae, profile.attention.value, request.weight_dtype
         with self._lock:
             if key in self._demands:
                 return self._demands[key]

@@ -54,18 +54,16 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
 
     Args:
         module: The module.
-        dtype: The type on the device of those other parameters that are stored in their most common type; None
-            for the stored type. Parameters and buffers of other types keep their type.
+        dtype: The type on the device of all other parameters that are floating-point numbers; None for the
+            stored type. Buffers keep their type.
     """
-    parameters = list(module.parameters())
-    stored = _most_common(one for one in parameters if _storage_dtype(one) is None)
 
     def wanted(tensor: Tensor, is_parameter: bool) -> torch.dtype | None:
-        return _storage_dtype(tensor) or (dtype if is_parameter and tensor.dtype == stored else None)
+        return _storage_dtype(tensor) or (dtype if is_parameter and tensor.is_floating_point() else None)
 
     return [
         Weight.of(tensor, wanted(tensor, is_parameter))
-        for is_parameter, tensor in _distinct(parameters, module.buffers())
+        for is_parameter, tensor in _distinct(module.parameters(), module.buffers())
     ]
 
 
@@ -92,14 +90,6 @@ def _distinct(parameters: Iterable[Tensor], buffers: Iterable[Tensor]) -> Iterat
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield is_parameter, tensor
-
-
-def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
-    counts: dict[torch.dtype, int] = {}
-    for parameter in parameters:
-        if parameter.is_floating_point():
-            counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
-    return max(counts, key=lambda kind: counts[kind], default=None)
 
 
 @dataclass(frozen=True, slots=True)

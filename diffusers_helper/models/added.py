@@ -59,13 +59,16 @@ class AddedModels:
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names in the order in which they were added; none if the file cannot be read."""
+    def bases(self) -> dict[str, str]:
+        """Return the base of each model by its name, in the order in which they were added.
+
+        If the file cannot be read, there are none.
+        """
         try:
-            return tuple(self._read())
+            return {name: model.base for name, model in self._read().items()}
         except InputError as error:
             _log.warning("%s", error)
-            return ()
+            return {}
 
     def find(self, name: str) -> AddedModel | None:
         """Return the model of this name, or None.

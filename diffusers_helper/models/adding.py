@@ -48,7 +48,7 @@ class FoundPart:
 
 
 def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
-    """Check that a file or folder can be a part of a model: by its headers, names and shapes. No tensor is read.
+    """Check by headers, names and shapes that a file or folder can be a part of a model. No tensor is read.
 
     Args:
         part: The name of the part, one of those with weights.

@@ -89,9 +89,12 @@ def _is_here(source: PartSource) -> bool:
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the bytes of the files in a folder, those that are not completely downloaded included."""
+    """Return the bytes of the files in a folder, those that are not completely downloaded included.
+
+    A single file counts by itself.
+    """
     if not folder.is_dir():
-        return 0
+        return folder.stat().st_size if folder.is_file() else 0
     return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 

@@ -1,7 +1,7 @@
 """The loaders of a model's parts, which find their files on disk or on the hub, check and load them.
 
-The weights are mapped from the files into memory. As long as they are not written to and keep their stored type,
-the kernel can reclaim their memory at any time.
+The weights are mapped from the files into memory. As long as they are not written to and keep their stored
+type, the kernel can reclaim their memory at any time.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _BESIDE = re.compile(
     r"|rotary_emb\.inv_freq|spiece_model|tekken_model|comfy_quant)$|\.(?:scale_input|input_scale)$"
 )
 SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
-# The transformer's layers that keep their precision if the others are cast to fp8: diffusers' list for them, and
-# the same layers in the layout of their authors.
+# The transformer's layers that keep their precision if the others are cast to fp8: diffusers' list for them,
+# and the same layers in the layout of their authors.
 _PRECISE = re.compile(
     r"x_embedder|context_embedder|norm|pos_embed|patch_embed|^proj_in\.|^proj_out\."
     r"|img_in|txt_in|_mod\.|modulation|^final_layer\."
@@ -41,7 +41,7 @@ _WITHOUT_BIAS = re.compile(r"\.attn\.norm_(?:added_)?[qk]$")
 
 
 def is_beside(name: str) -> bool:
-    """Return whether a tensor of a file is no weight of the part, such as a mark or a larger model's last layer."""
+    """Return whether a tensor of a file is no weight of the part, but a mark or of a larger model."""
     return _BESIDE.search(name) is not None
 
 

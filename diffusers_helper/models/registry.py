@@ -27,7 +27,7 @@ class PartSource:
     """The source of a part: a local folder, a single file, or a hub repository at a fixed revision.
 
     Attributes:
-        config: The configuration of a network whose weights are a single file; None for folders, which hold it.
+        config: The configuration of a network in a single file; None for a folder, which holds it.
     """
 
     location: str
@@ -168,8 +168,15 @@ def built_in_names() -> tuple[str, ...]:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of the registered models: the default first, and those that a person added last."""
-    return (*built_in_names(), *ADDED_MODELS.names())
+    """Return the names of the registered models: the default first, and those that a person added last.
+
+    An added one whose base is gone is left out.
+    """
+    built_in, added = built_in_names(), ADDED_MODELS.bases()
+    return (
+        *built_in,
+        *(name for name, base in added.items() if base in {*built_in, *added} or Path(base).is_dir()),
+    )
 
 
 def _from_added(added: AddedModel) -> ModelInfo:
@@ -182,9 +189,7 @@ def _from_added(added: AddedModel) -> ModelInfo:
             f"Remove it with models remove {added.name}, and add it again.",
             setting="model",
         ) from error
-    own = {
-        name: PartSource(location=part.path, config=part.config) for name, part in added.parts.items()
-    }
+    own = {name: PartSource(location=part.path, config=part.config) for name, part in added.parts.items()}
     return replace(base, name=added.name, title=added.title, parts=base.parts | own, folder=None)
 
 

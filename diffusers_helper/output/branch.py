@@ -34,6 +34,7 @@ WHY_FIXED: dict[str, str] = {
     "mode": "The kept sections were made in this order.",
     "resolution": "All frames of a video have one size.",
     "model": "The kept sections are latents of this model, which another one would read differently.",
+    "weight_dtype": "The kept sections were sampled with it.",
     "crf": "The kept sections are written with it already.",
 }
 """The reasons why a branch cannot change the other settings; see `why_fixed`."""

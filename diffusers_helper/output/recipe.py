@@ -22,6 +22,8 @@ VERSION = 1
 # Settings that a recipe leaves out. It has the picture itself, already cropped, since a path is only valid on
 # one machine. The limits of memory do not determine any pixels.
 _NO_PIXELS = ("image", "crop", "preserved_gb", "vram_cap_gb")
+# Settings that a recipe leaves out as long as they have their default, as they did not always exist.
+_LATER = ("weight_dtype",)
 # The prefix of the VAE's settings, which may leave the choice to the plan. A recipe has the plan's choice.
 _VAE = "vae_"
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
@@ -91,6 +93,7 @@ class Recipe:
             name: getattr(request, name)
             for name in SETTINGS
             if name not in _NO_PIXELS and not name.startswith(_VAE)
+            if name not in _LATER or getattr(request, name) != SETTINGS[name].default
         }
         settings["resolution"] = side
         if model is None:

@@ -194,9 +194,10 @@ def demand_of(
     after = {"sample": kept * transformer.dtype_bytes}
     stages = (
         Stage(
-            name, network.weights,
+            name,
+            network.weights,
             calibration.apply(name, num_bytes) + network.cast_bytes + after.get(name, 0),
-        )  # fmt: skip
+        )
         for name, (network, num_bytes) in working.items()
     )
     return Demand(tile, tuple(stages))

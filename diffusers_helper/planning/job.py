@@ -100,7 +100,7 @@ def known_networks(
 
 
 def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
-    """Return the folders, or single files, of a model's networks in the order of `NETWORKS`; None if absent."""
+    """Return the folders or files of a model's networks in the order of `NETWORKS`; None for absent ones."""
     return tuple(network_folder(info.parts[name]) for name in NETWORKS)
 
 
@@ -158,7 +158,7 @@ def demands_for(
         InputError: If the model's tokenizer cannot be used.
     """
     with_tiles = partial(
-        demand_of, known_networks(info, profile, in_fp32), height, width,
+        demand_of, known_networks(info, profile, in_fp32, request.weight_dtype), height, width,
         text=longest_text(request, info), texts=len(request.texts),
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration or Calibration(),
@@ -190,13 +190,13 @@ def learned_levels(
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
     # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
-    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_own_vae(request)}"
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_others(request)}"
     return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}")
 
 
-def _own_vae(request: GenerationRequest) -> str:
-    """Return the settings that only the VAE's plan depends on, if they differ from their defaults."""
-    names = ("vae_chunk", "vae_threshold")
+def _others(request: GenerationRequest) -> str:
+    """Return further settings that the plan depends on, if they differ from their defaults."""
+    names = ("vae_chunk", "vae_threshold", "weight_dtype")
     values = {name: getattr(request, name) for name in names}
     return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.formats.tensors import BITS, Tensor, count
 from diffusers_helper.models.hub_cache import weight_files
@@ -88,8 +88,8 @@ class _Values:
         return self.plain * width + self.castable * castable + self.fp8 * fp8 + self.fixed_bytes
 
 
-# The published weights, whose revisions are pinned, in 2 bytes each: the number of all values and of those in each
-# block that can be streamed. Of the transformer's, some can be cast to fp8.
+# The published weights, whose revisions are pinned, in 2 bytes each: the number of all values and of those in
+# each block that can be streamed. Of the transformer's, some can be cast to fp8.
 _DUAL, _SINGLE = _Values(113_338_880, 226_492_416), _Values(28_345_600, 113_246_208)
 _PUBLISHED: dict[str, tuple[_Values, tuple[_Values, ...]]] = {
     "transformer": (_Values(3_743_446_080, 9_130_868_736), (_DUAL,) * 20 + (_SINGLE,) * 40),
@@ -158,6 +158,7 @@ class _Counted:
         file_bytes: The size of the weights in the files.
         largest: The most values of a layer that can be cast.
         largest_block: The most values of a layer in blocks of GGUF.
+        is_fixed: Whether the weights cannot be cast to another type.
     """
 
     total: _Values
@@ -168,9 +169,20 @@ class _Counted:
     file_bytes: int
     largest: int
     largest_block: int
+    is_fixed: bool = False
 
     def network(self, name: str, width: int | None, storage: str, *, on_cpu: bool) -> Network:
-        """Return the network in the types that it is stored and computes in on the device."""
+        """Return the network in the types that it is stored and computes in on the device.
+
+        Raises:
+            InputError: If the weights cannot be cast to the type that the job asks for.
+        """
+        if self.is_fixed and storage != "default":
+            raise InputError(
+                setting="weight_dtype", value=storage,
+                expected=f"default, as the {name} is stored in GGUF or in scaled fp8, which stays as it is",
+                remedy="Set `weight_dtype` to default, or choose another `model`.",
+            )  # fmt: skip
         if width is None:
             widened = on_cpu and self.is_half and name != "text_encoder"
             own = 4 if widened else self.width
@@ -191,12 +203,8 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         raise LongtakeError(
             f"{name} in {place} cannot be read ({error}).", "Download the model's files again."
         ) from error
-    tensors = {
-        key: tensor
-        for one in contents
-        for key, tensor in one.tensors.items()
-        if not is_beside(key) and not SCALE.search(key)
-    }
+    found = {key: tensor for one in contents for key, tensor in one.tensors.items()}
+    tensors = {key: one for key, one in found.items() if not is_beside(key) and not SCALE.search(key)}
     by_block: dict[tuple[int, int], _Values] = {}
     total = _Values()
     for key, tensor in tensors.items():
@@ -210,6 +218,7 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         sum(tensor.num_bytes for tensor in tensors.values()),
         max((count(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
         max((count(one.shape) for one in tensors.values() if one.dtype not in BITS), default=0),
+        any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
     )  # fmt: skip
 
 

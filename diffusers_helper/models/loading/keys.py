@@ -13,8 +13,9 @@ from diffusers_helper.models.names import SCALE, is_beside
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
 _PREFIXES = (
-    "", "model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "module.", "first_stage_model.",
-    "vae.", "text_model.", "vision_model.", "model.language_model.", "language_model.model.", "model.model.",
+    "", "model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "module.",
+    "first_stage_model.", "vae.", "text_model.", "vision_model.", "model.language_model.",
+    "language_model.model.", "model.model.",
     "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
 )  # fmt: skip
 _SINGLE = re.compile(r"^(?:single_blocks)\.(\d+)\.linear1\.(weight|bias)$")
@@ -33,10 +34,10 @@ def own_names(
     Args:
         tensors: The tensors by the names in the file.
         expected: The tensors of the empty network.
-        width: The width of the transformer's blocks, by which its authors' layout is split; 0 for other parts.
+        width: The width of the transformer's blocks, by which its authors' layout is split; 0 for others.
 
     Returns:
-        The tensors, and by the name of a weight the factors that it has to be multiplied with, if there are any.
+        The tensors, and the factors that some weights have to be multiplied with, by the weight's name.
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
     prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
@@ -66,8 +67,8 @@ def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
     """Convert names in the layout of HunyuanVideo's authors by diffusers' own function.
 
-    FramePack's own layers have the same names in both layouts, and the function leaves them alone. It assumes the
-    full width when it splits the first layer of a single block, so that layer is split here.
+    FramePack's own layers have the same names in both layouts, and the function leaves them alone. It assumes
+    the full width when it splits the first layer of a single block, so that layer is split here.
     """
     split: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -93,7 +94,7 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
     """Compare names with those of the empty network.
 
     Raises:
-        UnknownNames: If some are missing or foreign, as the end of a sentence that begins with the file's name.
+        UnknownNames: If some are missing or foreign, as the end of a sentence about the file.
     """
     missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing:

@@ -7,12 +7,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import init_empty_weights
 from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
-from diffusers.quantizers.gguf.utils import GGUFParameter, _quant_shape_from_byte_shape, _replace_with_gguf_linear
+from diffusers.quantizers.gguf.utils import (
+    GGUFParameter,
+    _quant_shape_from_byte_shape,
+    _replace_with_gguf_linear,
+)
 from gguf import GGML_QUANT_SIZES
 from torch import Tensor, nn
 from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel
@@ -77,7 +81,7 @@ def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
     with init_empty_weights():
         if issubclass(kind, HunyuanVideoFramepackTransformer3DModel | AutoencoderKLHunyuanVideo):
             plain = {name: value for name, value in config.items() if not name.startswith("_")}
-            return kind.from_config(plain)
+            return cast(nn.Module, kind.from_config(plain))
         kept: type[PretrainedConfig] = kind.config_class
         return kind(kept.from_dict(dict(config)))
 
@@ -101,7 +105,7 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
     compute = _compute_dtype(found)
     if is_gguf:
         _replace_with_gguf_linear(network, compute, found)
-    layers = {name for name, layer in network.named_modules() if isinstance(layer, CASTABLE)}
+    layers = {name for name, layer in network.named_modules() if type(layer) in CASTABLE}
     for name, tensor in found.items():
         owner, _, leaf = name.rpartition(".")
         is_kept = leaf == "weight" and owner in layers
@@ -127,7 +131,7 @@ def check_network(part: str, place: Path, config: Mapping[str, Any] | None = Non
 def _fitting(
     part: str, place: Path, network: nn.Module, config: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of the files by the network's names, in its shapes, and the scales of its weights."""
+    """Return the tensors of the files by the network's names, and the scales of its weights."""
     files = weight_files(place)
     if not files:
         raise FileNotFoundError(f"{place} has no safetensors file")
@@ -148,7 +152,7 @@ def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
     """Return a tensor in the shape that the network has, which GGUF flattens beyond four sides."""
     found = tuple(tensor.shape)
     if isinstance(tensor, GGUFParameter):
-        block, size = GGML_QUANT_SIZES[tensor.quant_type]
+        block, size = GGML_QUANT_SIZES[cast(Any, tensor).quant_type]
         found = _quant_shape_from_byte_shape(found, size, block)
         if found == tuple(shape) and len(shape) == 2:
             return tensor
@@ -177,8 +181,8 @@ def _compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 def _stored(tensor: Tensor, compute: torch.dtype, scale: Tensor | None, is_kept: bool) -> Tensor:
     """Return a tensor in the type in which it stays in main memory.
 
-    Weights of linear layers stay as they are in the file if they are quantised. The rest is small, and computes as it
-    is stored.
+    Quantised weights of linear layers stay as they are in the file. The rest is small, and has the type that
+    computes.
     """
     if isinstance(tensor, GGUFParameter) or tensor.dtype == compute or (is_kept and tensor.dtype in FP8):
         return tensor

@@ -21,7 +21,9 @@ _TELL_SECONDS = 1.0
 
 
 def read_ahead(
-    files: Sequence[Path], cancel: CancelToken, on_bytes: Callable[[int, int], None] = lambda done, total: None
+    files: Sequence[Path],
+    cancel: CancelToken,
+    on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Read files once from the beginning to the end, if the free memory can keep them all.
 

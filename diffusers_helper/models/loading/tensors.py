@@ -60,7 +60,7 @@ def _read_gguf(file: Path, contents: Contents) -> dict[str, Tensor]:
             known = ", ".join(one.name for one in SUPPORTED_GGUF_QUANT_TYPES)
             raise ValueError(f"{file.name} holds {entry.dtype} ({name}); take a file with one of {known}")
         rows = data.view(*entry.shape[:-1], -1)
-        tensors[name] = GGUFParameter(rows, quant_type=kind)
+        tensors[name] = GGUFParameter(rows, quant_type=kind)  # type: ignore[call-arg] - its own __new__
     return tensors
 
 
@@ -68,8 +68,8 @@ def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
     with file.open("rb") as stream:
         if stream.read(2) != b"PK":
             raise ValueError(
-                f"{file.name} is in the format of torch before version 1.6, which cannot be mapped into memory; "
-                "take a .safetensors file"
+                f"{file.name} is in the format of torch before version 1.6, which cannot be mapped into "
+                "memory; take a .safetensors file"
             )
     try:
         with warnings.catch_warnings():
