@@ -12,7 +12,7 @@ from app.commands.arguments import Parser
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
-from diffusers_helper.models.inspect import inspect_checkpoint
+from diffusers_helper.models.inspect import inspect_checkpoint, weights_at
 from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model
 
@@ -82,7 +82,7 @@ def _is_f1(given: Mapping[str, Path]) -> bool:
     if path is None:
         return False
     try:
-        return inspect_checkpoint(path).variant == "F1"
+        return inspect_checkpoint(weights_at(path)).variant == "F1"
     except OSError:
         return False
 

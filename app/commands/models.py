@@ -224,7 +224,7 @@ def _hub_model(parser: Parser) -> None:
 
 
 def _remove_arguments(parser: Parser) -> None:
-    _hub_model(parser)
+    parser.add_argument("model", metavar="MODEL", help=", ".join(model_names()))
     parser.add_argument("--yes", action="store_true", help="remove without asking")
 
 

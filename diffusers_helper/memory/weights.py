@@ -54,16 +54,19 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
 
     Args:
         module: The module.
-        dtype: The type on the device of all other parameters that are floating-point numbers; None for the
-            stored type. Buffers keep their type.
+        dtype: The type on the device of all other parameters in 8 bit, and of those in the most common type of
+            the rest; None for the stored type. Parameters and buffers of other types keep their type.
     """
+    parameters = list(module.parameters())
+    stored = _most_common(parameters)
 
     def wanted(tensor: Tensor, is_parameter: bool) -> torch.dtype | None:
-        return _storage_dtype(tensor) or (dtype if is_parameter and tensor.is_floating_point() else None)
+        is_cast = is_parameter and (_is_fp8(tensor) or tensor.dtype == stored)
+        return _storage_dtype(tensor) or (dtype if is_cast else None)
 
     return [
         Weight.of(tensor, wanted(tensor, is_parameter))
-        for is_parameter, tensor in _distinct(module.parameters(), module.buffers())
+        for is_parameter, tensor in _distinct(parameters, module.buffers())
     ]
 
 
@@ -90,6 +93,18 @@ def _distinct(parameters: Iterable[Tensor], buffers: Iterable[Tensor]) -> Iterat
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield is_parameter, tensor
+
+
+def _is_fp8(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
+def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
+    counts: dict[torch.dtype, int] = {}
+    for parameter in parameters:
+        if parameter.is_floating_point() and not _is_fp8(parameter):
+            counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
+    return max(counts, key=lambda kind: counts[kind], default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,10 @@ from typing import Any
 
 from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.models.added import AddedPart
-from diffusers_helper.models.formats.reading import SUFFIXES
 from diffusers_helper.models.hub_cache import part_folder
-from diffusers_helper.models.inspect import Inspection, inspect_checkpoint
+from diffusers_helper.models.inspect import Inspection, inspect_checkpoint, weights_at
 from diffusers_helper.models.loading.networks import check_network
 from diffusers_helper.models.published import CONFIGS
-from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import gb_text
 
@@ -58,7 +56,7 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
     Raises:
         InputError: If it cannot be that part, in one sentence with the name of the file.
     """
-    path = _file_in(path.absolute())
+    path = weights_at(path.absolute())
     try:
         facts = inspect_checkpoint(path, part)
         for problem in facts.problems:
@@ -78,14 +76,6 @@ def _refusal(part: str, problem: str) -> InputError:
     return InputError(f"The {part} cannot be used: {problem}", _REMEDY, setting="model")
 
 
-def _file_in(path: Path) -> Path:
-    """Return the only file with weights of a folder without a configuration, or the path itself."""
-    if not path.is_dir() or (path / "config.json").is_file():
-        return path
-    files = [file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES]
-    return files[0] if len(files) == 1 else path
-
-
 def _config(part: str, base: ModelInfo) -> Mapping[str, Any]:
     """Return the configuration of the part that a single file replaces."""
     source = base.parts[part]
@@ -95,6 +85,3 @@ def _config(part: str, base: ModelInfo) -> Mapping[str, Any]:
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))
     return CONFIGS[part]
-
-
-OWN_PARTS = tuple(PART_MODELS)

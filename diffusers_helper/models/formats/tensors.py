@@ -29,7 +29,7 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
-    begin: int = 0
+    begin: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

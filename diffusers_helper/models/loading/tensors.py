@@ -5,7 +5,6 @@ The kernel reads a mapped page when it is used, and may drop it at any time, sin
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES, GGUFParameter
 from safetensors import safe_open
 from torch import Tensor
+from torch._weights_only_unpickler import UnpicklingError
 
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.formats.tensors import Contents
@@ -75,7 +75,7 @@ def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about types of storage that torch means to replace
             content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
+    except UnpicklingError as error:
         raise ValueError(
             f"{file.name} holds more than weights, which Longtake does not run; take a .safetensors file"
         ) from error
