@@ -54,8 +54,8 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
 
     Args:
         module: The module.
-        dtype: The type on the device of all other parameters in 8 bit, and of those in the most common type of
-            the rest; None for the stored type. Parameters and buffers of other types keep their type.
+        dtype: The type on the device of all other parameters in 8 bit, and of those in the most common type
+            of the rest; None for the stored type. Parameters and buffers of other types keep their type.
     """
     parameters = list(module.parameters())
     stored = _most_common(parameters)
