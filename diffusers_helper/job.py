@@ -93,7 +93,7 @@ class Job:
         """
         if not self.models.is_loaded:
             self.report.stage("load")
-            self.models.load(self.cancel, self.report.downloading)
+            self.models.load(self.cancel, self.report.downloading, self.report.reading)
         size = f"{self.picture.width}x{self.picture.height}"
         origins = Origins(self.request, self.lineage, self.given, size=size, weights=self.models.fingerprint)
         checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(WINDOW))

@@ -266,8 +266,8 @@ class GenerationRequest:
     )] = None
     weight_dtype: Annotated[str, SettingInfo(
         "Weight Type",
-        "The number format of the transformer's weights on the device. In 8 bit they take two thirds of the "
-        "memory of 16 bit, as norms and embedders keep their precision. Another one gives other pixels.",
+        "The number format of the transformer's weights on the device; another one changes the pixels. In "
+        "8 bit they need two thirds of the memory of 16 bit, as norms and embedders keep their precision.",
         "Memory", choices=WEIGHT_TYPES,
     )] = "default"
     vae_tile: Annotated[int | None, SettingInfo(
