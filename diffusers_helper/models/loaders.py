@@ -138,7 +138,9 @@ class Models:
                 raise LongtakeError(
                     f"{name} of model {self.info.name} cannot be loaded from {place} "
                     f"({_reason(name, place, error)}).",
-                    "Check that the folder is complete, or download the model's files again.",
+                    "Check that the folder is complete, or download the model's files again."
+                    if source.config is None
+                    else f"Put the file back, or add the model again with models add {self.info.name}.",
                 ) from error
             _log.info("mapped %s from %s in %.2f s", name, place, time.monotonic() - began)
             if name in ("transformer", "vae"):

@@ -137,7 +137,7 @@ def networks(
         storage = weight_dtype if name == "transformer" else "default"
         counted = (
             _read(name, place, source.config)
-            if place.exists()
+            if place.exists() or source.config is not None
             else _Counted(
                 *_PUBLISHED[name], CONFIGS[name], _PUBLISHED_BYTES, name != "transformer",
                 published_bytes(name), _PUBLISHED_LARGEST, 0,

@@ -157,10 +157,17 @@ def test_the_published_model_takes_less_in_fp8(small_scene: Path) -> None:
 def test_the_plan_predicts_the_peak_of_each_type(
     small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    models = load_tiny(write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4)))
+    folder = write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4))
+    models = load_tiny(folder)
+    tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    file = write_quantised_gguf(tmp_path / "blocks.gguf", tensors, GGMLQuantizationType.Q8_0)
+    config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))
+    blocks = {"transformer": PartSource(location=str(file), config=config)}
+    of_blocks = load_models(replace(models.info, parts=models.info.parts | blocks), device="cpu")
     peaks: dict[str, int] = {}
-    for name in ("default", "fp8_e4m3fn"):
-        request = tiny_request(small_scene, weight_dtype=name)
+    for name in ("default", "fp8_e4m3fn", "gguf"):
+        models = of_blocks if name == "gguf" else models
+        request = tiny_request(small_scene, weight_dtype="default" if name == "gguf" else name)
         _, events = make(request, models, tmp_path / name, local=Local())
         assert isinstance(events[-1], Finished)
         plans = MemoryPlans(request, models, 64, 64, Local())
@@ -169,6 +176,7 @@ def test_the_plan_predicts_the_peak_of_each_type(
         predicted = plans.plan.stage("sample").peak_bytes - plans.plan.budget.reserve_bytes
         assert 0.9 < record["measured_bytes"] / predicted <= 1
     assert peaks["fp8_e4m3fn"] < 0.9 * peaks["default"]
+    assert peaks["gguf"] < 0.85 * peaks["default"]
 
 
 def read_stage(folder: Path, stage: str) -> dict[str, Any]:

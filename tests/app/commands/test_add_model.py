@@ -20,7 +20,7 @@ from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import find_model, model_names
 from tests.support.checkpoints import original_names, to_fp8, write_safetensors
-from tests.support.weights import PAGE, POINTER
+from tests.support.weights import PAGE, POINTER, write_gguf
 
 DEMO = find_model("demo")
 
@@ -131,7 +131,7 @@ def test_weights_that_are_of_another_kind(
     file.write_bytes(whole[:-1000])
     assert f"is incomplete: it has {len(whole) - 1000} bytes of {len(whole)}" in refused(file, capsys)
     file.write_bytes(whole)
-    assert "holds FramePack, but the vae must be Hunyuan VAE" in refused(file, capsys, "vae")
+    assert "contains FramePack, but the vae must be Hunyuan VAE" in refused(file, capsys, "vae")
     original = original_names(weights)
     write_safetensors(file, {name: original[name] for name in [*original][:-2]})
     assert "mine.safetensors lacks" in refused(file, capsys)
@@ -161,7 +161,8 @@ def test_a_model_whose_base_or_file_is_gone(
     write_safetensors(file, to_fp8(weights, torch.float8_e4m3fn))  # another file under the same name
     assert main(["plan", "--model", "mine"]) == 0
     file.unlink()
-    assert main(["plan", "--model", "mine"]) in (0, 1)
+    assert main(["plan", "--model", "mine"]) == 1
+    assert f"transformer in {file} cannot be read" in capsys.readouterr().err
     shutil.rmtree(base)
     assert "mine" not in model_names()
     assert main(["plan", "--model", "mine"]) == 2
@@ -175,3 +176,9 @@ def test_a_list_that_is_damaged_hides_no_other_model(data: Path, capsys: pytest.
     assert main(["models", "list", "demo"]) == 0
     assert main(["plan", "--model", "mine"]) == 2
     assert "is no list of added models" in capsys.readouterr().err
+
+
+def test_the_names_of_llama_cpp_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = {f"blk.0.{name}.weight": (0, (2,), bytes(8)) for name in ("attn_q", "ffn_gate")}
+    file = write_gguf(tmp_path / "llama.gguf", tensors)
+    assert "llama.gguf has the names of llama.cpp" in refused(file, capsys, "text-encoder")
