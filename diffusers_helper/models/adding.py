@@ -61,9 +61,8 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
         facts = inspect_checkpoint(path, part)
         for problem in facts.problems:
             raise _refusal(part, problem)
-        if facts.key_style == "llama.cpp":
-            problem = "has the names of llama.cpp, which cannot be loaded; take a .safetensors file."
-            raise _refusal(part, f"{path.name} {problem}")
+        if facts.format == "gguf" and part != "transformer":
+            raise _refusal(part, f"{path.name} is a GGUF file, from which only a transformer can be loaded.")
         config = None if path.is_dir() else _config(part, base)
         check_network(part, path, config)
     except InputError:

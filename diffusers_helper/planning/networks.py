@@ -249,7 +249,9 @@ def _block_of(part: str, name: str) -> tuple[int, int] | None:
 
 def _compute_width(tensors: Iterable[Tensor]) -> tuple[int, bool]:
     """Return the bytes per value of the type that computes, and whether it is fp16."""
-    kinds = Counter(tensor.dtype for tensor in tensors)
+    kinds: Counter[str] = Counter()
+    for tensor in tensors:
+        kinds[tensor.dtype] += count(tensor.shape)
     if any(kind in _FP8 or kind not in BITS for kind in kinds):
         return _QUANTISED_COMPUTE_BYTES, False
     most = max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")

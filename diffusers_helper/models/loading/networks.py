@@ -108,10 +108,15 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
     layers = {name for name, layer in network.named_modules() if type(layer) in CASTABLE}
     for name, tensor in found.items():
         owner, _, leaf = name.rpartition(".")
-        is_kept = leaf == "weight" and owner in layers
-        _assign(network.get_submodule(owner), leaf, _stored(tensor, compute, scales.get(name), is_kept))
-        if is_kept and name in scales:
-            network.get_submodule(owner).register_buffer(SCALE, scales[name], persistent=False)
+        layer, scale = network.get_submodule(owner), scales.get(name)
+        if isinstance(tensor, GGUFParameter) or (
+            leaf == "weight" and owner in layers and tensor.dtype in FP8
+        ):
+            _assign(layer, leaf, tensor)
+            if scale is not None:
+                layer.register_buffer(SCALE, scale, persistent=False)
+        else:
+            _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
     return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales))
 
@@ -167,8 +172,10 @@ def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """Return the type of most tensors; bf16 for quantised ones."""
-    counts = Counter(tensor.dtype for tensor in tensors.values())
+    """Return the type of most values; bf16 for quantised ones."""
+    counts: Counter[torch.dtype] = Counter()
+    for tensor in tensors.values():
+        counts[tensor.dtype] += tensor.numel()
     if any(tensor.dtype in FP8 or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
         return _QUANTISED_COMPUTE
     most = max(counts, key=lambda kind: (kind in _WHOLE, counts[kind]))
@@ -178,18 +185,12 @@ def _compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     return most
 
 
-def _stored(tensor: Tensor, compute: torch.dtype, scale: Tensor | None, is_kept: bool) -> Tensor:
-    """Return a tensor in the type in which it stays in main memory.
-
-    Quantised weights of linear layers stay as they are in the file. The rest is small, and has the type that
-    computes.
-    """
-    if isinstance(tensor, GGUFParameter) or tensor.dtype == compute or (is_kept and tensor.dtype in FP8):
-        return tensor
+def _whole(tensor: Tensor, compute: torch.dtype, scale: Tensor | None) -> Tensor:
+    """Return a tensor in the type that computes, multiplied with its factors."""
     if not tensor.is_floating_point():
         raise ValueError(f"stores {str(tensor.dtype).removeprefix('torch.')}, which cannot be loaded")
     whole = tensor.to(compute)
-    return whole if scale is None or is_kept else whole.mul_(scale.reshape(-1, *[1] * (whole.dim() - 1)))
+    return whole if scale is None else (whole * scale.reshape(-1, *[1] * (whole.dim() - 1))).to(compute)
 
 
 def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:

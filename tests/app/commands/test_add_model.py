@@ -178,7 +178,7 @@ def test_a_list_that_is_damaged_hides_no_other_model(data: Path, capsys: pytest.
     assert "is no list of added models" in capsys.readouterr().err
 
 
-def test_the_names_of_llama_cpp_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_transformers_come_from_gguf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensors = {f"blk.0.{name}.weight": (0, (2,), bytes(8)) for name in ("attn_q", "ffn_gate")}
     file = write_gguf(tmp_path / "llama.gguf", tensors)
-    assert "llama.gguf has the names of llama.cpp" in refused(file, capsys, "text-encoder")
+    assert "llama.gguf is a GGUF file" in refused(file, capsys, "text-encoder")

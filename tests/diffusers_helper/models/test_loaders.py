@@ -194,6 +194,8 @@ def test_configs_that_are_wrong(folder: Path) -> None:
     config = folder / "transformer" / "config.json"
     edit(config, _class_name="HunyuanVideoTransformer3DModel")
     assert "HunyuanVideoTransformer3DModel" in reason(str(folder)).message
+    edit(config, _class_name="HunyuanVideoTransformer3DModelPacked")  # the class of FramePack's authors
+    assert load_models(find_model(str(folder), allow_folder=True), device="cpu").part("transformer")
     edit(config, _class_name="HunyuanVideoFramepackTransformer3DModel", num_single_layers=2)
     assert "missing" in reason(str(folder)).message
     edit(config, num_single_layers=1)

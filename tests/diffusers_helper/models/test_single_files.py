@@ -303,3 +303,14 @@ def test_a_hook_puts_the_mapped_weight_back(
         assert layer(torch.ones(1, layer.in_features, dtype=BF16)).dtype == BF16
     assert layer.weight.data_ptr() == before
     assert layer.weight.dtype == FP8[0]
+
+
+def test_a_file_of_several_types_computes_in_that_of_most_values(
+    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    mixed = {name: tensor.to(BF16) if tensor.dim() > 1 else tensor for name, tensor in weights.items()}
+    assert sum(tensor.dtype == BF16 for tensor in mixed.values()) < len(mixed) / 2
+    models = add(transformer=write_safetensors(tmp_path / "mixed.safetensors", mixed))
+    assert equal(models.part("transformer"), {name: tensor.to(BF16) for name, tensor in weights.items()})
+    found = networks(models.info, on_cpu=True)["transformer"]
+    assert found.weights.total_bytes == 2 * sum(tensor.numel() for tensor in weights.values())
