@@ -241,7 +241,7 @@ def plan_video(
     sections = plan_sections(request.seconds, mode=request.mode)
     passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
-    waiting = job.stage("sample").streamed_bytes
+    waiting = _waiting_bytes(job, request, info, profile)
     card = "machine" if profile.machine.kind == "cpu" else "card"
     wanted, side = demands[0].vae_tile_px or 0, max(height, width)
     notes, seconds = [*_notes(job, ladder.reason, card), *_vae_notes(job, wanted, side, request)], None
@@ -254,6 +254,15 @@ def plan_video(
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes)
     )
+
+
+def _waiting_bytes(job: JobPlan, request: GenerationRequest, info: ModelInfo, profile: Profile) -> int:
+    """Return the size in the files of the weights that are streamed."""
+    streamed = job.stage("sample").streamed_bytes
+    if request.weight_dtype == SETTINGS["weight_dtype"].default:
+        return streamed
+    network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
+    return streamed * network.file_bytes // network.weights.total_bytes
 
 
 def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:

@@ -25,7 +25,7 @@ from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import PartSource, find_model
 from diffusers_helper.output.recipe import read_recipe
 from diffusers_helper.pipeline import Result
-from diffusers_helper.planning.job import plan_video
+from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_quantised_gguf, write_safetensors
 from tests.support.making import load_tiny, make, tiny_request
@@ -140,17 +140,22 @@ def test_the_recipe_has_it_and_a_job_goes_on_only_with_it(
 
 def test_the_published_model_takes_less_in_fp8(small_scene: Path) -> None:
     profile = profile_for(Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), {})
-    sizes = {
-        name: plan_video(
-            tiny_request(small_scene, weight_dtype=name, preserved_gb=0), find_model("framepack-i2v"), profile
-        ).job.stage("sample")
-        for name in ("default", "fp8_e4m3fn")
-    }
+
+    def plan(name: str, preserved: float) -> VideoPlan:
+        request = tiny_request(small_scene, weight_dtype=name, preserved_gb=preserved)
+        return plan_video(request, find_model("framepack-i2v"), profile)
+
+    sizes = {name: plan(name, 0).job.stage("sample") for name in ("default", "fp8_e4m3fn")}
     whole = {name: stage.resident_bytes + stage.streamed_bytes for name, stage in sizes.items()}
     assert whole["default"] == 2 * 12_874_314_816
     assert whole["fp8_e4m3fn"] == 2 * 12_874_314_816 - 9_130_868_736
     assert not sizes["fp8_e4m3fn"].streamed_blocks
     assert sizes["default"].streamed_blocks
+    # The files stay as they are, so that main memory has to keep more than is streamed.
+    streamed = plan("fp8_e4m3fn", 18)
+    assert streamed.waiting_bytes > 1.5 * streamed.job.stage("sample").streamed_bytes
+    default = plan("default", 18)
+    assert default.waiting_bytes == default.job.stage("sample").streamed_bytes
 
 
 @pytest.mark.slow
