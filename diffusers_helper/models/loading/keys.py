@@ -52,7 +52,7 @@ def own_names(
     }
     if len(rows) < len(scales):
         wrong = sorted(scales.keys() - rows.keys())[0]
-        raise UnknownNames(f"has a scale for {wrong} that does not belong to its rows; take another file")
+        raise UnknownNames(f"has a scale for {wrong} that does not belong to its rows; use another file")
     if any(name.startswith(_ORIGINAL) for name in plain):
         plain, rows = _from_original(plain, width), _from_original(rows, width)
     return plain, {name: _smallest(scale) for name, scale in rows.items()}
@@ -100,9 +100,9 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
     if missing:
         raise UnknownNames(
             f"lacks {len(missing)} of {len(expected)} tensors, as {missing[0]}; weights are missing, so "
-            "download it again or take another file"
+            "download it again or use another file"
         )
     if foreign:
         raise UnknownNames(
-            f"holds {len(foreign)} tensors that do not belong there, as {foreign[0]}; take another file"
+            f"contains {len(foreign)} tensors that do not belong there, as {foreign[0]}; use another file"
         )

@@ -166,7 +166,7 @@ def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
     elif tensor.numel() == shape.numel() and len(shape) > 4:
         return tensor.reshape(shape)
     raise ValueError(
-        f"holds {name} in the shape {'x'.join(map(str, found))}, where the model has "
+        f"contains {name} in the shape {'x'.join(map(str, found))}, where the model has "
         f"{'x'.join(map(str, shape))}; choose a file for this model"
     )
 

@@ -58,7 +58,7 @@ def _read_gguf(file: Path, contents: Contents) -> dict[str, Tensor]:
         kind = gguf.GGMLQuantizationType.__members__.get(entry.dtype)
         if kind not in SUPPORTED_GGUF_QUANT_TYPES:
             known = ", ".join(one.name for one in SUPPORTED_GGUF_QUANT_TYPES)
-            raise ValueError(f"{file.name} holds {entry.dtype} ({name}); take a file with one of {known}")
+            raise ValueError(f"{file.name} contains {entry.dtype} ({name}); use a file with one of {known}")
         rows = data.view(*entry.shape[:-1], -1)
         tensors[name] = GGUFParameter(rows, quant_type=kind)  # type: ignore[call-arg] - its own __new__
     return tensors
@@ -69,7 +69,7 @@ def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
         if stream.read(2) != b"PK":
             raise ValueError(
                 f"{file.name} is in the format of torch before version 1.6, which cannot be mapped into "
-                "memory; take a .safetensors file"
+                "memory; use a .safetensors file"
             )
     try:
         with warnings.catch_warnings():
@@ -77,7 +77,7 @@ def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
             content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:
         raise ValueError(
-            f"{file.name} holds more than weights, which Longtake does not run; take a .safetensors file"
+            f"{file.name} contains more than weights, which Longtake does not run; use a .safetensors file"
         ) from error
     is_wrapped = isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping)
     return dict(_tensors_in(content["state_dict"] if is_wrapped else content, ""))

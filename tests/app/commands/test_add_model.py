@@ -136,9 +136,9 @@ def test_weights_that_are_of_another_kind(
     write_safetensors(file, {name: original[name] for name in [*original][:-2]})
     assert "mine.safetensors lacks" in refused(file, capsys)
     write_safetensors(file, original | {"foreign.weight": torch.zeros(2)})
-    assert "holds 1 tensors that do not belong there, as foreign.weight" in refused(file, capsys)
+    assert "contains 1 tensors that do not belong there, as foreign.weight" in refused(file, capsys)
     write_safetensors(file, original | {"img_in.proj.bias": torch.zeros(7)})
-    assert "holds x_embedder.proj.bias in the shape 7, where the model has 176" in refused(file, capsys)
+    assert "contains x_embedder.proj.bias in the shape 7, where the model has 176" in refused(file, capsys)
     whole_numbers = {name: (tensor * 100).to(torch.int8) for name, tensor in weights.items()}
     write_safetensors(file, whole_numbers)
     assert "stores int8, which cannot be loaded" in refused(file, capsys)

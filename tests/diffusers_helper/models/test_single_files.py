@@ -212,7 +212,7 @@ def test_pickles_that_cannot_be_mapped_are_refused(
     with pytest.raises(InputError, match=r"old\.pt is in the format of torch before version 1\.6"):
         add(transformer=tmp_path / "old.pt")
     torch.save({**weights, "path": Path("code")}, tmp_path / "code.pt")
-    with pytest.raises(InputError, match=r"code\.pt holds more than weights"):
+    with pytest.raises(InputError, match=r"code\.pt contains more than weights"):
         add(transformer=tmp_path / "code.pt")
     assert not model_names()[3:]
 
