@@ -31,6 +31,7 @@ from app.commands.plan import print_plan
 from app.commands.replay import add_replay
 from app.commands.tune import add_tune
 from app.jobs.stdio import open_closed_streams, start_log
+from app.machine import know_added_models
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_closed_streams()
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     try:
+        know_added_models()
         arguments = _parser().parse_args(argv)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)

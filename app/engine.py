@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.jobs.stdio import start_log, take_stdin, take_stdout
-from app.machine import this_local
+from app.machine import know_added_models, this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
@@ -127,6 +127,7 @@ def main() -> None:
     orders = Orders(events.send)
     threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
     start_log(sys.argv[1])
+    know_added_models()
     try:
         from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner

@@ -11,11 +11,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from platformdirs import user_cache_path
+from platformdirs import user_cache_path, user_data_path
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT
+from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME
 from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, profile_in_force
 from diffusers_helper.units import gb_bytes
 
@@ -65,6 +66,14 @@ def cache_folder() -> Path:
             "HOME is not set, and this user has no home folder; expected one for caches.",
             "Set HOME or XDG_CACHE_HOME to a folder that can be written.",
         ) from error
+
+
+def know_added_models() -> None:
+    """Make the models that a person has added known in this process, from the user's data folder."""
+    try:
+        ADDED_MODELS.file = user_data_path("longtake", appauthor=False) / FILE_NAME
+    except RuntimeError:  # no home folder, as for a user without a name in a container
+        ADDED_MODELS.file = None
 
 
 def named_machine(card: str) -> Machine:

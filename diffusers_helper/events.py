@@ -91,6 +91,14 @@ class Downloading(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Reading(Event):
+    """The progress of the reading of a model's files, which is reported about once per second."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
     """The end of a denoising step. `preview` is the absolute path of a small picture of the section."""
 
@@ -196,8 +204,8 @@ def event_name(kind: type[Event]) -> str:
 _KINDS: dict[str, type[Event]] = {
     event_name(kind): kind
     for kind in (
-        JobStarted, StageStarted, Downloading, StepDone, PieceDone, SectionFinished, Warned, Finished,
-        Cancelled, Failed,
+        JobStarted, StageStarted, Downloading, Reading, StepDone, PieceDone, SectionFinished, Warned,
+        Finished, Cancelled, Failed,
     )
 }  # fmt: skip
 

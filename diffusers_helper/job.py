@@ -134,7 +134,7 @@ class Job:
         """
         if not self.models.is_loaded:
             self.report.stage("load")
-            self.models.load(self.cancel, self.report.downloading)
+            self.models.load(self.cancel, self.report.reading)
         transformer = self.models.part("transformer")
         for sentence in self.loras.attach(transformer, transformer.dtype):
             self.report.warned(sentence)

@@ -21,6 +21,10 @@ SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
 VAE_PRECISIONS = {
     "auto": "Automatic", "fp32": "32 bit", "fp16": "16 bit", "bf16": "16 bit, wide range",
 }  # fmt: skip
+WEIGHT_TYPES = {
+    "default": "As in the files", "bf16": "16 bit, wide range", "fp16": "16 bit",
+    "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range",
+}  # fmt: skip
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 # This is enough for any prompt, and keeps a text from filling the disk. The model's own limit in tokens is
@@ -267,6 +271,12 @@ class GenerationRequest:
         "a video that cannot fit is refused at the start.",
         "Memory", low=0.001, high=1024, step=0.1, unit="GB", otherwise="by the card's size",
     )] = None
+    weight_dtype: Annotated[str, SettingInfo(
+        "Weight Type",
+        "The number format of the transformer's weights on the device; another one changes the pixels. In "
+        "8 bit they need two thirds of the memory of 16 bit, as norms and embedders keep their precision.",
+        "Memory", choices=WEIGHT_TYPES,
+    )] = "default"
     vae_tile: Annotated[int | None, SettingInfo(
         "VAE Tile (Pixels)",
         "The side of the tiles in which frames are encoded and decoded. Smaller tiles need less memory; "

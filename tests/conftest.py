@@ -48,6 +48,7 @@ def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Ite
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         for name in [name for name in os.environ if name.startswith("LONGTAKE_")]:
             if not name.startswith("LONGTAKE_TEST_"):
                 patch.delenv(name)

@@ -1,4 +1,4 @@
-"""The command `models`, which lists, gets, checks and removes the models of this machine."""
+"""The command `models`, which lists, adds, gets, checks and removes the models of this machine."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import asdict
 from typing import Any
 
+from app.commands.add_model import add_model_arguments, forget_model, take_model
 from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
 from app.commands.downloading import download
 from app.commands.inspect import add_inspect_arguments, print_inspection
@@ -31,8 +33,8 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
     for verb, one in add_verbs(
         commands,
         "models",
-        summary="list, get, check and remove models",
-        description="List, get, check and remove the models of this machine.",
+        summary="list, add, get, check and remove models",
+        description="List, add, get, check and remove the models of this machine.",
         exit_codes=_EXIT_CODES,
         verbs=VERBS,
     ):
@@ -115,6 +117,12 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
+    if forget_model(arguments.model):
+        _tell(
+            arguments, f"Removed {arguments.model} from the list; its files stay where they are.",
+            model=arguments.model, removed_bytes=0, parts=[], kept={},
+        )  # fmt: skip
+        return 0
     info = find_model(arguments.model, allow_folder=True)
     removal = plan_removal(info)
     if not removal.files:
@@ -141,6 +149,17 @@ def _remove(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add(arguments: argparse.Namespace) -> int:
+    info, parts = take_model(arguments)
+    told = [f"  {part}: {found.words}" for part, found in parts.items()]
+    absence = absence_of(info)
+    lacking = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
+    lines = [f"{info.name}: {info.title}, added{lacking}", *told]
+    facts = {part: {"path": found.path, "inspection": asdict(found.facts)} for part, found in parts.items()}
+    _tell(arguments, "\n".join(lines), model=info.name, title=info.title, state="added", parts=facts)
+    return 0
+
+
 def _one_model(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"{', '.join(model_names())}, or a folder")
 
@@ -154,7 +173,7 @@ def _hub_model(parser: Parser) -> None:
 
 
 def _remove_arguments(parser: Parser) -> None:
-    _hub_model(parser)
+    parser.add_argument("model", metavar="MODEL", help=", ".join(model_names()))
     parser.add_argument("--yes", action="store_true", help="remove without asking")
 
 
@@ -163,8 +182,14 @@ VERBS = (
     Verb("get", "download the missing files of a model, or continue a download", _hub_model, _get),
     Verb("verify", "check the sizes and checksums of a model's files", _one_model, _verify),
     Verb(
+        "add",
+        "add a model of your own files: folders of parts, or a single file for each",
+        add_model_arguments,
+        _add,
+    ),
+    Verb(
         "remove",
-        "remove a downloaded model, except for parts that another one uses",
+        "remove a downloaded model, except for parts that another one uses, or forget an added one",
         _remove_arguments,
         _remove,
     ),

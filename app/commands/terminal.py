@@ -19,6 +19,7 @@ from diffusers_helper.events import (
     Finished,
     JobStarted,
     PieceDone,
+    Reading,
     SectionFinished,
     StageStarted,
     StepDone,
@@ -55,7 +56,7 @@ class ProgressBar:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
-        self._sections = self._tenth = 0
+        self._sections, self._tenths = 0, dict[str, int]()
 
     def begin(self, job: Job) -> None:
         """Write the id and the folder of the job."""
@@ -75,8 +76,8 @@ class ProgressBar:
             )
         elif isinstance(event, StageStarted):
             self._stage(event)
-        elif isinstance(event, Downloading):
-            self._download(event)
+        elif isinstance(event, Downloading | Reading):
+            self._bytes(event)
         elif isinstance(event, StepDone):
             self._step(event)
         elif isinstance(event, PieceDone):
@@ -94,14 +95,15 @@ class ProgressBar:
             self._bar = bar
             bar.set_description_str(STAGES[event.stage].running)
 
-    def _download(self, event: Downloading) -> None:
+    def _bytes(self, event: Downloading | Reading) -> None:
         done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
-        text = f"downloading the model: {done} of {total} GB"
+        doing = "downloading" if isinstance(event, Downloading) else "reading"
+        text = f"{doing} the model: {done} of {total} GB"
         tenth = 10 * event.done_bytes // max(1, event.total_bytes)
         if self._bar is not None:
             self._bar.set_description_str(text)
-        elif tenth > self._tenth:
-            self._tenth = tenth
+        elif tenth > self._tenths.get(doing, 0):
+            self._tenths[doing] = tenth
             self._say(f"{text[0].upper()}{text[1:]}")
 
     def _step(self, event: StepDone) -> None:

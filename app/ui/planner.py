@@ -121,7 +121,8 @@ class Planner:
         # A hub model may be downloaded while the page is running.
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        key = info.name, folders, height, width, texts, vae, profile.attention.value, request.lora
+        own = request.lora, request.weight_dtype
+        key = info.name, folders, height, width, texts, vae, profile.attention.value, own
         with self._lock:
             if key in self._demands:
                 return self._demands[key]

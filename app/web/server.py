@@ -26,7 +26,7 @@ from app.commands.arguments import (
 )  # fmt: skip
 from app.jobs.service import JobService
 from app.jobs.stdio import open_closed_streams, say, start_log
-from app.machine import this_profile
+from app.machine import know_added_models, this_profile
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
     open_closed_streams()
     try:
+        know_added_models()
         arguments = _parser().parse_args(argv)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         auth = _auth(arguments)

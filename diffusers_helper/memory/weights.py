@@ -31,6 +31,12 @@ class Weight:
         """Return the size on the device in bytes."""
         return self.host.numel() * self.dtype.itemsize
 
+    @classmethod
+    def of(cls, tensor: Tensor, dtype: torch.dtype | None = None) -> Weight:
+        """Return the weight of a tensor in main memory, in another type on the device if one is given."""
+        with torch._C.DisableTorchFunctionSubclass():  # GGUF's parameters make one of each tensor they touch
+            return cls(tensor, tensor.data, dtype or tensor.dtype)
+
     def to_device(self, device: torch.device) -> None:
         """Copy the values into new storage on the device."""
         with torch.inference_mode(False):  # the parameter is no inference tensor, as it outlives the job
@@ -44,19 +50,28 @@ class Weight:
 def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weight]:
     """Return all parameters and buffers of a module, each once. They have to be in main memory.
 
+    A parameter with an attribute `storage_dtype` has that type on the device; its layer casts it for use.
+
     Args:
         module: The module.
-        dtype: The type on the device of those parameters that are stored in the most common type; None for
-            the stored type. Parameters and buffers of other types keep their type.
+        dtype: The type on the device of all other parameters in 8 bit, and of those in the most common type
+            of the rest; None for the stored type. Parameters and buffers of other types keep their type.
     """
     parameters = list(module.parameters())
     stored = _most_common(parameters)
+
+    def wanted(tensor: Tensor, is_parameter: bool) -> torch.dtype | None:
+        is_cast = is_parameter and (_is_fp8(tensor) or tensor.dtype == stored)
+        return _storage_dtype(tensor) or (dtype if is_cast else None)
+
     return [
-        Weight(
-            tensor, tensor.data, dtype if dtype and is_parameter and tensor.dtype == stored else tensor.dtype
-        )
+        Weight.of(tensor, wanted(tensor, is_parameter))
         for is_parameter, tensor in _distinct(parameters, module.buffers())
     ]
+
+
+def _storage_dtype(tensor: Tensor) -> torch.dtype | None:
+    return getattr(tensor, "storage_dtype", None)
 
 
 def sizes_of(
@@ -80,10 +95,14 @@ def _distinct(parameters: Iterable[Tensor], buffers: Iterable[Tensor]) -> Iterat
                 yield is_parameter, tensor
 
 
+def _is_fp8(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
 def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
     counts: dict[torch.dtype, int] = {}
     for parameter in parameters:
-        if parameter.is_floating_point():
+        if parameter.is_floating_point() and not _is_fp8(parameter):
             counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
     return max(counts, key=lambda kind: counts[kind], default=None)
 

@@ -94,9 +94,9 @@ def _is_here(source: PartSource) -> bool:
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the bytes of the files in a folder, including incomplete downloads."""
+    """Return the bytes of the files in a folder, including incomplete downloads, or of a single file."""
     if not folder.is_dir():
-        return 0
+        return folder.stat().st_size if folder.is_file() else 0
     return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 

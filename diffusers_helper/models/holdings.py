@@ -103,7 +103,7 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
             continue
         problems = list(inspect_checkpoint(folder, holding.part).problems)
         checked = 0
-        for file in sorted(folder.iterdir()):
+        for file in sorted(folder.iterdir()) if folder.is_dir() else ():  # a single file has no checksum
             if file.is_file() and file.is_symlink():
                 checked += 1
                 if not has_checksum(file, file.resolve().name):

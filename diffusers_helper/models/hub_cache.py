@@ -20,7 +20,7 @@ def repository_folder(source: PartSource) -> Path:
 
 
 def part_folder(source: PartSource) -> Path:
-    """Return the folder of a part's files, whether they exist or not."""
+    """Return the folder of a part's files, or its single file, whether they exist or not."""
     if source.revision is None:
         return Path(source.location, source.subfolder)
     return repository_folder(source) / "snapshots" / source.revision / source.subfolder
@@ -43,13 +43,24 @@ def local_folder(source: PartSource, file: str) -> Path | None:
 
 
 def network_folder(source: PartSource) -> Path | None:
-    """Return the folder with a network's files, or None if a hub model is not completely downloaded."""
+    """Return the folder with a network's files, or its single file; None for one that is not downloaded."""
     folder = part_folder(source)
     return folder if is_complete(folder) or (source.revision is None and folder.is_dir()) else None
 
 
+def weight_files(place: Path) -> list[Path]:
+    """Return the files with the weights of a network, given its folder or its single file."""
+    return sorted(place.glob("*.safetensors")) if place.is_dir() else [place]
+
+
 def is_complete(folder: Path) -> bool:
-    """Return whether a part's folder has its configuration and all files of its weights or vocabulary."""
+    """Return whether a part has its configuration and all files of its weights or vocabulary.
+
+    Args:
+        folder: The folder of the part's files, or its single file.
+    """
+    if folder.is_file():
+        return True
     if not folder.is_dir() or partial_files(folder):
         return False
     if (folder / "config.json").is_file():

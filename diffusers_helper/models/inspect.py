@@ -90,6 +90,14 @@ def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
     return _inspect_files(path, [path], place)
 
 
+def weights_at(path: Path) -> Path:
+    """Return the only file with weights of a folder that has no configuration, or the path itself."""
+    if not path.is_dir() or (path / "config.json").is_file():
+        return path
+    files = [file for file in path.iterdir() if file.suffix in SUFFIXES]
+    return files[0] if len(files) == 1 else path
+
+
 def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
     """Examine each part of a model's folder in its place."""
     found = {part: _inspect_folder(folder / part, part) for part in parts}

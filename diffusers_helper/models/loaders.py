@@ -1,54 +1,38 @@
 """The loaders of a model's parts, which find their files on disk or on the hub, check and load them.
 
-The libraries map the weights from the files into memory. As long as the weights are not written to and keep
-their stored type, the kernel can reclaim their memory at any time.
+The weights are mapped from the files into memory. As long as they are not written to and keep their stored
+type, the kernel can reclaim their memory at any time.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
-from diffusers.utils import logging as diffusers_logging
 from safetensors import SafetensorError
 from torch import nn
-from transformers import (
-    CLIPTextModel,
-    CLIPTokenizer,
-    LlamaModel,
-    PreTrainedTokenizerFast,
-    SiglipImageProcessorPil,
-    SiglipVisionModel,
-)
-from transformers.utils import logging as transformers_logging
+from transformers import CLIPTokenizer, PreTrainedTokenizerFast, SiglipImageProcessorPil
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
-from diffusers_helper.models.downloads import Download, absence_of
 from diffusers_helper.models.fetch import part_here
+from diffusers_helper.models.hub_cache import weight_files
 from diffusers_helper.models.inspect import inspect_checkpoint
-from diffusers_helper.models.part_files import fingerprint, stored_dtype
+from diffusers_helper.models.loading.networks import CLASSES, LoadedNetwork, load_network
+from diffusers_helper.models.loading.read_ahead import read_ahead
+from diffusers_helper.models.part_files import fingerprint
 from diffusers_helper.models.registry import PARTS, ModelInfo
 from diffusers_helper.planning.networks import BLOCKS
 
 _log = logging.getLogger(__name__)
 
-_CLASSES: dict[str, Any] = {
-    "transformer": HunyuanVideoFramepackTransformer3DModel,
-    "vae": AutoencoderKLHunyuanVideo,
-    "text_encoder": LlamaModel,
-    "text_encoder_2": CLIPTextModel,
-    "image_encoder": SiglipVisionModel,
-}
 # The libraries' exceptions for files that are missing, damaged or of another kind
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 
@@ -67,7 +51,9 @@ class Models:
         self.info, self.device = info, device
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._parts: dict[str, Any] = {}
+        self._loaded: dict[str, LoadedNetwork] = {}
         self._fingerprints: dict[str, str] = {}
+        self._files: list[Path] = []
 
     @property
     def fingerprint(self) -> str:
@@ -79,23 +65,25 @@ class Models:
         return len(self._parts) == len(PARTS)
 
     def load(
-        self, cancel: CancelToken, on_download: Callable[[int, int], None] = lambda done, total: None
+        self,
+        cancel: CancelToken,
+        on_read: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Load the parts that are not loaded yet.
+        """Load the parts that are not loaded yet, and read their files if main memory can keep them all.
 
         Args:
             cancel: The token that ends the loading.
-            on_download: A function that is called regularly with the bytes downloaded so far and the total.
+            on_read: A function that is called regularly with the bytes read so far and the total.
 
         Raises:
-            GenerationCancelled: If the job was cancelled between two parts or during a download.
+            GenerationCancelled: If the job was cancelled before all parts were loaded.
             LongtakeError: If a part is not available, lacks a file, or does not fit the others.
         """
-        download = Download(absence_of(self.info), on_download)
         for name in PARTS:
-            self.part(name, cancel, partial(download.received, name))
-            download.finished(name)
-        _check_fit(self.info, {name: self._parts[name] for name in _CLASSES})
+            cancel.check()
+            self.part(name)
+        _check_fit(self.info, {name: self._parts[name] for name in CLASSES})
+        read_ahead(self._files, cancel, on_read)
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
         """Return the blocks of a network that can be streamed, in the order in which they run."""
@@ -103,47 +91,53 @@ class Models:
         return [block for blocks in BLOCKS.get(name, ()) for block in getattr(network, blocks)]
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Return the type of a network's weights on the device, or None for their stored type."""
-        stored: torch.dtype = self.part(name).dtype
+        """Return the type that a network computes in, or None for that of its files."""
+        stored = self.stored_dtype(name)
         wanted = dtype_for(name, stored, self.device)
         return None if wanted == stored else wanted
 
-    def part(
-        self,
-        name: str,
-        cancel: CancelToken | None = None,
-        on_bytes: Callable[[int], None] = lambda count: None,
-    ) -> Any:
+    def stored_dtype(self, name: str) -> torch.dtype:
+        """Return the type that a network computes in unless job or device ask for another one."""
+        self.part(name)
+        return self._loaded[name].dtype
+
+    def part(self, name: str) -> Any:
         """Return one of `registry.PARTS`, in main memory. Load it first if necessary.
 
         Args:
             name: The name of the part.
-            cancel: The token that ends a download.
-            on_bytes: A function that is called with the number of bytes downloaded so far.
 
         Raises:
-            GenerationCancelled: If the job was cancelled before the part was loaded.
             LongtakeError: If the part is not available or lacks a file.
         """
         if name not in self._parts:
-            cancel = cancel or CancelToken()
-            cancel.check()
-            folder = part_here(self.info.parts[name])
-            _log.info("loading %s from %s", name, folder)
+            source = self.info.parts[name]
+            place = part_here(source) if source.config is None else Path(source.location)
+            began = time.monotonic()
             try:
                 # The `.data` of a tensor that is created in inference mode cannot be replaced later.
                 with torch.inference_mode(False):
-                    self._parts[name] = _load(name, folder)
-                self._fingerprints[name] = fingerprint(folder)
+                    self._parts[name] = self._load(name, place)
+                self._fingerprints[name] = fingerprint(place)
             except _LOAD_ERRORS as error:
                 raise LongtakeError(
-                    f"{name} of model {self.info.name} cannot be loaded from {folder} "
-                    f"({_reason(name, folder, error)}).",
-                    "Check that the folder is complete, or download the model's files again.",
+                    f"{name} of model {self.info.name} cannot be loaded from {place} "
+                    f"({_reason(name, place, error)}).",
+                    "Check that the folder is complete, or download the model's files again."
+                    if source.config is None
+                    else f"Put the file back, or add the model again with models add {self.info.name}.",
                 ) from error
+            _log.info("mapped %s from %s in %.2f s", name, place, time.monotonic() - began)
             if name in ("transformer", "vae"):
                 self._convolutions.install(self._parts[name])
         return self._parts[name]
+
+    def _load(self, name: str, place: Path) -> Any:
+        if name not in CLASSES:
+            return _load_words(name, place)
+        self._loaded[name] = load_network(name, place, self.info.parts[name].config)
+        self._files += weight_files(place)
+        return self._loaded[name].network
 
 
 def load_models(
@@ -178,57 +172,25 @@ def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dty
     return torch.bfloat16 if name == "text_encoder" else torch.float32
 
 
-def _reason(name: str, folder: Path, error: Exception) -> str:
+def _reason(name: str, place: Path, error: Exception) -> str:
     """Return why a part cannot be loaded: what is wrong with its files, or what the libraries say."""
-    if folder.is_dir():
-        for problem in inspect_checkpoint(folder, name).problems:
-            return problem.rstrip(".")
+    if not place.exists():
+        return "it is not there any more"
+    for problem in inspect_checkpoint(place, name).problems:
+        return problem.rstrip(".")
     return first_line(error)
 
 
-def _load(name: str, folder: Path) -> Any:
+def _load_words(name: str, folder: Path) -> Any:
+    """Return a tokenizer, or the processor of pictures."""
     if name == "feature_extractor":
         return SiglipImageProcessorPil.from_pretrained(folder)
-    if name.startswith("tokenizer"):
-        # This class keeps the file's pre-tokenizer, which transformers' LlamaTokenizer would replace.
-        if (folder / "tokenizer.json").is_file():
-            return PreTrainedTokenizerFast.from_pretrained(folder)
-        if not (folder / "vocab.json").is_file():
-            raise FileNotFoundError("it contains neither tokenizer.json nor vocab.json")
-        return CLIPTokenizer.from_pretrained(folder)
-    kind = _CLASSES[name]
-    _check_class(folder, kind)
-    with _no_progress_bars():
-        module, report = kind.from_pretrained(
-            folder, dtype=stored_dtype(folder), use_safetensors=True, output_loading_info=True
-        )
-    lacking = sorted([*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])])
-    if lacking:
-        raise ValueError(
-            f"{len(lacking)} weights are missing or have another shape; the first is {lacking[0]}"
-        )
-    return cast(nn.Module, module).eval().requires_grad_(False)
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Disable the libraries' progress bars within the context, since they would interrupt the log."""
-    both = (diffusers_logging, transformers_logging)
-    libraries = [library for library in both if library.is_progress_bar_enabled()]
-    for library in libraries:
-        library.disable_progress_bar()
-    try:
-        yield
-    finally:
-        for library in libraries:
-            library.enable_progress_bar()
-
-
-def _check_class(folder: Path, kind: Any) -> None:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    found = config.get("_class_name") or next(iter(config.get("architectures") or ()), kind.__name__)
-    if found != kind.__name__:
-        raise ValueError(f"its config is for {found}; expected {kind.__name__}")
+    # This class keeps the file's pre-tokenizer, which transformers' LlamaTokenizer would replace.
+    if (folder / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    if not (folder / "vocab.json").is_file():
+        raise FileNotFoundError("it contains neither tokenizer.json nor vocab.json")
+    return CLIPTokenizer.from_pretrained(folder)
 
 
 def _check_fit(info: ModelInfo, parts: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The names of the tensors of FramePack's transformer, with which missing and foreign tensors are found."""
+"""The names of tensors: those of FramePack's transformer, and those that files hold beside weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,29 @@ LAYERS = {
     "single_transformer_blocks.*.": """
         attn.to_q attn.to_k attn.to_v attn.norm_q attn.norm_k norm.linear proj_mlp proj_out""",
 }
+# What files hold beside the weights that a part needs: marks, and parts of larger models.
+_BESIDE = re.compile(
+    r"(?:^|\.)(?:scaled_fp8|lm_head\.weight|logit_scale|logit_bias|text_projection\.weight|position_ids"
+    r"|rotary_emb\.inv_freq|spiece_model|tekken_model|comfy_quant)$|\.(?:scale_input|input_scale)$"
+)
+SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
+# The transformer's layers that keep their precision if the others are cast to fp8: diffusers' list for them,
+# and the same layers in the layout of their authors.
+_PRECISE = re.compile(
+    r"x_embedder|context_embedder|norm|pos_embed|patch_embed|^proj_in\.|^proj_out\."
+    r"|img_in|txt_in|_mod\.|modulation|^final_layer\."
+)
 _WITHOUT_BIAS = re.compile(r"\.attn\.norm_(?:added_)?[qk]$")
+
+
+def is_beside(name: str) -> bool:
+    """Return whether a tensor of a file is no weight of the part, but a mark or of a larger model."""
+    return _BESIDE.search(name) is not None
+
+
+def is_precise(name: str) -> bool:
+    """Return whether a tensor of the transformer keeps its precision if others are cast to fp8."""
+    return _PRECISE.search(name) is not None
 
 
 def expected_names(names: Collection[str]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -12,14 +13,21 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.models.loaders import Models
+from diffusers_helper.models.loading.casting import FP8, cast_weights
 from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
+from diffusers_helper.planning.networks import NETWORKS
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
+
+_WEIGHT_DTYPES = {
+    "bf16": torch.bfloat16, "fp16": torch.float16,
+    "fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
+}  # fmt: skip
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
@@ -107,6 +115,11 @@ class MemoryPlans:
         return DTYPES.get(self._profile.vae_dtype.value)
 
     @property
+    def weight_dtype(self) -> torch.dtype | None:
+        """Return the type of the transformer's weights in the job, or None for that of the files."""
+        return _WEIGHT_DTYPES.get(self.request.weight_dtype)
+
+    @property
     def tile_times(self) -> TileTimes:
         """Return the stored times to decode with tiles of each size, for the VAE's current type."""
         return self._times_of(self._profile.vae_dtype.value)
@@ -170,14 +183,24 @@ def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
 
 
 class Source:
-    """The source of a model's networks for the store (`memory.store.Source`)."""
+    """The source of a model's networks for the store (`memory.store.Source`), in the types of the plans."""
 
     def __init__(self, models: Models, plans: MemoryPlans) -> None:
         self._models, self._plans = models, plans
-        self.part, self.blocks = models.part, models.blocks
+        self.blocks = models.blocks
+
+    def part(self, name: str) -> Any:
+        """Return a network, in main memory, whose layers cast their weights as the job asks."""
+        network = self._models.part(name)
+        if name in NETWORKS:
+            storage = self._plans.weight_dtype if name == "transformer" else None
+            cast_weights(network, self.compute_dtype(name) or self._models.stored_dtype(name), storage)
+        return network
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
         wanted = self._plans.vae_dtype if name == "vae" else None
+        if name == "transformer" and self._plans.weight_dtype not in FP8:
+            wanted = self._plans.weight_dtype
         if name == self._plans.in_fp32:
             wanted = torch.float32
         return wanted or self._models.compute_dtype(name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.packing import MODES, Mode
 from diffusers_helper.request import SETTINGS
 
@@ -22,11 +24,16 @@ _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartSource:
-    """The source of a part for `from_pretrained`: a local folder, or a hub repository at a fixed revision."""
+    """The source of a part: a local folder, a single file, or a hub repository at a fixed revision.
+
+    Attributes:
+        config: The configuration of a network in a single file; None for a folder, which holds it.
+    """
 
     location: str
     subfolder: str = ""
     revision: str | None = None
+    config: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,9 +162,35 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
     )
 
 
-def model_names() -> tuple[str, ...]:
-    """Return the names of the registered models, the default first."""
+def built_in_names() -> tuple[str, ...]:
+    """Return the names of the models that are always registered, the default first."""
     return (DEFAULT_MODEL, *_PUBLISHED)
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names of the registered models: the default first, and those that a person added last.
+
+    An added one whose base is gone is left out.
+    """
+    built_in, added = built_in_names(), ADDED_MODELS.bases()
+    return (
+        *built_in,
+        *(name for name, base in added.items() if base in {*built_in, *added} or Path(base).is_dir()),
+    )
+
+
+def _from_added(added: AddedModel) -> ModelInfo:
+    """Return a model that a person has added: another one, with some parts in place of its own."""
+    try:
+        base = find_model(added.base, allow_folder=True)
+    except InputError as error:
+        raise InputError(
+            f"Model {added.name} is based on {added.base}, which cannot be found any more.",
+            f"Remove it with models remove {added.name}, and add it again.",
+            setting="model",
+        ) from error
+    own = {name: PartSource(location=part.path, config=part.config) for name, part in added.parts.items()}
+    return replace(base, name=added.name, title=added.title, parts=base.parts | own, folder=None)
 
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
@@ -170,6 +203,8 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
         return _from_folder(name, _DEMO_FOLDER)
     if name in _PUBLISHED:
         return _published(name, *_PUBLISHED[name])
+    if (added := ADDED_MODELS.find(name)) is not None:
+        return _from_added(added)
     choices = ", ".join(model_names())
     if not allow_folder:
         raise InputError(

@@ -34,6 +34,7 @@ WHY_FIXED: dict[str, str] = {
     "mode": "The kept sections were made in this order.",
     "resolution": "All frames of a video have one size.",
     "model": "The kept sections are latents of this model, which another one would decode differently.",
+    "weight_dtype": "The kept sections were sampled with it.",
     "crf": "The kept sections were already encoded with it.",
     "lora": "The kept sections were made with it, or without one.",
 }

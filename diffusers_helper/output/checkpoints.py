@@ -61,6 +61,8 @@ class Origins:
         request = self._lineage.request_for(number, self._request)
         names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
+        if request.weight_dtype != SETTINGS["weight_dtype"].default:
+            origin["weight_dtype"] = request.weight_dtype
         if request.mode == "inverted":  # in forward order the number of later sections has no effect
             origin["sections"] = str(count_sections(request.seconds))
         if before := joined(self._lineage.before(number), request):

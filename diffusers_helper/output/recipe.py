@@ -24,6 +24,8 @@ VERSION = 1
 _NO_PIXELS = ("image", "crop", "preserved_gb", "vram_cap_gb")
 # A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
 _LORA = "lora"
+# Settings that a recipe leaves out as long as they have their default, as they did not always exist.
+_LATER = ("weight_dtype",)
 # The prefix of the VAE's settings, which may leave the choice to the plan. A recipe has the plan's choice.
 _VAE = "vae_"
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
@@ -95,6 +97,7 @@ class Recipe:
             name: getattr(request, name)
             for name in SETTINGS
             if name not in (*_NO_PIXELS, _LORA) and not name.startswith(_VAE)
+            if name not in _LATER or getattr(request, name) != SETTINGS[name].default
         }
         if lora:
             settings[_LORA] = lora

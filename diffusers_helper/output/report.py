@@ -16,6 +16,7 @@ from diffusers_helper.events import (
     Finished,
     JobStarted,
     PieceDone,
+    Reading,
     SectionFinished,
     Stage,
     StageStarted,
@@ -56,6 +57,10 @@ class Report:
     def downloading(self, done_bytes: int, total_bytes: int) -> None:
         """Report the progress of the model's download."""
         self._tell(Downloading, done_bytes=done_bytes, total_bytes=total_bytes)
+
+    def reading(self, done_bytes: int, total_bytes: int) -> None:
+        """Report the progress of the reading of the model's files."""
+        self._tell(Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None) -> None:
         picture = str(preview) if preview else None

@@ -200,7 +200,11 @@ def demand_of(
     kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]
     after = {"sample": kept * transformer.dtype_bytes}
     stages = (
-        Stage(name, network.weights, calibration.apply(name, num_bytes) + after.get(name, 0))
+        Stage(
+            name,
+            network.weights,
+            calibration.apply(name, num_bytes) + network.cast_bytes + after.get(name, 0),
+        )
         for name, (network, num_bytes) in working.items()
     )
     return Demand(tile, tuple(stages))

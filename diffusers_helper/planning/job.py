@@ -12,7 +12,7 @@ from diffusers_helper.framepack.prompts import encoded_tokens
 from diffusers_helper.lora.choice import shown
 from diffusers_helper.lora.files import loras_of, rank_of, with_loras
 from diffusers_helper.machine.facts import Facts
-from diffusers_helper.models.hub_cache import network_folder
+from diffusers_helper.models.hub_cache import network_folder, weight_files
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
@@ -81,13 +81,16 @@ class VideoPlan:
     preserved: PreservedChoice | None = None
 
 
-def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict[str, Network]:
+def known_networks(
+    info: ModelInfo, profile: Profile, in_fp32: str = "", weight_dtype: str = "default"
+) -> dict[str, Network]:
     """Return the networks of a model in the number formats that this machine computes in.
 
     Args:
         info: The model.
         profile: The settings of the machine.
         in_fp32: The name of a network that computes in fp32; "" for none.
+        weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -97,19 +100,20 @@ def known_networks(info: ModelInfo, profile: Profile, in_fp32: str = "") -> dict
         info,
         on_cpu=profile.machine.kind == "cpu",
         widths={**vae, in_fp32: _FP32_BYTES},
-        folders=dict(zip(NETWORKS, network_folders(info), strict=True)),
+        places=dict(zip(NETWORKS, network_folders(info), strict=True)),
+        weight_dtype=weight_dtype,
     )
 
 
 def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
-    """Return the folders of a model's networks in the order of `NETWORKS`, with None for absent ones."""
+    """Return the folders or files of a model's networks in the order of `NETWORKS`; None for absent ones."""
     return tuple(network_folder(info.parts[name]) for name in NETWORKS)
 
 
 def weights_file(info: ModelInfo) -> Path | None:
     """Return the largest file of the transformer's weights, or None if they are not on this machine."""
-    folder = network_folder(info.parts["transformer"])
-    files = folder.glob("*.safetensors") if folder else ()
+    place = network_folder(info.parts["transformer"])
+    files = weight_files(place) if place else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
@@ -160,7 +164,7 @@ def demands_for(
         InputError: If the model's tokenizer or a LoRA cannot be used.
     """
     loras = [lora for _, lora in loras_of(request.lora)]
-    known = known_networks(info, profile, in_fp32)
+    known = known_networks(info, profile, in_fp32, request.weight_dtype)
     known["transformer"] = with_loras(known["transformer"], loras)
     with_tiles = partial(
         demand_of, known, height, width,
@@ -195,14 +199,14 @@ def learned_levels(
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
     model = info.folder or info.name
     # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
-    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_own_vae(request)}"
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_others(request)}"
     lora = f", LoRA {shown(request.lora)}" if request.lora else ""
     return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}")
 
 
-def _own_vae(request: GenerationRequest) -> str:
-    """Return the settings that only the VAE's plan depends on, if they differ from their defaults."""
-    names = ("vae_chunk", "vae_threshold")
+def _others(request: GenerationRequest) -> str:
+    """Return further settings that the plan depends on, if they differ from their defaults."""
+    names = ("vae_chunk", "vae_threshold", "weight_dtype")
     values = {name: getattr(request, name) for name in names}
     return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
 
@@ -247,7 +251,7 @@ def plan_video(
     sections = plan_sections(request.seconds, mode=request.mode)
     passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
-    waiting = job.stage("sample").streamed_bytes
+    waiting = _waiting_bytes(job, request, info, profile)
     card = "machine" if profile.machine.kind == "cpu" else "card"
     wanted, side = demands[0].vae_tile_px or 0, max(height, width)
     notes, seconds = [*_notes(job, ladder.reason, card), *_vae_notes(job, wanted, side, request)], None
@@ -262,6 +266,15 @@ def plan_video(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
         None if ladder.reason else preserved_choice(job, demand),
     )  # fmt: skip
+
+
+def _waiting_bytes(job: JobPlan, request: GenerationRequest, info: ModelInfo, profile: Profile) -> int:
+    """Return the size in the files of the weights that are streamed."""
+    streamed = job.stage("sample").streamed_bytes
+    if request.weight_dtype == SETTINGS["weight_dtype"].default:
+        return streamed
+    network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
+    return streamed * network.file_bytes // network.weights.total_bytes
 
 
 def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:

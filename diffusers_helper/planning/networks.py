@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from diffusers_helper.errors import LongtakeError
-from diffusers_helper.models.formats.safetensors_file import read_header
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.formats.reading import read_contents
+from diffusers_helper.models.formats.tensors import BITS, Tensor, count
+from diffusers_helper.models.hub_cache import weight_files
+from diffusers_helper.models.names import SCALE, is_beside, is_precise
+from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Weights
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
-_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
+_WHOLE = ("float32", "float16", "bfloat16")
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
+_PUBLISHED_BYTES, _QUANTISED_COMPUTE_BYTES = 2, 2
+# The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
+_GGUF_CAST_BYTES = 10
 # The lists of blocks in each network that can be streamed, in the order in which they run.
 BLOCKS = {
     "transformer": ("transformer_blocks", "single_transformer_blocks"),
     "text_encoder": ("layers",),
 }
+# The same lists in the layout of HunyuanVideo's authors.
+_ORIGINAL = {"double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +44,66 @@ class Network:
         config: The content of its config.json.
         dtype_bytes: The bytes per value in the computation.
         file_bytes: The size of its weights in the files.
+        cast_bytes: The largest memory that one layer's weight takes while it is cast for use; 0 if none is.
     """
 
     weights: Weights
     config: Mapping[str, Any] = field(hash=False)
     dtype_bytes: int
     file_bytes: int
+    cast_bytes: int = 0
 
 
-# The published weights, whose revisions are pinned: the number of all parameters, the number in each block
-# that can be streamed, and the configuration entries that the estimates use. Each parameter takes 2 bytes.
-_TRANSFORMER = {"num_attention_heads": 24, "attention_head_dim": 128, "num_layers": 20}
-_PUBLISHED: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
-    "transformer": (12_874_314_816, (339_831_296,) * 20 + (141_591_808,) * 40, _TRANSFORMER),
-    "text_encoder": (
-        7_505_186_816, (218_112_000,) * 32,
-        {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
-    ),
-    "text_encoder_2": (
-        123_060_480, (), {"hidden_size": 768, "intermediate_size": 3072, "max_position_embeddings": 77},
-    ),
-    "vae": (246_478_803, (), {"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}),
-    "image_encoder": (
-        428_225_600, (),
-        {"hidden_size": 1152, "intermediate_size": 4304, "image_size": 384, "patch_size": 14},
-    ),
-}  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of some tensors, by how they can be stored on the device.
+
+    Attributes:
+        plain: The number of those that have the type that computes.
+        castable: The number of those that are cast to fp8 if the job asks for it.
+        fp8: The number of those that are stored in fp8.
+        fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
+    """
+
+    plain: int = 0
+    castable: int = 0
+    fp8: int = 0
+    fixed_bytes: int = 0
+
+    def __add__(self, other: _Values) -> _Values:
+        return _Values(
+            self.plain + other.plain, self.castable + other.castable, self.fp8 + other.fp8,
+            self.fixed_bytes + other.fixed_bytes,
+        )  # fmt: skip
+
+    def num_bytes(self, width: int, storage: str) -> int:
+        """Return the size on the device.
+
+        Args:
+            width: The bytes of a value in the type that computes.
+            storage: The type of the weights that the job asks for (`request.WEIGHT_TYPES`).
+        """
+        castable = 1 if storage.startswith("fp8") else width
+        fp8 = 1 if storage == "default" else castable
+        return self.plain * width + self.castable * castable + self.fp8 * fp8 + self.fixed_bytes
+
+
+# The published weights, whose revisions are pinned, in 2 bytes each: the number of all values and of those in
+# each block that can be streamed. Of the transformer's, some can be cast to fp8.
+_DUAL, _SINGLE = _Values(113_338_880, 226_492_416), _Values(28_345_600, 113_246_208)
+_PUBLISHED: dict[str, tuple[_Values, tuple[_Values, ...]]] = {
+    "transformer": (_Values(3_743_446_080, 9_130_868_736), (_DUAL,) * 20 + (_SINGLE,) * 40),
+    "text_encoder": (_Values(7_505_186_816), (_Values(218_112_000),) * 32),
+    "text_encoder_2": (_Values(123_060_480), ()),
+    "vae": (_Values(246_478_803), ()),
+    "image_encoder": (_Values(428_225_600), ()),
+}
+_PUBLISHED_LARGEST = 12288 * 3072  # the most values of a layer that can be cast
 
 
 def published_bytes(part: str) -> int:
     """Return the size of a part's weights in the published models, in bytes; 0 for a part without weights."""
-    return _BYTES["F16"] * _PUBLISHED[part][0] if part in _PUBLISHED else 0
+    return _PUBLISHED[part][0].num_bytes(_PUBLISHED_BYTES, "default") if part in _PUBLISHED else 0
 
 
 def networks(
@@ -72,7 +111,8 @@ def networks(
     *,
     on_cpu: bool,
     widths: Mapping[str, int] = MappingProxyType({}),
-    folders: Mapping[str, Path | None] = MappingProxyType({}),
+    places: Mapping[str, Path | None] = MappingProxyType({}),
+    weight_dtype: str = "default",
 ) -> dict[str, Network]:
     """Return all networks of a model, by the names of their parts.
 
@@ -84,7 +124,8 @@ def networks(
         on_cpu: Whether there is no GPU. Networks stored in fp16 then compute in other types
             (`loaders.dtype_for`).
         widths: The bytes per value of each network that does not compute in its stored type.
-        folders: The folders of the parts that were downloaded from the hub.
+        places: The folders or files of the parts that are on this machine.
+        weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -92,70 +133,126 @@ def networks(
     found: dict[str, Network] = {}
     for name in NETWORKS:
         source = info.parts[name]
-        folder = folders.get(name) or Path(source.location, source.subfolder)
-        if folder.is_dir():
-            network = _read(name, folder, on_cpu)
-        else:
-            total, blocks, config = _PUBLISHED[name]
-            stored = "BF16" if name == "transformer" else "F16"
-            network = _network(name, {stored: (total, blocks)}, config, on_cpu)
-        found[name] = _widened(network, widths[name]) if name in widths else network
+        place = places.get(name) or Path(source.location, source.subfolder)
+        storage = weight_dtype if name == "transformer" else "default"
+        counted = (
+            _read(name, place, source.config)
+            if place.exists() or source.config is not None
+            else _Counted(
+                *_PUBLISHED[name], CONFIGS[name], _PUBLISHED_BYTES, name != "transformer",
+                published_bytes(name), _PUBLISHED_LARGEST, 0,
+            )
+        )  # fmt: skip
+        found[name] = counted.network(name, widths.get(name), storage, on_cpu=on_cpu)
     return found
 
 
-def _widened(network: Network, width: int) -> Network:
-    """Return the network with the sizes that it has if it computes with `width` bytes per value."""
-    weights, old = network.weights, network.dtype_bytes
-    blocks = tuple(size * width // old for size in weights.block_bytes)
-    wide = Weights(weights.name, weights.total_bytes * width // old, blocks)
-    return replace(network, weights=wide, dtype_bytes=width)
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The values of one network as its files have them.
+
+    Attributes:
+        total, blocks: The values in all, and in each block that can be streamed.
+        width: The bytes of a value in the type that computes.
+        is_half: Whether that is fp16.
+        file_bytes: The size of the weights in the files.
+        largest: The most values of a layer that can be cast.
+        largest_block: The most values of a layer in blocks of GGUF.
+        is_fixed: Whether the weights cannot be cast to another type.
+    """
+
+    total: _Values
+    blocks: tuple[_Values, ...]
+    config: Mapping[str, Any]
+    width: int
+    is_half: bool
+    file_bytes: int
+    largest: int
+    largest_block: int
+    is_fixed: bool = False
+
+    def network(self, name: str, width: int | None, storage: str, *, on_cpu: bool) -> Network:
+        """Return the network in the types that it is stored and computes in on the device.
+
+        Raises:
+            InputError: If the weights cannot be cast to the type that the job asks for.
+        """
+        if self.is_fixed and storage != "default":
+            raise InputError(
+                setting="weight_dtype", value=storage,
+                expected=f"default, as the {name} is stored in GGUF or in scaled fp8, which stays as it is",
+                remedy="Set `weight_dtype` to default, or choose another `model`.",
+            )  # fmt: skip
+        if width is None:
+            widened = on_cpu and self.is_half and name != "text_encoder"
+            own = 4 if widened else self.width
+            width = 2 if storage in ("bf16", "fp16") else own
+        total = self.total.num_bytes(width, storage)
+        blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
+        is_cast = storage.startswith("fp8") or (self.total.fp8 and storage == "default")
+        cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * _GGUF_CAST_BYTES)
+        return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
 
-def _read(name: str, folder: Path, on_cpu: bool) -> Network:
+def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        headers = [read_header(file).tensors for file in sorted(folder.glob("*.safetensors"))]
-    except (OSError, ValueError, struct.error) as error:
+        if config is None:
+            config = cast(dict[str, Any], json.loads((place / "config.json").read_text(encoding="utf-8")))
+        contents = [read_contents(file) for file in weight_files(place)]
+    except (OSError, ValueError) as error:
         raise LongtakeError(
-            f"{name} in {folder} cannot be read ({error}).", "Download the model's files again."
+            f"{name} in {place} cannot be read ({error}).", "Download the model's files again."
         ) from error
-    tensors = {key: entry for header in headers for key, entry in header.items()}
-    prefixes = BLOCKS.get(name, ())
-    pattern = re.compile(rf"(?:^|\.)({'|'.join(prefixes)})\.(\d+)\.") if prefixes else None
-    counts: dict[str, tuple[int, dict[tuple[int, int], int]]] = {}
-    for key, entry in tensors.items():
-        kind, count = entry.dtype, entry.count
-        total, blocks = counts.get(kind, (0, {}))
-        match = pattern.search(key) if pattern else None
-        if match:
-            place = prefixes.index(match[1]), int(match[2])
-            blocks[place] = blocks.get(place, 0) + count
-        counts[kind] = total + count, blocks
-    places = sorted({place for _, blocks in counts.values() for place in blocks})
-    by_kind = {
-        kind: (total, tuple(blocks.get(place, 0) for place in places))
-        for kind, (total, blocks) in counts.items()
-    }
-    return _network(name, by_kind, cast(dict[str, Any], config), on_cpu)
+    found = {key: tensor for one in contents for key, tensor in one.tensors.items()}
+    tensors = {key: one for key, one in found.items() if not is_beside(key) and not SCALE.search(key)}
+    by_block: dict[tuple[int, int], _Values] = {}
+    total = _Values()
+    for key, tensor in tensors.items():
+        values = _values(key, tensor)
+        total += values
+        if block := _block_of(name, key):
+            by_block[block] = by_block.get(block, _Values()) + values
+    width, is_half = _compute_width(tensors.values())
+    return _Counted(
+        total, tuple(by_block[block] for block in sorted(by_block)), config, width, is_half,
+        sum(tensor.num_bytes for tensor in tensors.values()),
+        max((count(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
+        max((count(one.shape) for one in tensors.values() if one.dtype not in BITS), default=0),
+        any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
+    )  # fmt: skip
 
 
-def _network(
-    name: str, by_kind: Mapping[str, tuple[int, tuple[int, ...]]], config: Mapping[str, Any], on_cpu: bool
-) -> Network:
-    """Return a network, given the number of its values per stored type, in total and in each block."""
+def _is_layer(name: str, tensor: Tensor) -> bool:
+    return len(tensor.shape) == 2 and name.endswith(".weight")
 
-    def size(kind: str) -> int:
-        widened = on_cpu and kind == "F16" and name != "text_encoder"
-        return 4 if widened else _BYTES.get(kind, 1)
 
-    total = sum(count * size(kind) for kind, (count, _) in by_kind.items())
-    by_block = zip(
-        *([count * size(kind) for count in counts] for kind, (_, counts) in by_kind.items()), strict=True
-    )
-    most = max(by_kind, key=lambda kind: by_kind[kind][0], default="F32")
-    return Network(
-        weights=Weights(name, total, tuple(sum(parts) for parts in by_block)),
-        config=config,
-        dtype_bytes=size(most),
-        file_bytes=sum(count * _BYTES.get(kind, 1) for kind, (count, _) in by_kind.items()),
-    )
+def _values(name: str, tensor: Tensor) -> _Values:
+    number = count(tensor.shape)
+    if tensor.dtype not in BITS:
+        return _Values(fixed_bytes=tensor.num_bytes)
+    if not _is_layer(name, tensor):
+        return _Values(plain=number)
+    if tensor.dtype in _FP8:
+        return _Values(fp8=number)
+    return _Values(plain=number) if is_precise(name) else _Values(castable=number)
+
+
+def _block_of(part: str, name: str) -> tuple[int, int] | None:
+    """Return the place of a tensor's block: the number of its list, and its own; None outside of blocks."""
+    lists = BLOCKS.get(part, ())
+    for match in re.finditer(r"(?:^|\.)(\w+)\.(\d+)\.", name):
+        known = _ORIGINAL.get(match[1], match[1])
+        if known in lists:
+            return lists.index(known), int(match[2])
+    return None
+
+
+def _compute_width(tensors: Iterable[Tensor]) -> tuple[int, bool]:
+    """Return the bytes per value of the type that computes, and whether it is fp16."""
+    kinds: Counter[str] = Counter()
+    for tensor in tensors:
+        kinds[tensor.dtype] += count(tensor.shape)
+    if any(kind in _FP8 or kind not in BITS for kind in kinds):
+        return _QUANTISED_COMPUTE_BYTES, False
+    most = max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")
+    return BITS[most] // 8, most == "float16"

@@ -17,6 +17,7 @@ from diffusers_helper.events import (
     Finished,
     JobStarted,
     PieceDone,
+    Reading,
     SectionFinished,
     StageStarted,
     StepDone,
@@ -44,6 +45,10 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
     (
         Downloading(**COMMON, done_bytes=5, total_bytes=7),
         {"event": "downloading", **COMMON, "done_bytes": 5, "total_bytes": 7},
+    ),
+    (
+        Reading(**COMMON, done_bytes=5, total_bytes=7),
+        {"event": "reading", **COMMON, "done_bytes": 5, "total_bytes": 7},
     ),
     (
         StepDone(**COMMON, section=2, step=11, steps=25),

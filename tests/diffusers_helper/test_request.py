@@ -17,6 +17,7 @@ from diffusers_helper.request import (
     SAMPLERS,
     SETTINGS,
     VAE_PRECISIONS,
+    WEIGHT_TYPES,
     GenerationRequest,
     SettingInfo,
 )
@@ -41,6 +42,7 @@ requests = st.builds(
     preserved_gb=st.none() | st.floats(0, 128),
     vram_cap_gb=st.none() | st.floats(0.001, 1024),
     vae_tile=st.none() | st.integers(2, 32).map(lambda count: 32 * count),
+    weight_dtype=st.sampled_from([*WEIGHT_TYPES]),
     vae_precision=st.sampled_from([*VAE_PRECISIONS]),
     vae_chunk=st.integers(1, 8),
     vae_threshold=st.floats(0.1, 1),
@@ -54,8 +56,8 @@ def test_defaults_are_framepacks() -> None:
         "image": "a.png", "prompt": "", "negative": "", "seconds": 5.0, "seed": 31337, "steps": 25,
         "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0, "cfg_rescale": 0.0, "crf": 16,
         "sampler": "unipc", "model": "demo", "preserved_gb": None, "vram_cap_gb": None,
-        "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3, "vae_threshold": 1.0, "vae_cleanup": 0,
-        "crop": 0.5, "lora": "",
+        "weight_dtype": "default", "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3,
+        "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "lora": "",
     }  # fmt: skip
 
 
@@ -140,6 +142,7 @@ def test_resolutions_outside_the_range_are_refused(value: object) -> None:
     [
         ("mode", "inverted or forward"), ("sampler", "unipc or euler"),
         ("vae_precision", "auto or fp32 or fp16 or bf16"),
+        ("weight_dtype", "default or bf16 or fp16 or fp8_e4m3fn or fp8_e5m2"),
     ],
 )  # fmt: skip
 def test_choices_are_named(name: str, sentence: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -100,11 +101,13 @@ def read_gguf(file: Path) -> Contents:
             kind, offset = reader.whole("I", _MOST_TEXT), int(reader.number("Q"))
             dtype, block, block_bytes = _TYPES.get(kind, (f"type {kind}", 1, 0))
             num_bytes = count(sides) // block * block_bytes
-            tensors[name] = Tensor(dtype, sides[::-1], num_bytes)
+            tensors[name] = Tensor(dtype, sides[::-1], num_bytes, offset)
             end = max(end, offset + num_bytes)
             unknown |= set() if kind in _TYPES else {kind}
         alignment = int(metadata.get("general.alignment", _ALIGNMENT)) or _ALIGNMENT
-        needed = -(-reader.place() // alignment) * alignment + end
+        begin = -(-reader.place() // alignment) * alignment
+        tensors = {name: replace(tensor, begin=begin + tensor.begin) for name, tensor in tensors.items()}
+        needed = begin + end
     problems = [cut_off(size, needed)] if size < needed else []
     if unknown:
         kinds = ", ".join(map(str, sorted(unknown)))

@@ -23,11 +23,13 @@ class Tensor:
 
     Attributes:
         dtype: The name of the type in torch, or in GGUF for types that only GGUF has.
+        begin: The place of its bytes in a GGUF file; 0 in other formats.
     """
 
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
+    begin: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

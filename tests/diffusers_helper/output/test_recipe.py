@@ -46,7 +46,7 @@ def recipe_of(**changes: Any) -> Recipe:
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a video of one section that carries a recipe. Tests only read it."""
     made = writer(tmp_path_factory.mktemp("video"), "forward")
-    made.recipe = lambda: recipe_of(seed=5, steps=7, mode="forward")
+    made.recipe = lambda: recipe_of(seed=5, steps=7, mode="forward", weight_dtype="bf16")
     for final, pending in parts_of(scene(37), "forward"):
         made.add_section(final, pending)
     return made.finish()
@@ -71,7 +71,7 @@ def test_a_video_carries_its_recipe_and_every_player_can_show_it(video: Path, tm
 
 @pytest.mark.parametrize("kind", ["mp4", "png", "json"])
 def test_every_setting_comes_back(video: Path, kind: str) -> None:
-    made = recipe_of(seed=5, steps=7, mode="forward")
+    made = recipe_of(seed=5, steps=7, mode="forward", weight_dtype="bf16")
     exported = plain_png(Image.new("RGB", (40, 30), "red"))
     source: Path | bytes = {
         "mp4": video,

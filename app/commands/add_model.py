@@ -1,0 +1,95 @@
+"""The verb `models add`, which makes a model of a person's own files known by a name."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.commands.arguments import Parser
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.files import given_path
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel
+from diffusers_helper.models.inspect import inspect_checkpoint, weights_at
+from diffusers_helper.models.recognition import PART_MODELS
+from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model
+
+if TYPE_CHECKING:
+    from diffusers_helper.models.adding import FoundPart
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
+_F1, _I2V = "framepack-f1", "framepack-i2v"
+
+
+def add_model_arguments(parser: Parser) -> None:
+    """Add the arguments of the verb."""
+    parser.add_argument("model", metavar="NAME", help="the new name, of small letters, digits and . _ -")
+    parser.add_argument(
+        "--base", metavar="MODEL",
+        help=f"the model, or folder of one, that has all other parts (default: {_I2V}, or {_F1} if the "
+        "file says F1)",
+    )  # fmt: skip
+    for part in PART_MODELS:
+        parser.add_argument(
+            f"--{part.replace('_', '-')}", metavar="PATH",
+            help=f"the {part.replace('_', ' ')}: a single file, or a folder in diffusers' layout",
+        )  # fmt: skip
+    parser.add_argument("--title", metavar="TEXT", default="", help="the name to display (default: NAME)")
+
+
+def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, FoundPart]]:
+    """Check the parts of a new model, put it on the list, and return it with what was found.
+
+    Raises:
+        InputError: If the name or a part cannot be used. The list is as before then.
+    """
+    name: str = arguments.model
+    if not _NAME.fullmatch(name) or name in built_in_names():
+        raise InputError(
+            f"NAME is {short_repr(name)}; expected a new name of small letters, digits and . _ - that begins "
+            "with a letter or a digit.",
+            "Choose another name.",
+            setting="model",
+        )
+    given = {
+        part: given_path(path, part) for part in PART_MODELS if (path := getattr(arguments, part)) is not None
+    }
+    if arguments.base is None and not given:
+        raise InputError(
+            "A model of your own needs at least one part, or a --base.", "Add --transformer PATH."
+        )
+    for part, path in given.items():
+        if not path.exists():
+            raise InputError(f"There is no {path}.", f"Give the path of the {part}.", setting="model")
+    base = arguments.base or (_F1 if _is_f1(given) else _I2V)
+    info = find_model(base, allow_folder=True)
+    if info.name == name:
+        raise InputError(f"Model {name} cannot be its own base.", "Choose another --base.", setting="model")
+    # These libraries take seconds to import.
+    from diffusers_helper.models.adding import find_part_of_own
+
+    parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
+    key = info.name if info.folder is None or info.name in built_in_names() else str(info.folder)
+    own = {part: found.part for part, found in parts.items()}
+    ADDED_MODELS.add(AddedModel(name, arguments.title or name, key, own))
+    return find_model(name), parts
+
+
+def _is_f1(given: Mapping[str, Path]) -> bool:
+    path = given.get("transformer")
+    if path is None:
+        return False
+    try:
+        return inspect_checkpoint(weights_at(path)).variant == "F1"
+    except OSError:
+        return False
+
+
+def forget_model(name: str) -> bool:
+    """Take a model that a person has added off the list, and return whether there was one."""
+    if ADDED_MODELS.find(name) is None:
+        return False
+    ADDED_MODELS.remove(name)
+    return True

@@ -1,0 +1,130 @@
+"""The models that a person has added, in a small file that names their parts.
+
+Each one is another model with some parts in place of its own. The files of the parts stay where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from diffusers_helper.errors import InputError, first_line
+from diffusers_helper.files import write_atomic
+
+_log = logging.getLogger(__name__)
+FILE_NAME = "models.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AddedPart:
+    """One part of a model that a person has added.
+
+    Attributes:
+        path: The absolute path of a folder in diffusers' layout, or of a single file with weights.
+        config: The configuration of the network in a single file; None for a folder.
+    """
+
+    path: str
+    config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddedModel:
+    """One model that a person has added.
+
+    Attributes:
+        name: The name in settings.
+        title: The name to display.
+        base: The model, or the folder of one, that has the other parts and the settings.
+        parts: The parts that replace those of `base`, by their names.
+    """
+
+    name: str
+    title: str
+    base: str
+    parts: Mapping[str, AddedPart]
+
+
+class AddedModels:
+    """The list of added models in a file.
+
+    Attributes:
+        file: The file, which a program sets once at its start; None for no added models.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+
+    def bases(self) -> dict[str, str]:
+        """Return the base of each model by its name, in the order in which they were added.
+
+        If the file cannot be read, there are none.
+        """
+        try:
+            return {name: model.base for name, model in self._read().items()}
+        except InputError as error:
+            _log.warning("%s", error)
+            return {}
+
+    def find(self, name: str) -> AddedModel | None:
+        """Return the model of this name, or None.
+
+        Raises:
+            InputError: If the file cannot be read.
+        """
+        return self._read().get(name)
+
+    def add(self, model: AddedModel) -> None:
+        """Write a model to the file, in place of one with the same name.
+
+        Raises:
+            InputError: If the file cannot be read or written.
+        """
+        self._write([*(one for one in self._read().values() if one.name != model.name), model])
+
+    def remove(self, name: str) -> None:
+        """Take a model off the list.
+
+        Raises:
+            InputError: If the file cannot be read or written.
+        """
+        self._write([one for one in self._read().values() if one.name != name])
+
+    def _read(self) -> dict[str, AddedModel]:
+        if self.file is None or not self.file.is_file():
+            return {}
+        try:
+            content = cast(list[dict[str, Any]], json.loads(self.file.read_text(encoding="utf-8"))["models"])
+            models = [
+                AddedModel(
+                    str(one["name"]), str(one["title"]), str(one["base"]),
+                    {name: AddedPart(part["path"], part["config"]) for name, part in one["parts"].items()},
+                )
+                for one in content
+            ]  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{self.file} is no list of added models ({first_line(error)}).",
+                "Correct the file, or remove it and add the models again.",
+                setting="model",
+            ) from error
+        return {model.name: model for model in models}
+
+    def _write(self, models: Iterable[AddedModel]) -> None:
+        if self.file is None:
+            raise InputError("There is no folder for a list of models.", "Set HOME or XDG_DATA_HOME.")
+        text = json.dumps({"models": [asdict(model) for model in models]}, indent=1)
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.file, f"{text}\n".encode())
+        except OSError as error:
+            raise InputError(
+                f"{self.file} cannot be written ({error.strerror}).", "Check the rights of its folder."
+            ) from error
+
+
+ADDED_MODELS = AddedModels()

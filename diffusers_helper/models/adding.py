@@ -1,0 +1,89 @@
+"""The checks of files that become parts of a model of one's own, and the place of each of its parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffusers_helper.errors import InputError, first_line
+from diffusers_helper.models.added import AddedPart
+from diffusers_helper.models.hub_cache import part_folder
+from diffusers_helper.models.inspect import Inspection, inspect_checkpoint, weights_at
+from diffusers_helper.models.loading.networks import check_network
+from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.units import gb_text
+
+_REMEDY = "Nothing was added."
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPart:
+    """A file or folder that can be a part of a model.
+
+    Attributes:
+        path: Its absolute path.
+        config: The configuration of the network in a single file; None for a folder, which holds it.
+        facts: What its headers tell.
+    """
+
+    path: str
+    config: Mapping[str, Any] | None
+    facts: Inspection
+
+    @property
+    def words(self) -> str:
+        """Return the facts as the end of a line."""
+        kinds = self.facts.quantised or ", ".join(self.facts.dtypes)
+        return f"{self.facts.model}, {gb_text(self.facts.file_bytes)} GB, {kinds}, from {self.path}"
+
+    @property
+    def part(self) -> AddedPart:
+        return AddedPart(self.path, self.config)
+
+
+def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
+    """Check by headers, names and shapes that a file or folder can be a part of a model. No tensor is read.
+
+    Args:
+        part: The name of the part, one of those with weights.
+        path: A single file with weights, or a folder in diffusers' layout.
+        base: The model whose other parts are used, with the configuration for a single file.
+
+    Raises:
+        InputError: If it cannot be that part, in one sentence with the name of the file.
+    """
+    path = weights_at(path.absolute())
+    try:
+        facts = inspect_checkpoint(path, part)
+        for problem in facts.problems:
+            raise _refusal(part, problem)
+        if facts.format == "gguf" and part != "transformer":
+            raise _refusal(part, f"{path.name} is a GGUF file, from which only a transformer can be loaded.")
+        config = None if path.is_dir() else _config(part, base)
+        check_network(part, path, config)
+    except InputError:
+        raise
+    except OSError as error:
+        raise _refusal(part, f"{path} cannot be read ({error.strerror or first_line(error)}).") from error
+    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise _refusal(part, f"{first_line(error).rstrip('.')}.") from error
+    return FoundPart(str(path), config, facts)
+
+
+def _refusal(part: str, problem: str) -> InputError:
+    return InputError(f"The {part} cannot be used: {problem}", _REMEDY, setting="model")
+
+
+def _config(part: str, base: ModelInfo) -> Mapping[str, Any]:
+    """Return the configuration of the part that a single file replaces."""
+    source = base.parts[part]
+    if source.config is not None:
+        return source.config
+    file = part_folder(source) / "config.json"
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))
+    return CONFIGS[part]

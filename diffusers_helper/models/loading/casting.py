@@ -1,0 +1,90 @@
+"""Weights that are stored in a smaller type than the one that computes, by diffusers' layerwise casting.
+
+A layer's weight is cast when the layer computes, and stays on the device in the smaller type otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import torch
+from diffusers.hooks import HookRegistry
+from diffusers.hooks.layerwise_casting import DEFAULT_SKIP_MODULES_PATTERN, LayerwiseCastingHook
+from diffusers.quantizers.gguf.utils import GGUFLinear
+from torch import Tensor, nn
+
+_HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a network computes in
+# The layers of many values. Those of convolutions are few, and convolutions have methods of their own.
+# Derived classes are left out, since torch's own attention reads the weight of such a layer itself.
+CASTABLE = (nn.Linear, nn.Embedding)
+SCALE = "weight_scale"
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+class KeptCasting(LayerwiseCastingHook):
+    """Diffusers' hook, which here puts the stored weight back after use instead of casting it a second time.
+
+    So the weight stays in the file's mapping or in the slot from which it is streamed. If the layer has
+    scales, as scaled fp8 has, the weight is multiplied with them.
+    """
+
+    def __init__(self, storage_dtype: torch.dtype, compute_dtype: torch.dtype) -> None:
+        super().__init__(storage_dtype, compute_dtype, non_blocking=False)
+        self._stored: Tensor | None = None
+
+    def initialize_hook(self, module: nn.Module) -> nn.Module:
+        """Tell the memory management the type that the weight has on the device."""
+        module.weight.storage_dtype = self.storage_dtype  # type: ignore[union-attr]
+        return module
+
+    def deinitalize_hook(self, module: nn.Module) -> nn.Module:
+        """Let the weight have its own type on the device."""
+        del module.weight.storage_dtype  # type: ignore[union-attr]
+        return module
+
+    def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        stored: Tensor = module.weight.data
+        self._stored, weight = stored, stored.to(self.compute_dtype)
+        scale = getattr(module, SCALE, None)
+        module.weight.data = weight if scale is None else weight.mul_(scale)
+        return args, kwargs
+
+    def post_forward(self, module: Any, output: Any) -> Any:
+        module.weight.data, self._stored = self._stored, None
+        return output
+
+
+def cast_weights(network: nn.Module, compute: torch.dtype, storage: torch.dtype | None = None) -> None:
+    """Set the type in which a network's layers keep their weights on the device, and the one that computes.
+
+    Embedders and norms keep their precision, by diffusers' list for the network.
+
+    Args:
+        network: The network, which has to be in main memory.
+        compute: The type that computes.
+        storage: The type on the device; None for that of the file. Only fp8 is cast layer by layer.
+    """
+    patterns = [
+        *DEFAULT_SKIP_MODULES_PATTERN, *(getattr(network, "_skip_layerwise_casting_patterns", None) or ())
+    ]  # fmt: skip
+    for name, layer in network.named_modules():
+        if isinstance(layer, GGUFLinear):
+            layer.compute_dtype = compute
+        elif type(layer) in CASTABLE:
+            is_precise = any(re.search(pattern, name) for pattern in patterns)
+            wanted = layer.weight.dtype if storage is None or (is_precise and storage in FP8) else storage
+            _set_hook(layer, wanted if wanted in FP8 else None, compute)
+
+
+def _set_hook(layer: nn.Module, storage: torch.dtype | None, compute: torch.dtype) -> None:
+    if storage is None and not hasattr(layer, "_diffusers_hook"):
+        return
+    registry = HookRegistry.check_if_exists_or_initialize(layer)
+    hook = cast(KeptCasting | None, registry.get_hook(_HOOK))
+    if hook is not None and (hook.storage_dtype, hook.compute_dtype) == (storage, compute):
+        return
+    if hook is not None:
+        registry.remove_hook(_HOOK, recurse=False)
+    if storage is not None:
+        registry.register_hook(KeptCasting(storage, compute), _HOOK)

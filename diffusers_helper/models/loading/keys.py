@@ -1,0 +1,108 @@
+"""The names of tensors in a file, turned into those of the libraries' classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import torch
+from diffusers.loaders.single_file_utils import convert_hunyuan_video_transformer_to_diffusers
+from torch import Tensor
+
+from diffusers_helper.models.names import SCALE, is_beside
+
+# What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
+_PREFIXES = (
+    "", "model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "module.",
+    "first_stage_model.", "vae.", "text_model.", "vision_model.", "model.language_model.",
+    "language_model.model.", "model.model.",
+    "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
+)  # fmt: skip
+_SINGLE = re.compile(r"^(?:single_blocks)\.(\d+)\.linear1\.(weight|bias)$")
+_ORIGINAL = "double_blocks."
+
+
+class UnknownNames(ValueError):
+    """Names that do not belong to the network, or names of it that are missing."""
+
+
+def own_names(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], width: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of a file by the names of a library's class, and the scales of its weights.
+
+    Args:
+        tensors: The tensors by the names in the file.
+        expected: The tensors of the empty network.
+        width: The width of the transformer's blocks, by which its authors' layout is split; 0 for others.
+
+    Returns:
+        The tensors, and the factors that some weights have to be multiplied with, by the weight's name.
+    """
+    plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
+    prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
+    if prefix:
+        plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
+    scales = {SCALE.sub(".weight", name): plain.pop(name) for name in list(plain) if SCALE.search(name)}
+    # The same conversion splits the scales as it splits the rows that they belong to.
+    rows = {
+        name: scale.to(torch.float32).reshape(-1, 1).expand(plain[name].shape[0], 1)
+        for name, scale in scales.items()
+        if name in plain and scale.numel() in (1, plain[name].shape[0])
+    }
+    if len(rows) < len(scales):
+        wrong = sorted(scales.keys() - rows.keys())[0]
+        raise UnknownNames(f"has a scale for {wrong} that does not belong to its rows; use another file")
+    if any(name.startswith(_ORIGINAL) for name in plain):
+        plain, rows = _from_original(plain, width), _from_original(rows, width)
+    return plain, {name: _smallest(scale) for name, scale in rows.items()}
+
+
+def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:
+    """Return how many names are known behind a prefix, in the layout of the library or of the authors."""
+    behind = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    return sum(name in expected or name.startswith(_ORIGINAL) for name in behind)
+
+
+def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+    """Convert names in the layout of HunyuanVideo's authors by diffusers' own function.
+
+    FramePack's own layers have the same names in both layouts, and the function leaves them alone. It assumes
+    the full width when it splits the first layer of a single block, so that layer is split here.
+    """
+    split: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        match = _SINGLE.match(name)
+        if match is None:
+            split[name] = tensor
+            continue
+        block = f"single_transformer_blocks.{match[1]}"
+        sizes = [width, width, width, tensor.shape[0] - 3 * width]
+        layers = ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")
+        for layer, part in zip(layers, torch.split(tensor, sizes), strict=True):
+            split[f"{block}.{layer}.{match[2]}"] = part
+    return convert_hunyuan_video_transformer_to_diffusers(split)
+
+
+def _smallest(scale: Tensor) -> Tensor:
+    """Return one factor where all rows have the same one."""
+    first = scale[:1]
+    return first.reshape(()).clone() if bool((scale == first).all()) else scale.contiguous()
+
+
+def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compare names with those of the empty network.
+
+    Raises:
+        UnknownNames: If some are missing or foreign, as the end of a sentence about the file.
+    """
+    missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing:
+        raise UnknownNames(
+            f"lacks {len(missing)} of {len(expected)} tensors, as {missing[0]}; weights are missing, so "
+            "download it again or use another file"
+        )
+    if foreign:
+        raise UnknownNames(
+            f"contains {len(foreign)} tensors that do not belong there, as {foreign[0]}; use another file"
+        )

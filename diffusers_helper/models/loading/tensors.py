@@ -1,0 +1,95 @@
+"""The tensors of files with weights in any format, mapped into memory as they are stored.
+
+The kernel reads a mapped page when it is used, and may drop it at any time, since it is never written to.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES, GGUFParameter
+from safetensors import safe_open
+from torch import Tensor
+from torch._weights_only_unpickler import UnpicklingError
+
+from diffusers_helper.models.formats.reading import read_contents
+from diffusers_helper.models.formats.tensors import Contents
+
+# The types of GGUF that torch has, too.
+_PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the tensors of several files by name, mapped into memory.
+
+    Those that GGUF has quantised are diffusers' `GGUFParameter`.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If a file holds no weights, or weights that cannot be mapped.
+    """
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        contents = read_contents(file)
+        if contents.problems:
+            raise ValueError(f"{file.name} {contents.problems[0]}")
+        tensors |= _READERS[contents.format](file, contents)
+    return tensors
+
+
+def _read_safetensors(file: Path, contents: Contents) -> dict[str, Tensor]:
+    with safe_open(file, "pt") as weights:
+        return {name: weights.get_tensor(name) for name in contents.tensors}
+
+
+def _read_gguf(file: Path, contents: Contents) -> dict[str, Tensor]:
+    storage = torch.from_file(str(file), shared=False, size=file.stat().st_size, dtype=torch.uint8)
+    tensors: dict[str, Tensor] = {}
+    for name, entry in contents.tensors.items():
+        data = storage[entry.begin : entry.begin + entry.num_bytes]
+        if entry.dtype in _PLAIN:
+            tensors[name] = data.view(_PLAIN[entry.dtype]).view(entry.shape)
+            continue
+        kind = gguf.GGMLQuantizationType.__members__.get(entry.dtype)
+        if kind not in SUPPORTED_GGUF_QUANT_TYPES:
+            known = ", ".join(one.name for one in SUPPORTED_GGUF_QUANT_TYPES)
+            raise ValueError(f"{file.name} contains {entry.dtype} ({name}); use a file with one of {known}")
+        rows = data.view(*entry.shape[:-1], -1)
+        tensors[name] = GGUFParameter(rows, quant_type=kind)  # type: ignore[call-arg] - its own __new__
+    return tensors
+
+
+def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
+    with file.open("rb") as stream:
+        if stream.read(2) != b"PK":
+            raise ValueError(
+                f"{file.name} is in the format of torch before version 1.6, which cannot be mapped into "
+                "memory; use a .safetensors file"
+            )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about types of storage that torch means to replace
+            content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except UnpicklingError as error:
+        raise ValueError(
+            f"{file.name} contains more than weights, which Longtake does not run; use a .safetensors file"
+        ) from error
+    is_wrapped = isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping)
+    return dict(_tensors_in(content["state_dict"] if is_wrapped else content, ""))
+
+
+def _tensors_in(content: Any, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in nested dictionaries, by their names joined with dots."""
+    if isinstance(content, Tensor):
+        yield prefix.removeprefix("."), content.data
+    elif isinstance(content, Mapping):
+        for name, value in content.items():
+            yield from _tensors_in(value, f"{prefix}.{name}")
+
+
+_READERS = {"safetensors": _read_safetensors, "gguf": _read_gguf, "pickle": _read_pickle}

@@ -1,0 +1,184 @@
+"""Tests of `models add` with files of a person's own, and of what the other commands make of such a model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from app.cli import main
+from app.ui.catalogue import Catalogue
+from app.ui.form.controls import RequestForm
+from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.downloads import absence_of
+from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.models.registry import find_model, model_names
+from tests.support.checkpoints import original_names, to_fp8, write_safetensors
+from tests.support.weights import PAGE, POINTER, write_gguf
+
+DEMO = find_model("demo")
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use a data folder of the test's own, which the program finds by itself."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(ADDED_MODELS, "file", None)
+    return tmp_path / "data" / "longtake" / "models.json"
+
+
+@pytest.fixture
+def weights() -> dict[str, torch.Tensor]:
+    return load_file(Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors")
+
+
+@pytest.fixture
+def file(weights: dict[str, torch.Tensor], tmp_path: Path) -> Path:
+    return write_safetensors(tmp_path / "mine.safetensors", original_names(weights))
+
+
+def test_a_model_is_added_used_and_forgotten(
+    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = file.read_bytes()
+    assert main(["models", "add", "mine", "--base", "demo", "--transformer", str(file), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parts"]["transformer"]["path"] == str(file)
+    assert told["parts"]["transformer"]["inspection"]["key_style"] == "original"
+    assert json.loads(data.read_text(encoding="utf-8"))["models"][0]["base"] == "demo"
+    assert model_names()[-1] == "mine"
+    info = find_model("mine")
+    assert (info.modes, info.side, info.examples) == (DEMO.modes, DEMO.side, DEMO.examples)
+    assert info.parts["vae"] == DEMO.parts["vae"]
+    assert main(["models", "list", "mine", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["state"] == "complete"
+    assert listed["parts"][0]["here_bytes"] == file.stat().st_size
+    plans: list[Any] = []
+    for name in ("demo", "mine"):
+        assert main(["plan", "--model", name, "--json"]) == 0
+        plans.append(json.loads(capsys.readouterr().out)["stages"])
+    assert plans[0] == plans[1]
+    assert main(["models", "verify", "mine"]) == 0
+    with gr.Blocks():
+        form = RequestForm(Catalogue())
+    assert ("mine", "mine") in form.model.choices
+    assert main(["models", "remove", "mine"]) == 0
+    assert "mine" not in model_names()
+    assert file.read_bytes() == before
+
+
+def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setitem(CONFIGS, "transformer", json.loads(_config().read_text(encoding="utf-8")))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    source = Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors"
+    shutil.copy(source, folder / "FramePack_F1_bf16.safetensors")
+    assert main(["models", "add", "mine.f1", "--transformer", str(folder), "--title", "My F1"]) == 0
+    assert "GB to download" in capsys.readouterr().out
+    info = find_model("mine.f1")
+    assert (info.title, info.modes) == ("My F1", ("forward",))
+    absence = absence_of(info)
+    assert absence is not None
+    assert "transformer" not in absence.part_bytes
+    assert (
+        absence.part_bytes["text_encoder"]
+        == absence_of(find_model("framepack-f1")).part_bytes["text_encoder"]
+    )  # type: ignore[union-attr]
+
+
+def _config() -> Path:
+    return Path(DEMO.parts["transformer"].location) / "config.json"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (PAGE.encode(), "mine.safetensors is a web page"),
+        (POINTER.encode(), "mine.safetensors is a Git LFS pointer"),
+        (b"", "mine.safetensors is empty"),
+    ],
+)
+def test_files_that_are_no_weights(
+    content: bytes, told: str, file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_bytes(content)
+    assert refused(file, capsys).startswith(f"The transformer cannot be used: {told}")
+    assert not data.exists()
+
+
+def refused(file: Path, capsys: pytest.CaptureFixture[str], part: str = "transformer") -> str:
+    assert main(["models", "add", "mine", "--base", "demo", f"--{part}", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_weights_that_are_of_another_kind(
+    weights: dict[str, torch.Tensor], file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1000])
+    assert f"is incomplete: it has {len(whole) - 1000} bytes of {len(whole)}" in refused(file, capsys)
+    file.write_bytes(whole)
+    assert "contains FramePack, but the vae must be Hunyuan VAE" in refused(file, capsys, "vae")
+    original = original_names(weights)
+    write_safetensors(file, {name: original[name] for name in [*original][:-2]})
+    assert "mine.safetensors lacks" in refused(file, capsys)
+    write_safetensors(file, original | {"foreign.weight": torch.zeros(2)})
+    assert "contains 1 tensors that do not belong there, as foreign.weight" in refused(file, capsys)
+    write_safetensors(file, original | {"img_in.proj.bias": torch.zeros(7)})
+    assert "contains x_embedder.proj.bias in the shape 7, where the model has 176" in refused(file, capsys)
+    whole_numbers = {name: (tensor * 100).to(torch.int8) for name, tensor in weights.items()}
+    write_safetensors(file, whole_numbers)
+    assert "stores int8, which cannot be loaded" in refused(file, capsys)
+    assert f"There is no {file}x." in refused(Path(f"{file}x"), capsys)
+
+
+@pytest.mark.parametrize("name", ["demo", "framepack-f1", "Mine", "../mine", "a b", ""])
+def test_names_that_cannot_be_used(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "add", name, "--base", "demo"]) == 2
+    assert "expected a new name" in capsys.readouterr().err
+
+
+def test_a_model_whose_base_or_file_is_gone(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], weights: dict[str, torch.Tensor]
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(DEMO.folder or "", base)
+    assert main(["models", "add", "mine", "--base", str(base), "--transformer", str(file)]) == 0
+    assert model_names()[-1] == "mine"
+    write_safetensors(file, to_fp8(weights, torch.float8_e4m3fn))  # another file under the same name
+    assert main(["plan", "--model", "mine"]) == 0
+    file.unlink()
+    assert main(["plan", "--model", "mine"]) == 1
+    assert f"transformer in {file} cannot be read" in capsys.readouterr().err
+    shutil.rmtree(base)
+    assert "mine" not in model_names()
+    assert main(["plan", "--model", "mine"]) == 2
+    assert "is based on" in capsys.readouterr().err
+    assert main(["models", "remove", "mine"]) == 0
+
+
+def test_a_list_that_is_damaged_hides_no_other_model(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data.parent.mkdir(parents=True)
+    data.write_text("{", encoding="utf-8")
+    assert main(["models", "list", "demo"]) == 0
+    assert main(["plan", "--model", "mine"]) == 2
+    assert "is no list of added models" in capsys.readouterr().err
+
+
+def test_only_transformers_come_from_gguf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = {f"blk.0.{name}.weight": (0, (2,), bytes(8)) for name in ("attn_q", "ffn_gate")}
+    file = write_gguf(tmp_path / "llama.gguf", tensors)
+    assert "llama.gguf is a GGUF file" in refused(file, capsys, "text-encoder")
