@@ -136,7 +136,8 @@ class Job:
             self.report.stage("load")
             self.models.load(self.cancel, self.report.reading)
         transformer = self.models.part("transformer")
-        for sentence in self.loras.attach(transformer, transformer.dtype):
+        computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
+        for sentence in self.loras.attach(transformer, computes_in):
             self.report.warned(sentence)
         size = f"{self.picture.width}x{self.picture.height}"
         facts = {"size": size, "weights": self.models.fingerprint, **self.loras.origin}
