@@ -138,7 +138,8 @@ class RequestForm:
         self._add("steps")
         self._add("guidance")
         # The list of files writes into this field, and shows what is in it.
-        self._add("lora", visible="hidden")
+        lora = self._add("lora", visible="hidden")
+        lora.change(None, lora, None, js=call("form/loras.js", "showChosen"), **_SCRIPT)
         gr.HTML(apply_default_css=False, elem_id="lora-list", js_on_load=on_load("form/loras.js"))
         self._add_others("Look")
 
@@ -264,8 +265,6 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
     )  # fmt: skip
     form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
-    lora = form.controls["lora"]
-    lora.change(None, lora, None, js=call("form/loras.js", "showChosen"), **_SCRIPT)  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
 
 

@@ -69,7 +69,8 @@ class Row {
     const facts = all.get(this.#name);
     this.#box.checked = Boolean(facts);
     this.#weight.hidden = !facts;
-    if (facts) this.#weight.value = facts.weight;
+    // A number that is being typed stays; the field reports it when it is left.
+    if (facts && document.activeElement !== this.#weight) this.#weight.value = facts.weight;
   }
 }
 
