@@ -25,7 +25,7 @@ from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
 from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
-from app.commands.models import add_models
+from app.commands.models.command import add_models
 from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
 from app.commands.replay import add_replay

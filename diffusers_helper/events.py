@@ -83,14 +83,6 @@ class StageStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Downloading(Event):
-    """The progress of a model's download, which is reported about once per second."""
-
-    done_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Reading(Event):
     """The progress of the reading of a model's files, which is reported about once per second."""
 
@@ -204,7 +196,7 @@ def event_name(kind: type[Event]) -> str:
 _KINDS: dict[str, type[Event]] = {
     event_name(kind): kind
     for kind in (
-        JobStarted, StageStarted, Downloading, Reading, StepDone, PieceDone, SectionFinished, Warned,
+        JobStarted, StageStarted, Reading, StepDone, PieceDone, SectionFinished, Warned,
         Finished, Cancelled, Failed,
     )
 }  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import check_proxies, command_words, given_settings, with_lora_paths
-from app.commands.downloading import download
+from app.commands.models.downloading import download
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import say

@@ -13,7 +13,6 @@ from app.jobs.stdio import explained
 from diffusers_helper.events import (
     STAGES,
     Cancelled,
-    Downloading,
     Event,
     Failed,
     Finished,
@@ -56,7 +55,7 @@ class ProgressBar:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
-        self._sections, self._tenths = 0, dict[str, int]()
+        self._sections, self._tenth = 0, 0
 
     def begin(self, job: Job) -> None:
         """Write the id and the folder of the job."""
@@ -76,7 +75,7 @@ class ProgressBar:
             )
         elif isinstance(event, StageStarted):
             self._stage(event)
-        elif isinstance(event, Downloading | Reading):
+        elif isinstance(event, Reading):
             self._bytes(event)
         elif isinstance(event, StepDone):
             self._step(event)
@@ -95,16 +94,15 @@ class ProgressBar:
             self._bar = bar
             bar.set_description_str(STAGES[event.stage].running)
 
-    def _bytes(self, event: Downloading | Reading) -> None:
+    def _bytes(self, event: Reading) -> None:
         done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
-        doing = "downloading" if isinstance(event, Downloading) else "reading"
-        text = f"{doing} the model: {done} of {total} GB"
+        text = f"Reading the model: {done} of {total} GB"
         tenth = 10 * event.done_bytes // max(1, event.total_bytes)
         if self._bar is not None:
             self._bar.set_description_str(text)
-        elif tenth > self._tenths.get(doing, 0):
-            self._tenths[doing] = tenth
-            self._say(f"{text[0].upper()}{text[1:]}")
+        elif tenth > self._tenth:
+            self._tenth = tenth
+            self._say(text)
 
     def _step(self, event: StepDone) -> None:
         if self._bar is not None:

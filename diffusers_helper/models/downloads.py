@@ -1,11 +1,9 @@
-"""The parts of a model that are not on this machine: their sizes, and the progress of their download."""
+"""The parts of a model that are not on this machine: their sizes, and the speed of their download."""
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource
 from diffusers_helper.planning.networks import published_bytes
 from diffusers_helper.units import gb_text
 
-_TELL_SECONDS, _TELL_SHARE = 1.0, 0.002
 _SPEED_SECONDS = 15.0
 
 
@@ -118,32 +115,3 @@ class Speed:
             self._seen.popleft()
         begin, first = self._seen[0]
         return max(0.0, (done - first) / (now - begin)) if now > begin else 0.0
-
-
-class Download:
-    """The progress of one model's download, which is reported about once per second.
-
-    Args:
-        absence: The missing parts; None if nothing is missing.
-        tell: A function that is called with the downloaded bytes and the expected total.
-    """
-
-    def __init__(self, absence: Absence | None, tell: Callable[[int, int], None]) -> None:
-        self._expected = absence.part_bytes if absence else dict[str, int]()
-        self._total, self._tell = sum(self._expected.values()), tell
-        here = absence.here_bytes if absence else dict[str, int]()
-        self._seen = {part: min(count, self._expected[part]) for part, count in here.items()}
-        self._told, self._told_at = 0, 0.0
-
-    def received(self, part: str, count: int) -> None:
-        """Note the number of bytes of a part that were downloaded so far."""
-        self._seen[part] = min(max(count, self._seen.get(part, 0)), self._expected.get(part, 0))
-        done, now = sum(self._seen.values()), time.monotonic()
-        is_news = done - self._told >= _TELL_SHARE * self._total and now - self._told_at >= _TELL_SECONDS
-        if self._total and (is_news or done == self._total > self._told):
-            self._told, self._told_at = done, now
-            self._tell(done, self._total)
-
-    def finished(self, part: str) -> None:
-        """Count a part as completely downloaded."""
-        self.received(part, self._expected.get(part, 0))

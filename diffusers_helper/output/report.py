@@ -11,7 +11,6 @@ from typing import Any
 
 from diffusers_helper.events import (
     Cancelled,
-    Downloading,
     Event,
     Finished,
     JobStarted,
@@ -53,10 +52,6 @@ class Report:
 
     def stage(self, stage: Stage, section: Section | None = None) -> None:
         self._tell(StageStarted, stage=stage, section=_number(section))
-
-    def downloading(self, done_bytes: int, total_bytes: int) -> None:
-        """Report the progress of the model's download."""
-        self._tell(Downloading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
         """Report the progress of the reading of the model's files."""

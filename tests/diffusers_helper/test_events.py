@@ -11,7 +11,6 @@ import pytest
 from diffusers_helper import events
 from diffusers_helper.events import (
     Cancelled,
-    Downloading,
     Event,
     Failed,
     Finished,
@@ -41,10 +40,6 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
     (
         StageStarted(**COMMON, stage="decode", section=2),
         {"event": "stage_started", **COMMON, "stage": "decode", "section": 2},
-    ),
-    (
-        Downloading(**COMMON, done_bytes=5, total_bytes=7),
-        {"event": "downloading", **COMMON, "done_bytes": 5, "total_bytes": 7},
     ),
     (
         Reading(**COMMON, done_bytes=5, total_bytes=7),

@@ -207,22 +207,23 @@ def _about(name: str) -> dict[str, Any]:
     return {"label": setting.label, "info": page_words(setting.help), "elem_id": f"set-{name}"}
 
 
+def _named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
+    """Return a handler that passes the results of `make`, a dict by name, to the outputs in order.
+
+    An output without a result stays unchanged.
+    """
+
+    def handler(*values: Any) -> list[Any]:
+        made = make(*values)
+        return [made.get(name, gr.skip()) for name in outputs]
+
+    return handler
+
+
 def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, describer: Describer) -> None:
     """Connect the form's controls with their handlers."""
     names, controls = list(form.controls), list(form.controls.values())
     around = [form.examples, form.demo_box, form.offer]
-
-    def named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
-        """Return a handler that passes the results of `make`, a dict by name, to the outputs in order.
-
-        An output without a result stays unchanged.
-        """
-
-        def handler(*values: Any) -> list[Any]:
-            made = make(*values)
-            return [made.get(name, gr.skip()) for name in outputs]
-
-        return handler
 
     async def describe(*values: object) -> tuple[Any, ...]:
         settings = dict(zip(names, values, strict=True))
@@ -244,21 +245,21 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     # This reacts to people only, since the settings of a restored model are restored with it.
     chosen = ("steps", "guidance", "resolution", "mode")
     form.model.input(
-        named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode],
+        _named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode],
         [*(form.controls[name] for name in chosen), *around], preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
     form.examples.click(
-        named(actions.use_example, "image", "prompt"), [form.model, form.examples],
+        _named(actions.use_example, "image", "prompt"), [form.model, form.examples],
         [form.image, form.prompt], **QUIET,
     )  # fmt: skip
     form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
-    _connect_defaults(form, actions, named)
+    _connect_defaults(form, actions)
     # These events bring a picture that was pasted, dropped, or kept by the browser, and the crop.
     form.facts.input(None, None, form.image, js=call("form/uploaded.js", "givenPicture"), **_SCRIPT)
     form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
     form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
     kept = [name for name in names if name != "image"]
-    _connect_restoring(page, form, actions, named, kept)
+    _connect_restoring(page, form, actions, kept)
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,
@@ -268,39 +269,31 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
 
 
-def _connect_restoring(
-    page: gr.Blocks,
-    form: RequestForm,
-    actions: Actions,
-    named: Callable[..., Callable[..., list[Any]]],
-    kept: list[str],
-) -> None:
+def _connect_restoring(page: gr.Blocks, form: RequestForm, actions: Actions, kept: list[str]) -> None:
     """Let the form take settings that the browser kept, or that come from outside the form."""
     filled = [*(form.controls[name] for name in kept), form.examples, form.demo_box, form.offer]
     page.load(
-        named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
+        _named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
         preprocess=False, **QUIET,
     ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
     # These come from an earlier video, a preset, or a file that was dropped on the page.
     form.facts.apply(
-        named(actions.fill, *kept, *AROUND, "notice"), form.facts, [*filled, form.notice],
+        _named(actions.fill, *kept, *AROUND, "notice"), form.facts, [*filled, form.notice],
         js=call("form/fill.js", "givenSettings"), preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
     form.carried_line.click(None, None, form.controls["carried"], js="() => ''", **_SCRIPT)
 
 
-def _connect_defaults(
-    form: RequestForm, actions: Actions, named: Callable[..., Callable[..., list[Any]]]
-) -> None:
+def _connect_defaults(form: RequestForm, actions: Actions) -> None:
     plain = [name for name in form.controls if name not in ("image", "prompt", "model")]
     outputs = [form.controls[name] for name in plain]
     form.reset.click(
-        named(actions.reset, *plain), form.model, outputs, preprocess=False, **QUIET
+        _named(actions.reset, *plain), form.model, outputs, preprocess=False, **QUIET
     ).then(**_CHANGED)  # fmt: skip
 
     def run_example(model: str, event: gr.EventData) -> list[Any]:
         index = event._data.get("index") if isinstance(event._data, dict) else None
-        return named(actions.run_example, *plain, "image", "prompt", "notice")(model, index)
+        return _named(actions.run_example, *plain, "image", "prompt", "notice")(model, index)
 
     form.offer.click(
         run_example, form.model, [*outputs, form.image, form.prompt, form.notice], preprocess=False, **QUIET

@@ -10,12 +10,12 @@ from app.jobs.pace import Pace, Work, passes
 from app.ui.live.timing import Place, Timing
 from diffusers_helper.events import (
     Cancelled,
-    Downloading,
     Event,
     Failed,
     Finished,
     JobStarted,
     PieceDone,
+    Reading,
     SectionFinished,
     Stage,
     StageStarted,
@@ -55,7 +55,7 @@ class LiveJob:
         width, height: The video's sides in pixels; 0 while they are unknown.
         plan: The sections, which are known before the engine reports anything.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
-        download: The model's bytes that are on this machine, and all of its bytes; None unless it downloads.
+        reading: The bytes of the model that were read, and all of its bytes; None unless its files are read.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
         video: Path of the newest version that can be watched.
         seconds_in_front: Seconds that were added before the first version's beginning.
@@ -75,7 +75,7 @@ class LiveJob:
     section: int = 0
     sections_done: int = 0
     step: int = 0
-    download: tuple[int, int] | None = None
+    reading: tuple[int, int] | None = None
     piece: int = 0
     pieces: int = 0
     preview: str | None = None
@@ -106,9 +106,9 @@ class LiveJob:
             self._foresee()
         elif isinstance(event, StageStarted):
             self._begin(event)
-        elif isinstance(event, Downloading):
+        elif isinstance(event, Reading):
             is_over = event.done_bytes >= event.total_bytes
-            self.download = None if is_over else (event.done_bytes, event.total_bytes)
+            self.reading = None if is_over else (event.done_bytes, event.total_bytes)
         elif isinstance(event, StepDone):
             self._step(event)
         elif isinstance(event, PieceDone):
@@ -140,7 +140,7 @@ class LiveJob:
 
     def _begin(self, event: StageStarted) -> None:
         self._add_stage(event.time)
-        self.stage, self.download = event.stage, None
+        self.stage, self.reading = event.stage, None
         if event.stage != "write":
             self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:

@@ -42,9 +42,9 @@ def headline(live: LiveJob, jobs_first: int, wishes: Collection[Wish] = (), *, h
     if live.job.state == "queued":
         first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
         return f"Waiting for its turn{first}"
-    if live.download:
-        done, total = map(gb_text, live.download)
-        return f"Downloading the model: {done} of {total} GB"
+    if live.reading:
+        done, total = map(gb_text, live.reading)
+        return f"Reading the model: {done} of {total} GB"
     if not live.section:
         return _title(live.stage)
     section = f"ection {live.section} of {live.sections}"

@@ -11,7 +11,7 @@ import pytest
 from app.cli import main
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models import downloads
-from diffusers_helper.models.downloads import Absence, Download, NotHere, Speed, absence_of, bytes_in
+from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.getting import get_model
 from diffusers_helper.models.registry import PARTS, find_model
 from diffusers_helper.units import GB
@@ -98,28 +98,9 @@ def test_a_download_is_told_by_bytes_of_the_whole_model(
     assert absence_of(INFO) is None
 
 
-def test_news_of_a_download_come_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([10.0, 10.5, 11.5, 11.6, 11.7])
-    monkeypatch.setattr(downloads.time, "monotonic", lambda: next(clock))
-    told: list[int] = []
-    absence = Absence("m", "M", {"vae": 1000, "tokenizer": 0}, Path("/hub"), 10**9)
-    download = Download(absence, lambda done, total: told.append(done))
-    for count in (10, 20, 30, 31):
-        download.received("vae", count)
-    download.finished("vae")
-    assert told == [10, 30, 1000]
-
-
-def test_bytes_that_were_here_before_count_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "_TELL_SECONDS", 0.0)
-    told: list[int] = []
+def test_bytes_that_are_here_need_not_come() -> None:
     absence = Absence("m", "M", {"vae": 1000, "transformer": 1000}, Path("/hub"), 10**9, {"transformer": 400})
     assert absence.total_bytes == 1600
-    download = Download(absence, lambda done, total: told.append(done))
-    download.received("vae", 100)
-    download.received("transformer", 400)
-    download.received("transformer", 500)
-    assert told == [500, 600]
 
 
 def test_the_speed_is_that_of_the_last_seconds() -> None:

@@ -12,7 +12,7 @@ from app.ui.live import words
 from app.ui.live.job import LiveJob
 from app.ui.live.scene import download_name, show
 from app.ui.live.watch import Scene
-from diffusers_helper.events import Downloading, Failed, Finished, PieceDone, StageStarted, StepDone, Warned
+from diffusers_helper.events import Failed, Finished, PieceDone, Reading, StageStarted, StepDone, Warned
 from diffusers_helper.packing import Mode
 from tests.support.told_jobs import history, job_of
 
@@ -163,13 +163,13 @@ def test_a_download_is_named_after_its_prompt(prompt: str, name: str) -> None:
     assert download_name(prompt, "20261121-081530-3f9a") == name
 
 
-def test_a_download_is_told_by_bytes_until_the_model_is_loaded() -> None:
+def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> None:
     live = LiveJob(job_of())
     live.apply(StageStarted(job="j", time=0.0, stage="load"))
     assert words.headline(live, 0) == "Loading the model"
-    live.apply(Downloading(job="j", time=1.0, done_bytes=3 * 2**30, total_bytes=40 * 2**30))
-    assert words.headline(live, 0) == "Downloading the model: 3 of 40 GB"
-    live.apply(Downloading(job="j", time=9.0, done_bytes=40 * 2**30, total_bytes=40 * 2**30))
+    live.apply(Reading(job="j", time=1.0, done_bytes=3 * 2**30, total_bytes=40 * 2**30))
+    assert words.headline(live, 0) == "Reading the model: 3 of 40 GB"
+    live.apply(Reading(job="j", time=9.0, done_bytes=40 * 2**30, total_bytes=40 * 2**30))
     assert words.headline(live, 0) == "Loading the model"
 
 

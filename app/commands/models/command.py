@@ -9,11 +9,11 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from app.commands.add_model import add_model_arguments, forget_model, take_model
 from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
-from app.commands.downloading import download
 from app.commands.inspect import add_inspect_arguments, print_inspection
-from app.commands.model_plans import print_card_plans
+from app.commands.models.add import add_model_arguments, forget_model, take_model
+from app.commands.models.downloading import download
+from app.commands.models.plans import print_card_plans
 from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError, LongtakeError
