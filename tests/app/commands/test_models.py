@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.commands import downloading
+from app.commands.models import downloading
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import PARTS, find_model
