@@ -35,8 +35,8 @@ from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
 
 _EXIT_CODES = """\
-exit codes: 0 done, 1 failed, 2 something in the command cannot be used, 130 cancelled,
-129 or 143 interrupted by a signal: the job goes on with --resume.
+exit codes: 0 done, 1 failed, 2 invalid command or input, 130 cancelled,
+129 or 143 interrupted by a signal (--resume continues the job).
 Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does not wait for the step.
 """
 
@@ -87,7 +87,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add_request(parser)
     parser.set_defaults(run=make_video, model=None)  # recipes and branches have a model of their own
-    group = parser.add_argument_group("where and how")
+    group = parser.add_argument_group("source and output")
     add_origins(group)
     add_several(group)
     add_outputs(group)
@@ -103,9 +103,9 @@ def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "plan",
         help="show how much of the device's memory a video would need",
-        description="What stays on the device and what is streamed, with the predicted peak of each stage.\n"
-        "Nothing is loaded: neither a GPU nor the model's files need to be there.",
-        epilog="exit codes: 0 it fits, 1 failed, 2 it does not fit or the command cannot be used.",
+        description="Show which weights stay on the device, which are streamed, and the predicted peak of\n"
+        "each stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
+        epilog="exit codes: 0 the video fits, 1 failed, 2 the video does not fit or the command is invalid.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -123,8 +123,8 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "doctor",
         help="examine this machine, and report what would make a job fail",
-        description="Looks at card, torch, memory, disk and environment, and tests which attention runs.",
-        epilog="exit codes: 0 a job would work, 1 it would fail, 2 the command cannot be used.",
+        description="Examine card, torch, memory, disk and environment, and test the attention kernel.",
+        epilog="exit codes: 0 a job would work, 1 a job would fail, 2 the command is invalid.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=run_doctor, verbose=False)
@@ -134,11 +134,11 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--clear-miopen-cache",
         action="store_true",
-        help="remove what MIOpen has learned and compiled instead, and report its size",
+        help="only remove MIOpen's tuning results and compiled kernels, and report their size",
     )
     add_find_mode(parser)
     parser.add_argument(
         "--forget-smaller-plans",
         action="store_true",
-        help="forget earlier shortages of memory instead, so that plans use all that the cap allows",
+        help="only forget earlier shortages of memory, so plans use all that the cap allows",
     )

@@ -18,10 +18,10 @@ from diffusers_helper.units import count_text, gb_text
 
 VARIABLE = "MIOPEN_FIND_MODE"
 FIND_MODES = {
-    "NORMAL": "times all kernels for each new shape: long silence at first, the fastest kernel afterwards",
-    "FAST": "takes what MIOpen's database or else its rule of thumb names: starts at once, may stay slower",
-    "HYBRID": "as FAST for shapes in MIOpen's database, as NORMAL for all others",
-    "DYNAMIC_HYBRID": "as HYBRID, but leaves out kernels that would be compiled for the one shape",
+    "NORMAL": "times every kernel for each new shape: slow at first, the fastest kernel afterwards",
+    "FAST": "takes the kernel that MIOpen's database or heuristic names: starts at once, may stay slower",
+    "HYBRID": "works as FAST for shapes in MIOpen's database and as NORMAL for all others",
+    "DYNAMIC_HYBRID": "works as HYBRID, but without kernels that would be compiled for one shape only",
 }
 # The same modes as numbers, and two further modes of the documentation.
 _NUMBERS = {"1": "NORMAL", "2": "FAST", "3": "HYBRID", "5": "DYNAMIC_HYBRID"}
@@ -77,7 +77,9 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
     for name in MIOPEN_FOLDERS:
         folder = home / name
         if folder.is_symlink():
-            sys.stdout.write(f"{folder} is a link to {folder.resolve()}; left alone. Remove it by hand.\n")
+            sys.stdout.write(
+                f"{folder} is a link to {folder.resolve()} and was left alone. Remove it by hand.\n"
+            )
         elif folder.is_dir():
             files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
             size = sum(file.stat().st_size for file in files)
@@ -86,9 +88,11 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
             count += 1
     for variable in _MOVED:
         if environ.get(variable):
-            sys.stdout.write(f"{variable} is {environ[variable]}; left alone. Remove its files by hand.\n")
+            sys.stdout.write(
+                f"{variable} names {environ[variable]}, which was left alone. Remove its files by hand.\n"
+            )
     if not count:
-        sys.stdout.write("There is no cache of MIOpen's to remove.\n")
+        sys.stdout.write("There is no MIOpen cache to remove.\n")
     else:
-        sys.stdout.write("The next first decode takes longer, while MIOpen chooses and compiles again.\n")
+        sys.stdout.write("The next decode takes longer, while MIOpen chooses and compiles its kernels.\n")
     return 0

@@ -53,7 +53,7 @@ def without_paths(text: str, outputs: Path | None = None) -> str:
 
 
 def without_names(text: str) -> str:
-    """Return the text without the names of the person and the machine, and without secrets."""
+    """Return the text without the names of the user and the machine, and without secrets."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):

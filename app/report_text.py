@@ -1,4 +1,4 @@
-"""The text of a problem report, which helps to find a fault without revealing anything about the person."""
+"""The text of a problem report, which helps to find a fault without revealing anything about the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGES = ("torch", "diffusers", "transformers", "gradio", "av", "numpy")
 def report_text(service: JobService, job_id: str) -> str:
     """Return a plain text with versions, and with the settings, the failure and the last events of a job.
 
-    Paths, the names of the person and of the machine, and texts that look like a password or a key are
+    Paths, the names of the user and of the machine, and texts that look like a password or a key are
     removed. The text contains no environment variables.
 
     Raises:

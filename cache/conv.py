@@ -161,7 +161,7 @@ class ConvLadder:
         return self._climb(key, x, conv)
 
     def mark_deadly(self, case: ConvCase | str, rung: str, reason: str) -> None:
-        """Record that a rung has ended a process at a case, for which it will not be used again.
+        """Record that a rung has ended a process at a case. The rung is not used for that case again.
 
         Raises:
             ValueError: If `case` is not the text of a case, or if there is no such rung.
@@ -233,7 +233,7 @@ class ConvLadder:
             reason = RUNGS[self._forced].supports(case)
             if reason is None:
                 return [RUNGS[self._forced]]
-            _log.warning("rung %s is forced but cannot do %s: %s", self._forced, case, reason)
+            _log.warning("rung %s is forced but cannot compute %s: %s", self._forced, case, reason)
         route = self._routes.get(case)
         alive = [rung for rung in able if rung.name not in route.deadly]
         # If every rung has failed before, all are tried again.
@@ -262,7 +262,7 @@ class ConvLadder:
 
     def _leave(self, case: ConvCase, rung: Rung, kind: ErrorKind, reason: str, device: torch.device) -> None:
         self.left[case, rung.name] = reason
-        _log.warning("rung %s cannot do %s (%s)", rung.name, case, reason)
+        _log.warning("rung %s cannot compute %s (%s)", rung.name, case, reason)
         if kind is ErrorKind.MEMORY:
             # The free memory is no property of the case, so the rung is not recorded as failed.
             if device.type == "cuda":
@@ -293,7 +293,7 @@ def _rest(kind: ErrorKind, waiting: list[Rung]) -> list[Rung]:
 
 
 def _works(device: torch.device) -> bool:
-    """Return whether the device still computes. After some errors it does not, until the process ends."""
+    """Return whether the device still computes. Some errors stop it until the process ends."""
     if device.type != "cuda":
         return True
     try:

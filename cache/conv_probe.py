@@ -114,7 +114,7 @@ def risky_rungs(case: ConvCase, routes: RouteStore) -> set[str]:
 
 
 def multiplications(case: ConvCase) -> int:
-    """Estimate the number of multiplications that a case takes, without borders."""
+    """Estimate the number of multiplications that a case takes, as if there were no borders."""
     return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
 
 
@@ -230,7 +230,7 @@ class _Inputs:
             part = result[..., top : top + height, left : left + width].to("cpu", torch.float32)
             error = float((part - expected).square().mean().sqrt() / expected.square().mean().sqrt())
             if error > MAX_ERROR.get(result.dtype, 2e-3):
-                raise _WrongResult(f"wrong result: off by {error:.2g} of its size")
+                raise _WrongResult(f"wrong result: relative error {error:.2g}")
 
 
 def _failure(

@@ -302,7 +302,7 @@ class RouteStore:
             except OSError as error:
                 self._is_writable = False
                 _log.warning(
-                    "%s cannot be written (%s); what is learned about convolutions lasts until the end "
+                    "%s cannot be written (%s); decisions about convolutions last until the end "
                     "of this process",
                     file,
                     error.strerror or error,

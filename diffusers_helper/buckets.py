@@ -13,7 +13,7 @@ REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
 def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, int], ...]:
     """Return the distinct reference shapes (height, width), scaled to `side` and rounded to `multiple`."""
     if multiple < 1 or side < multiple:
-        raise ValueError(f"side {side} with multiple {multiple}; expected side >= multiple >= 1.")
+        raise ValueError(f"side is {side} and multiple is {multiple}; expected side >= multiple >= 1.")
 
     def scaled(edge: int) -> int:
         unit = REFERENCE_SIDE * multiple
@@ -27,6 +27,6 @@ def nearest_bucket(
 ) -> tuple[int, int]:
     """Return the shape with the nearest aspect ratio, by the least |h bw - w bh|; the later one on a tie."""
     if height < 1 or width < 1:
-        raise ValueError(f"picture of {width}x{height}; expected at least one pixel each way.")
+        raise ValueError(f"The picture has {width}x{height} pixels; expected at least one pixel each way.")
     candidates = buckets(side, multiple)
     return min(reversed(candidates), key=lambda shape: abs(height * shape[1] - width * shape[0]))

@@ -41,7 +41,7 @@ STAGES: dict[str, StageFacts] = {
     "text": StageFacts("encoding the prompt", "Text encoder"),
     "text_2": StageFacts("encoding the prompt", "Second text encoder"),
     "vae_encode": StageFacts("encoding the picture", "Picture encoder"),
-    "vision": StageFacts("looking at the picture", "Vision encoder"),
+    "vision": StageFacts("analysing the picture", "Vision encoder"),
     "sample": StageFacts("denoising", "Denoising", weight=1.0),
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),

@@ -15,7 +15,7 @@ MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough fo
 MAX_ERRORS = 4000  # characters of a dead engine's standard error
 _NO_MEMORY: tuple[FailureCode, str, str] = (
     "out_of_memory",
-    "There was not enough memory to go on.",
+    "There was not enough memory to continue.",
     "Choose a smaller `resolution`, or close other programs that use memory, and start again.",
 )
 _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
@@ -26,18 +26,18 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
     ),
     "download": (
         "download", "The model could not be downloaded from huggingface.co.",
-        "Check the network connection and start again; what was loaded so far is kept.",
+        "Check the network connection and start again; the files downloaded so far are kept.",
     ),
     "proxy": (
-        "download", "The model cannot be loaded by way of the proxy that is set ({text}).",
+        "download", "The model cannot be downloaded through the proxy that is set ({text}).",
         "Unset ALL_PROXY, or set it to an address that begins with http://.",
     ),
     "installation": (
-        "installation", "A package that Longtake needs cannot be loaded ({text}).",
+        "installation", "A package that Longtake needs cannot be imported ({text}).",
         "Run ./webui.sh --setup-only to complete the installation.",
     ),
 }  # fmt: skip
-_KEPT = "What was finished until then is kept; start again."
+_KEPT = "Start again; the finished sections are kept."
 
 
 def failed_event(
@@ -93,7 +93,7 @@ def engine_died_event(
     """
     remedy = _KEPT
     if exit_code == -signal.SIGKILL:
-        remedy = f"Often the system's memory was full. {_KEPT}"
+        remedy = f"The usual cause is that main memory was full: close other programs. {_KEPT}"
     tries = f" It was tried {attempts} times." if attempts > 1 else ""
     return Failed(
         job=job, time=time, remedy=remedy,
@@ -120,10 +120,10 @@ def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
     if trouble in _TROUBLES:
         code, message, remedy = _TROUBLES[trouble]
         return LongtakeError(message.format(text=text), remedy, code=code)
-    first_line = text.splitlines()[0][:200] if text else "no further text"
+    first_line = text.splitlines()[0][:200] if text else "no text"
     return LongtakeError(
         f"An unexpected error ended the job ({type(error).__name__}: {first_line}).",
-        "Start again; if it returns, report it.",
+        "Start again. If the error occurs again, report it.",
     )
 
 

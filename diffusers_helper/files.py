@@ -23,7 +23,7 @@ def given_path(path: str | Path, setting: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(
-            setting=setting, value=str(path), expected="a home folder that exists after the ~",
+            setting=setting, value=str(path), expected="~ followed by the name of a user with a home folder",
             remedy="Write the whole path.",
         ) from error  # fmt: skip
     except UnicodeEncodeError as error:
@@ -50,13 +50,13 @@ def replacing(path: Path) -> Generator[Path]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file by way of `replacing`."""
+    """Write a file atomically; see `replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def sha256_of(parts: Iterable[bytes]) -> str:
-    """Return the SHA-256 checksum of a sequence of bytes, in hexadecimal."""
+    """Return the SHA-256 checksum of the concatenated parts, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

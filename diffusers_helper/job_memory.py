@@ -85,7 +85,7 @@ class JobMemory:
         tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px
         if tile != wanted:
             self._warn(
-                f"The VAE works in tiles of {tile} pixels instead of {wanted}, as there is not "
+                f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
                 f"enough memory for larger ones: {tile_loss(tile or wanted or 0)}."
             )
         self.store.flush(WORKER_START)
@@ -125,14 +125,14 @@ class JobMemory:
         if _is_finite(result):
             return result
         doing = f"{STAGES[stage].running}{f' section {section}' if section else ''}"
-        self._warn(f"There were values that are not finite numbers while {doing}; trying once more, in fp32.")
+        self._warn(f"Values that are not finite appeared while {doing}, so this stage is repeated in fp32.")
         with self._in_fp32(self._plans.plan.stage(stage).model):
             result = retry(attempt, self._cure_for)
         if _is_finite(result):
             return result
         raise LongtakeError(
-            f"There were values that are not finite numbers while {doing}, in fp32 too.",
-            "Try another prompt, picture or guidance; if it stays, the model's files may be damaged.",
+            f"Values that are not finite appeared while {doing}, also in fp32.",
+            "Try another prompt, picture or guidance. If it occurs again, the model's files may be damaged.",
             code="not_finite",
         )
 
@@ -178,7 +178,7 @@ class JobMemory:
         tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
         working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
         chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
-        return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "By the job's plan.")
+        return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "As the job's plan has it.")
 
     def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
         """Return the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""
@@ -206,7 +206,7 @@ class JobMemory:
         self.store.follow(self._plans.plan)
         smaller = self._plans.plan.vae_tile_px
         tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
-        self._warn(f"The VAE's numbers overflowed; it works in fp32 from here on{tiles}.")
+        self._warn(f"Values overflowed in the VAE, so it works in fp32 from now on{tiles}.")
 
     def step_down(self, shortage: Shortage) -> None:
         """Continue with a smaller plan after the current stage ran out of memory.
@@ -222,7 +222,7 @@ class JobMemory:
         self.store.follow(self._plans.plan)
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
-            f"Trying again ({self._plans.retries} of at most {MAX_STEPS})."
+            f"The stage is tried again ({self._plans.retries} of at most {MAX_STEPS} times)."
         )
 
     def heed(self, note: DeathNote) -> None:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 AUTO, OFF = "auto", "off"
 CHOICES = (AUTO, *RUNGS, OFF)
 
-DEVIATION = "Each way rounds once, so that pictures differ by rounding: by about 55 dB, which nobody sees."
+DEVIATION = "Each way rounds once, so pictures differ only by rounding (about 55 dB), which is invisible."
 
 _KINDS: dict[Trouble, ErrorKind] = {
     "device_memory": ErrorKind.MEMORY, "host_memory": ErrorKind.MEMORY, "device": ErrorKind.DEVICE,
@@ -161,7 +161,7 @@ class MIOpenFallbackHandler:
             if errors:
                 lines.append(f"{name} left for {len(errors)} shapes, last because of: {errors[-1]}")
             if avoided := sum(rung == name for _, rung in ladder.avoided):
-                lines.append(f"{name} avoided for {avoided} shapes, as it ended processes at others")
+                lines.append(f"{name} avoided for {avoided} shapes, because it ended processes at others")
             if name not in ("miopen", "cpu") and ladder.attempts[name]:
                 lines.append(f"{name} attempts: {ladder.attempts[name]}, successes: {ladder.successes[name]}")
         if self.changed:
@@ -233,7 +233,7 @@ class _OwnForward(_Served):
         if not asked and not self._is_named:
             self._is_named = True
             _log.warning(
-                "[MIOpen Fallback] %s (%s) cannot be served: its code asks torch for no 2D or 3D convolution",
+                "[MIOpen Fallback] %s (%s) has no fallback: its code calls neither conv2d nor conv3d",
                 self._name,
                 type(conv).__name__,
             )

@@ -155,7 +155,7 @@ def _check_size(image: Image.Image, name: str) -> None:
         raise PictureError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise PictureError(
-            f"{found}; expected one side at most {MAX_ASPECT} times the other.", "Cut it to another shape."
+            f"{found}; expected one side at most {MAX_ASPECT} times the other.", "Crop it to another shape."
         )
 
 
@@ -214,7 +214,7 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     """
     if image.mode == "F":
         raise PictureError(
-            "The picture has floating-point values; expected 8 or 16 bits a channel.", _CONVERT
+            "The picture has floating-point values; expected 8 or 16 bits per channel.", _CONVERT
         )
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)

@@ -18,7 +18,7 @@ from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, Mode
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
 SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
 VAE_PRECISIONS = {
-    "auto": "By the card", "fp32": "32 bit", "fp16": "16 bit", "bf16": "16 bit, wide range",
+    "auto": "Automatic", "fp32": "32 bit", "fp16": "16 bit", "bf16": "16 bit, wide range",
 }  # fmt: skip
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
@@ -36,15 +36,16 @@ class SettingInfo:
 
     Attributes:
         label: The setting's label, with the unit in brackets.
-        help: A sentence on its effect, in which other settings are named in back quotes.
+        help: One or two sentences that say what changing it does; they name other settings in back quotes.
         section: The group of settings that it belongs to.
         low, high, step: The bounds of a number, and the step of its slider.
-        multiple: The number of which a whole number has to be a multiple.
+        multiple: The number that a whole number must be a multiple of.
         choices: The possible values, each with its label.
         unit: The unit of a number, or the kind of a text.
         otherwise: A phrase for the value in effect if the setting is left empty.
         on_page: Whether the page has a control for it.
-        name, kind, is_optional, default: The field's name, type and default, which `settings_of` fills in.
+        name, kind, is_optional, default: The field's name, its type, whether it may be None, and its default.
+            `settings_of` fills them in.
     """
 
     label: str
@@ -75,7 +76,7 @@ class SettingInfo:
 
     @property
     def expected(self) -> str:
-        """Return a phrase for the possible values that can follow the word "expected"."""
+        """Return the possible values as a phrase that can follow the word "expected"."""
         if self.choices:
             return " or ".join(self.choices)
         if not self.is_number:
@@ -97,7 +98,7 @@ class SettingInfo:
 
     @property
     def takes(self) -> str:
-        """Return a clause that names the possible values; empty for text."""
+        """Return a clause that names the possible values, or "" for text."""
         if self.choices:
             # A terminal may lack the middle dot.
             values = (f"{value} ({words.replace(' ·', ',')})" for value, words in self.choices.items())
@@ -114,12 +115,12 @@ class SettingInfo:
             return None
         if self.choices:
             if not isinstance(value, str) or value not in self.choices:
-                raise self.refusal(value, f"Choose one of them as `{self.name}`.")
+                raise self.refusal(value, f"Set `{self.name}` to one of them.")
             return value
         return self._number(value) if self.is_number else self._text(value)
 
     def refusal(self, value: object, remedy: str) -> InputError:
-        """Return the error for a value that cannot be used, which names those that can."""
+        """Return the error for an unusable value, which names the possible ones."""
         return InputError(setting=self.name, value=value, expected=self.expected, remedy=remedy)
 
     def _number(self, value: object) -> float | int:
@@ -188,108 +189,117 @@ class GenerationRequest:
     image: Annotated[str, SettingInfo(
         "Picture", "The picture that the video starts from.", "What to make", unit="file",
     )]
-    prompt: Annotated[str, SettingInfo("Prompt", "What should happen.", "What to make", unit="text")] = ""
+    prompt: Annotated[str, SettingInfo(
+        "Prompt", "Describe what should happen in the video.", "What to make", unit="text",
+    )] = ""
     negative: Annotated[str, SettingInfo(
-        "Negative Prompt", "What should not happen. It is used only where `cfg` is above 1.", "Look",
-        unit="text",
+        "Negative Prompt", "Describe what should not happen. It has an effect only if `cfg` is above 1.",
+        "Look", unit="text",
     )] = ""
     seconds: Annotated[float, SettingInfo(
-        "Total Video Length (Seconds)", "The length of the video. It is rounded to whole sections of 1.2 s.",
-        "What to make", low=MIN_SECONDS, high=MAX_SECONDS, step=0.1, unit="seconds",
+        "Total Video Length (Seconds)",
+        "The length of the video, which is rounded to whole sections of 1.2 s.", "What to make",
+        low=MIN_SECONDS, high=MAX_SECONDS, step=0.1, unit="seconds",
     )] = 5.0
     seed: Annotated[int, SettingInfo(
-        "Seed", "The source of all randomness. The same seed and settings give the same video.", "Look",
+        "Seed", "The number behind all randomness. The same seed and settings give the same video.", "Look",
         high=MAX_SEED,
     )] = 31337
     steps: Annotated[int, SettingInfo(
         "Steps",
-        "The denoising steps of each section. The time grows with them; the model's own number suits it.",
+        "The number of denoising steps per section. More steps take more time; the model's own number suits "
+        "it best.",
         "Look", low=1, high=100,
     )] = 25
     mode: Annotated[Mode, SettingInfo(
-        "Order", "Which end is made first.", "What to make", choices=_ORDERS, otherwise="the model's own",
+        "Order", "Which end of the video is made first.", "What to make", choices=_ORDERS,
+        otherwise="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
         "Resolution",
-        "The side of a square of the same area, in pixels. The model's own suits it best; time and memory "
-        "grow with the area.",
+        "The side, in pixels, of a square with the video's area. A higher value takes more time and memory; "
+        "the model's own value suits it best.",
         "Size and output", low=64, high=1280, step=16, unit="pixels", otherwise="the model's own",
     )] = None
     guidance: Annotated[float, SettingInfo(
         "Distilled CFG Scale",
-        "The scale says how closely to follow the prompt. It costs no time, and is best left alone.",
+        "A higher value makes the video follow the prompt more closely, at no cost in time. The model's own "
+        "value suits it best.",
         "Look", low=1, high=32, step=0.01,
     )] = 10.0
     cfg: Annotated[float, SettingInfo(
         "CFG Scale",
-        "Classifier-free guidance. Above 1 the negative prompt counts, and each step takes twice as long.",
+        "The strength of classifier-free guidance. Above 1, the negative prompt has an effect and each step "
+        "takes twice as long.",
         "Look", low=1, high=32, step=0.01,
     )] = 1.0
     cfg_rescale: Annotated[float, SettingInfo(
-        "CFG Re-Scale", "Rescaling keeps a strong `cfg` from burning the colours, and costs no time.",
+        "CFG Re-Scale",
+        "A higher value counteracts the oversaturated colours of a high `cfg`, at no cost in time.",
         "Look", low=0, high=1, step=0.01,
     )] = 0.0
     crf: Annotated[int, SettingInfo(
-        "MP4 Compression", "A lower value gives a better and larger file. A value below 1 is written as 1.",
+        "MP4 Compression", "A lower value gives a better picture and a larger file. 0 counts as 1.",
         "Size and output", low=0, high=51,
     )] = 16
     sampler: Annotated[str, SettingInfo(
         "Sampler", "The solver that turns noise into the video.", "Look", choices=SAMPLERS, on_page=False,
     )] = "unipc"
     model: Annotated[str, SettingInfo(
-        "Model", "The model sets steps, guidance and size.", "What to make", unit="name|dir",
+        "Model", "It has its own steps, guidance and size.", "What to make", unit="name|dir",
     )] = "demo"
     preserved_gb: Annotated[float | None, SettingInfo(
         "GPU Inference Preserved Memory (GB) (larger means slower)",
-        "The GPU memory that weights leave free, in GB of 1024^3 bytes. The rest of them is streamed.",
+        "The GPU memory that weights leave free, in GB of 1024^3 bytes. Weights that do not fit beside it "
+        "are streamed.",
         "Memory", low=0, high=128, step=0.1, unit="GB", otherwise="by the card's size",
     )] = None
     vram_cap_gb: Annotated[float | None, SettingInfo(
         "VRAM Cap (GB)",
-        "The most GPU memory that a video may take, in GB of 1024^3 bytes. What does not fit is refused at "
-        "the start.",
+        "The most GPU memory that a video may use, in GB of 1024^3 bytes. A lower cap streams more weights; "
+        "a video that cannot fit is refused at the start.",
         "Memory", low=0.001, high=1024, step=0.1, unit="GB", otherwise="by the card's size",
     )] = None
     vae_tile: Annotated[int | None, SettingInfo(
         "VAE Tile (Pixels)",
-        "The side of the pieces in which pictures are encoded and decoded. Other pieces give slightly other "
-        "pixels.",
+        "The side of the tiles in which frames are encoded and decoded. Smaller tiles need less memory; "
+        "another size changes the pixels slightly.",
         "Memory", low=64, high=1024, step=32, multiple=32, unit="pixels", otherwise="what fits",
     )] = None
     vae_precision: Annotated[str, SettingInfo(
         "VAE Precision",
-        "The number format in which the VAE computes. Another one gives slightly other pixels. fp32 takes "
-        "twice the memory, and is used in any case after an overflow.",
+        "The number format of the VAE; another one changes the pixels slightly. fp32 needs twice the memory, "
+        "and is always used after an overflow.",
         "Memory", choices=VAE_PRECISIONS,
     )] = "auto"
     vae_chunk: Annotated[int, SettingInfo(
         "VAE Chunk (Latent Frames)",
-        "The latent frames by which the VAE's windows of time advance; 3 is the VAE's own. Fewer take less "
-        "memory. Another number gives other pixels.",
+        "The number of latent frames by which the VAE's temporal windows advance; 3 is the VAE's own. A "
+        "lower number needs less memory; another number changes the pixels.",
         "Memory", low=1, high=8,
     )] = 3
     vae_threshold: Annotated[float, SettingInfo(
         "VAE Memory Threshold",
-        "The share of the memory beside the weights that the VAE may be planned with. A smaller one leads to "
-        "smaller tiles sooner, and these to other pixels.",
+        "The share of the memory beside the weights that the plan may give to the VAE. A lower value may "
+        "lead to smaller tiles, which change the pixels slightly.",
         "Memory", low=0.1, high=1, step=0.05,
     )] = 1.0
     vae_cleanup: Annotated[int, SettingInfo(
         "VAE Clean-Up Frequency",
-        "The number of the VAE's pieces after which unused memory goes back to the driver; 0 stands for "
-        "never. The pixels stay the same.",
+        "The number of VAE tiles after which unused memory is returned to the driver; 0 means never. A lower "
+        "number is slower; the pixels stay the same.",
         "Memory", low=0, high=1000,
     )] = 0
     crop: Annotated[float, SettingInfo(
         "Crop Position",
-        "The part that is kept of a picture of another shape than the video: 0 is its left or upper end, 1 "
-        "its right or lower end.",
+        "The part of the picture that is kept if the video has another shape: 0 keeps the left or upper end, "
+        "1 the right or lower end.",
         "What to make", low=0, high=1, step=0.01,
     )] = 0.5
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Validate every setting.
+        """Validate every setting, and store it in its own type.
 
         Raises:
             InputError: If a value cannot be used.
@@ -301,7 +311,7 @@ class GenerationRequest:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts in use, one for each pass of the transformer in a step."""
+        """Return the prompts in use, one per pass of the transformer in a step."""
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
     def to_json(self) -> str:
@@ -328,7 +338,7 @@ class GenerationRequest:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return a validated request, given a text that `to_json` wrote.
+        """Return a validated request, given a text written by `to_json`.
 
         Raises:
             InputError: If the text is not a JSON object of valid settings.

@@ -125,7 +125,7 @@ class _Said:
         if isinstance(event, SectionFinished):
             self.video, self.frames = event.video, event.frames
         if isinstance(event, Finished) and (words := self._on_end()):
-            message = f"Convolutions failed while this video was made, and other ways computed them. {words}"
+            message = f"Some convolutions failed and were computed in other ways. {words}"
             self._on_event(Warned(job=event.job, time=event.time, message=message))
         self.the_end = event.is_final
         self._on_event(event)

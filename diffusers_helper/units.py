@@ -1,4 +1,4 @@
-"""Sizes, durations and counts as text for people. Internally, sizes are in bytes and times in seconds."""
+"""Sizes, durations and counts as text for users. Internally, sizes are in bytes and times in seconds."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from diffusers_helper.errors import LongtakeError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command, and return the exit code: 0, or 1 where the results differ, or 2 for an error."""
+    """Run the command, and return the exit code: 0, 1 if the results differ, or 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m rocm_nodes")
     commands = parser.add_subparsers(dest="command", required=True)
     replayed = commands.add_parser("replay", help="run a captured node again, and compare the results")

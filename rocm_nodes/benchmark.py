@@ -1,4 +1,4 @@
-"""The Flux benchmark: it samples and decodes for each size and scale, and writes what it measured."""
+"""The Flux benchmark, which samples and decodes at each size and scale, and writes the figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_CASES = 64
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run; figures are None where it failed, with the reason."""
+    """The figures of one run, or the reason of its failure."""
 
     width: int
     height: int
@@ -45,7 +45,7 @@ class Row:
 
 
 class ROCMFluxBenchmark:
-    """A benchmark of a whole workflow, on the model, text encoder and VAE that it is given."""
+    """A benchmark of a whole workflow with the connected model, text encoder and VAE."""
 
     RETURN_TYPES = ("STRING", "STRING", "STRING", "STRING")
     RETURN_NAMES = (
@@ -111,7 +111,7 @@ class ROCMFluxBenchmark:
         advice, memory = _advice(rows, test_hipblas), _memory(rows)
         lines = [*device_lines(), results, advice, memory]
         if generate_report:
-            lines.append(f"The report is {_write(rows, test_steps)}.")
+            lines.append(f"The report was written to {_write(rows, test_steps)}.")
         return told("Flux benchmark", lines, (results, _chart(rows), advice, memory))
 
 
@@ -119,7 +119,7 @@ def sizes_of(text: str) -> list[tuple[int, int]]:
     """Return the sizes in a text such as "512x512, 1024x768", width first.
 
     Raises:
-        InputError: If it is something else, or a side is no multiple of 16 from 64 to 4096.
+        InputError: If the text has another form, or a side is not a multiple of 16 from 64 to 4096.
     """
     found: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, text.split(","))):
@@ -127,7 +127,7 @@ def sizes_of(text: str) -> list[tuple[int, int]]:
         sides = [int(side) if side.isdigit() else 0 for side in (width, height)]
         if not all(64 <= side <= 4096 and side % 16 == 0 for side in sides):
             raise InputError(
-                f"{part} is no size; expected one such as 512x768, in multiples of 16 up to 4096."
+                f"{part} is not a size; expected one such as 512x768, in multiples of 16 up to 4096."
             )
         found.append((sides[0], sides[1]))
     if not found:
@@ -139,7 +139,7 @@ def scales_of(text: str) -> list[float]:
     """Return the numbers in a text such as "1.0, 3.5".
 
     Raises:
-        InputError: If it is something else, or a number is not from 0 to 100.
+        InputError: If the text has another form, or a number is not from 0 to 100.
     """
     try:
         found = [float(part) for part in text.split(",") if part.strip()]
@@ -170,7 +170,7 @@ def _run(
             decode(vae, latent["samples"], VaeSettings())
             wait_for(place)
     except (LongtakeError, RuntimeError) as error:
-        # An interrupt is neither of them, and ends the benchmark.
+        # An interrupt is neither of these errors, so it ends the benchmark.
         return Row(width, height, cfg, blas, error=first_line(error))
     later = sorted(times.seconds[1:] or times.seconds)
     middle = later[len(later) // 2]
@@ -186,7 +186,7 @@ def _libraries(wanted: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _library(name: str) -> Iterator[None]:
-    """Let matrix products be computed by a library while inside; "" leaves it as it is."""
+    """Select the library that computes matrix products within the context; "" changes nothing."""
     if not name:
         yield
         return
@@ -204,13 +204,13 @@ def _line(row: Row) -> str:
         return f"{case}: failed ({row.error})"
     peak = f", peak {gb_text(row.peak_bytes)} GB" if row.peak_bytes else ""
     return (
-        f"{case}: {row.seconds_per_step:.3g} s a step (spread {row.spread:.0%}), sampled in "
+        f"{case}: {row.seconds_per_step:.3g} s per step (spread {row.spread:.0%}), sampled in "
         f"{row.sample_seconds:.3g} s, decoded in {row.decode_seconds:.3g} s{peak}"
     )
 
 
 def _chart(rows: list[Row]) -> str:
-    """Return a bar for each run that worked, by its time for a step."""
+    """Return a bar for each successful run, whose length shows the time per step."""
     slowest = max((row.seconds_per_step or 0.0 for row in rows), default=0.0)
     return "\n".join(
         f"{row.width}x{row.height} {row.cfg:g} {'#' * max(1, round(40 * row.seconds_per_step / slowest))} "
@@ -221,7 +221,7 @@ def _chart(rows: list[Row]) -> str:
 
 
 def _advice(rows: list[Row], wants_blas: bool) -> str:
-    """Return what follows from the figures, and what could not be measured."""
+    """Return sentences that draw conclusions from the figures, and name missing measurements."""
     good = [row for row in rows if row.seconds_per_step]
     lines: list[str] = []
     if failed := len(rows) - len(good):
@@ -248,7 +248,7 @@ def _advice(rows: list[Row], wants_blas: bool) -> str:
         lines.append(
             f"The steps of {len(unsteady)} runs differed by more than 20 %; measure again on a quiet card."
         )
-    return "\n".join(lines) or "The figures show nothing to change."
+    return "\n".join(lines) or "The figures suggest no change."
 
 
 def _memory(rows: list[Row]) -> str:

@@ -1,4 +1,4 @@
-"""Captures of what each node gets and gives, if the environment asks for them, and their replay."""
+"""Captures of the nodes' inputs and outputs, if the environment asks for them, and their replay."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ VARIABLE, FOLDER_VARIABLE = "ROCM_NINODES_DEBUG", "ROCM_NINODES_DEBUG_DIR"
 
 
 def debug_folder() -> Path | None:
-    """Return the folder for captures, or None where the environment does not ask for any.
+    """Return the folder for captures, or None if the environment does not ask for captures.
 
-    Without a folder of its own it lies below ComfyUI's output folder, which is known when a node has run.
+    By default it is in ComfyUI's output folder, which is known only once a node runs.
     """
     if os.environ.get(VARIABLE) != "1":
         return None
@@ -26,7 +26,7 @@ def debug_folder() -> Path | None:
 
 
 def captured(name: str, kind: type) -> type:
-    """Return a class of a node that also writes a capture of each call. A class without it costs nothing."""
+    """Return a subclass of a node that also writes a capture of each call."""
     function: str = kind.FUNCTION  # type: ignore[attr-defined]
     plain = getattr(kind, function)
 
@@ -52,19 +52,19 @@ def captured(name: str, kind: type) -> type:
 
 
 def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> str:
-    """Run a captured node again with the captured inputs, and return in words how the results compare.
+    """Run a captured node again with the captured inputs, and return a sentence that compares the results.
 
     Args:
         file: The JSON file of the capture.
-        objects: Files for the inputs that no capture holds: `vae` and `model`.
+        objects: The files of inputs that no capture contains: `vae` and `model`.
         classes: The nodes by id.
 
     Raises:
-        InputError: If an input is missing, or the node is not known.
+        InputError: If an input is missing, or the node is unknown.
     """
     capture = read_capture(file)
     if capture.what not in classes:
-        raise InputError(f"{capture.what} is no node of this package.", "Choose another capture.")
+        raise InputError(f"{capture.what} is not a node of this package.", "Choose another capture.")
     inputs = dict(capture.inputs)
     for name, value in inputs.items():
         if isinstance(value, Missing):
@@ -82,14 +82,15 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> str
     result = (
         "The results are the same, bit for bit." if not different else f"The results differ: {different}."
     )
-    return f"{capture.what}: {seconds:.3g} s, {capture.seconds:.3g} s when it was captured. {result}"
+    return f"{capture.what}: {seconds:.3g} s; it took {capture.seconds:.3g} s when it was captured. {result}"
 
 
 def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
-    """Return an object of ComfyUI, loaded from the file that a person names for it."""
+    """Return an object of ComfyUI, loaded from the file that the user has named for it."""
     if name not in objects or name not in ("vae", "model"):
         raise InputError(
-            f"The capture holds no {name} ({value.kind}).", f"Name its file with --{name}, if it has one."
+            f"The capture does not hold the {name} ({value.kind}).",
+            f"Name its file with --{name}, if it has one.",
         )
     path = str(objects[name])
     if name == "model":
@@ -103,17 +104,17 @@ def _folder() -> Path:
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    """Return an error as a capture holds it in the place of results."""
+    """Return an error in the form in which a capture holds it in place of results."""
     return {"error": f"{type(error).__name__}: {first_line(error)}"}
 
 
 def _result(outputs: Any) -> Any:
-    """Return what the next nodes get, without the report for the page."""
+    """Return the outputs for the next nodes, without the report for the page."""
     return outputs["result"] if isinstance(outputs, dict) and "result" in outputs else outputs
 
 
 def _listed(value: Any) -> Any:
-    """Return a value as a capture holds it: tuples are lists."""
+    """Return a value in the form in which a capture holds it, with lists in place of tuples."""
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
     return {key: _listed(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""The two decoders: one that takes tiles only where memory is short, and one that always takes them."""
+"""The two decoders, one of which uses tiles only if memory is short, and one always."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRECISIONS = ("fp32", "fp16", "bf16")
 def _tile_inputs() -> dict[str, Any]:
     return {
         "samples": ("LATENT", {"tooltip": "The latents of pictures or of a video."}),
-        "vae": ("VAE", {"tooltip": "The VAE that decodes them. It stays as it is."}),
+        "vae": ("VAE", {"tooltip": "The VAE that decodes them. It is not changed."}),
         "tile_size": (
             "INT",
             {
@@ -32,7 +32,7 @@ def _tile_inputs() -> dict[str, Any]:
             "INT",
             {
                 "default": 96, "min": 32, "max": 512, "step": 16,
-                "tooltip": "The least that neighbouring tiles share, in pixels.",
+                "tooltip": "The smallest overlap of neighbouring tiles, in pixels.",
             },
         ),
     }  # fmt: skip
@@ -43,44 +43,48 @@ def _switch(default: bool, tooltip: str) -> tuple[str, dict[str, Any]]:
 
 
 def _chunk_inputs() -> dict[str, Any]:
-    """Return the optional inputs of the first decoder, in the order in which workflows hold them."""
+    """Return the optional inputs of the first decoder, in the order in which workflows store them."""
     return {
         "video_chunk_size": (
             "INT",
             {
                 "default": 8, "min": 1, "max": 32,
-                "tooltip": "The latent frames of Wan that leave the device together. The picture does not "
-                "depend on it.",
+                "tooltip": "The number of Wan's latent frames that leave the device together. The "
+                "pixels do not depend on it.",
             },
         ),
         "memory_optimization_enabled": _switch(
-            True, "Plan with memory_threshold. If it is off, all free memory is planned with."
+            True, "Plan with memory_threshold of the free memory, or, if this is off, with all of it."
         ),
-        "compatibility_mode": _switch(False, "It does nothing: each VAE is decoded as it allows."),
+        "compatibility_mode": _switch(
+            False, "This has no effect: each VAE is decoded in the way that it allows."
+        ),
         "chunk_size": (
             ["auto", *map(str, CHUNKS)],
             {
                 "default": "auto",
-                "tooltip": "The latent frames in one piece. Wan is exact with each; other video VAEs then "
-                "work in windows of time, which is approximate. auto avoids that where it can.",
+                "tooltip": "The number of latent frames in a piece. Wan is exact with any number; other "
+                "video VAEs then work in windows of time, which is approximate. auto avoids that "
+                "where possible.",
             },
         ),
         "memory_threshold": (
             "FLOAT",
             {
                 "default": 0.8, "min": 0.1, "max": 1.0, "step": 0.05,
-                "tooltip": "The share of the free memory that is planned with.",
+                "tooltip": "The share of the free memory that a plan may use.",
             },
         ),
         "cleanup_frequency": (
             "INT",
             {
                 "default": 1, "min": 0, "max": 100,
-                "tooltip": "The pieces after which unused memory goes back to the driver; 0 for never.",
+                "tooltip": "The number of pieces after which unused memory goes back to the driver; 0 means "
+                "never.",
             },
         ),
         "cpu_offload": _switch(
-            True, "It does nothing if it is off: finished frames always leave the device at once."
+            True, "Switching this off has no effect: finished frames always leave the device at once."
         ),
         "rocm_preferred": (
             [*_PRECISIONS, "auto"],
@@ -93,14 +97,14 @@ def _chunk_inputs() -> dict[str, Any]:
 
 
 class ROCMOptimizedVAEDecode:
-    """A decoder that works in one piece while memory allows, exactly, and in smaller pieces where it must."""
+    """A decoder that works in one piece, exactly, if memory allows, and otherwise in smaller pieces."""
 
     RETURN_TYPES = ("IMAGE",)
     FUNCTION = "decode"
     CATEGORY = _CATEGORY
     DESCRIPTION = (
         "Decode pictures and video. Wan's video is decoded frame after frame, exactly. After a shortage of "
-        "memory it goes on in smaller pieces, and says so."
+        "memory, decoding continues in smaller pieces, and a line says so."
     )
 
     @classmethod
@@ -110,7 +114,7 @@ class ROCMOptimizedVAEDecode:
                 **_tile_inputs(),
                 "use_rocm_optimizations": _switch(
                     True,
-                    "On an AMD card, take rocm_preferred, and compute failing convolutions in another way.",
+                    "On an AMD card, use rocm_preferred, and compute failing convolutions in another way.",
                 ),
                 "precision_mode": (["auto", *_PRECISIONS], {"default": "auto"}),
                 "batch_optimization": _switch(
@@ -151,7 +155,9 @@ class ROCMOptimizedVAEDecode:
             cleanup_frequency=cleanup_frequency,
             batch=batch_optimization,
         )
-        notes = [] if cpu_offload else ["cpu_offload off has no effect: finished frames leave the device."]
+        notes = (
+            [] if cpu_offload else ["cpu_offload cannot be switched off: finished frames leave the device."]
+        )
         return _decoded("VAE decode", vae, samples, settings, use_rocm_optimizations, notes)
 
 
@@ -162,7 +168,7 @@ class ROCMOptimizedVAEDecodeTiled:
     FUNCTION = "decode"
     CATEGORY = _CATEGORY
     DESCRIPTION = (
-        "Decode in tiles that overlap. The result is close to that of one piece, and is labelled so."
+        "Decode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
 
     @classmethod
@@ -175,15 +181,15 @@ class ROCMOptimizedVAEDecodeTiled:
                     "INT",
                     {
                         **frames, "default": 64,
-                        "tooltip": "The frames in one window of time, for video VAEs that need windows. Wan "
-                        "needs none.",
+                        "tooltip": "The number of frames in a window of time, for video VAEs that need "
+                        "windows. Wan needs none.",
                     },
                 ),
                 "temporal_overlap": (
                     "INT",
                     {
                         **frames, "min": 4, "default": 8,
-                        "tooltip": "It does nothing: windows share what their VAE needs to lead in.",
+                        "tooltip": "This has no effect: windows overlap by the frames that their VAE needs.",
                     },
                 ),
                 "rocm_optimizations": _switch(True, "Compute failing convolutions in another way."),
@@ -211,7 +217,7 @@ class ROCMOptimizedVAEDecodeTiled:
 def _decoded(
     title: str, vae: Any, samples: dict[str, Any], settings: VaeSettings, has_ladder: bool, notes: list[str]
 ) -> dict[str, Any]:
-    """Decode by the engine, or by ComfyUI where the VAE is of a kind that the engine does not know."""
+    """Decode with the engine, or with ComfyUI if the engine cannot drive the VAE."""
     latents = samples["samples"]
     if reason := unsupported(vae):
         begin = time.perf_counter()
@@ -227,7 +233,7 @@ def _decoded(
 
 
 def _whole(tile_size: int) -> int:
-    """Return a tile's side as the engine takes it, in multiples of 32 pixels."""
+    """Return the side of a tile as a multiple of 32 pixels, as the engine requires."""
     return max(64, tile_size // 32 * 32)
 
 
@@ -240,12 +246,12 @@ def _is_wan(vae: Any) -> bool:
 
 
 def _stream_chunk(vae: Any, frames: int) -> int | None:
-    """Return the latent frames of Wan that leave together; None for others, which would need windows."""
+    """Return the number of Wan's latent frames that leave the device together; None for other VAEs."""
     return max(one for one in CHUNKS if one <= frames) if _is_wan(vae) else None
 
 
 def _window_chunk(vae: Any, latents: Any, temporal_size: int) -> int | None:
-    """Return the latent frames by which windows advance where a video has more frames than one window."""
+    """Return the number of latent frames by which windows advance; None if none are needed."""
     stride = vae.temporal_compression_decode() or 1
     window = max(3, temporal_size // stride)
     if latents.dim() != 5 or _is_wan(vae) or latents.shape[2] <= window:

@@ -1,4 +1,4 @@
-"""A VAE of ComfyUI, driven by Longtake's engine as a guest: ComfyUI loads it, and nothing is changed."""
+"""The decoding with ComfyUI's VAE, which ComfyUI loads and Longtake's engine drives without changing it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.shortage import Shortage
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify
-from diffusers_helper.units import duration, gb_text
+from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest
@@ -30,15 +30,15 @@ _QUANTISED_TILE_PX = 512
 
 
 class ComfyOwner(Guest):
-    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and makes room for it.
+    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it.
 
     Attributes:
         plan_in_force: The plan that was tried last.
-        shortages: The number of times that the memory ran out.
+        shortages: The number of times that memory ran out.
     """
 
     def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
-        """Take a VAE.
+        """Prepare the use of a VAE.
 
         Raises:
             InputError: If the engine cannot drive it.
@@ -53,9 +53,9 @@ class ComfyOwner(Guest):
         self.shortages = 0
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
-        """Return the plans for the memory that ComfyUI can make free; the smallest where none would fit.
+        """Return the plans for the memory that ComfyUI can free, or the smallest plan if none fits.
 
-        ComfyUI's estimates are large, so that what does not fit by them is still worth a try.
+        ComfyUI's estimates are large, so a plan that does not fit according to them is still worth a try.
         """
         try:
             return super().plans(task, video)
@@ -74,7 +74,7 @@ class ComfyOwner(Guest):
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
-        """Yield the VAE, whose convolutions have other ways to be computed while it is used."""
+        """Yield the VAE, with the fallback for failing convolutions installed within the context."""
         with super().vae_on_device(task, part) as module, self.convolutions.install(module):
             yield module
 
@@ -92,7 +92,7 @@ class ComfyOwner(Guest):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The pictures of a decode, and how they were made.
+    """The pictures of a decode, with a report.
 
     Attributes:
         pictures: (frames, height, width, 3), 0 to 1, as ComfyUI's IMAGE.
@@ -113,7 +113,7 @@ def decode(vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool
     if kind := quantised(vae):
         settings = for_quantised(settings)
         notes.append(
-            f"The VAE's weights are {kind}: they keep their type, with smaller pieces and no batches."
+            f"The VAE's weights are {kind} and keep their type. Pieces are smaller, without batches."
         )
     owner = ComfyOwner(vae, settings, has_ladder=has_ladder)
     place: Device = owner.device
@@ -140,7 +140,8 @@ def quantised(vae: Any) -> str:
 def for_quantised(settings: VaeSettings) -> VaeSettings:
     """Return the settings for quantised weights: their own type, tiles of 512 pixels, one frame at a time.
 
-    Seed 002 plans with 50 % of the memory for fp8 and 25 % for int8, so at most a half is planned with.
+    The notes on these nodes plan with 50 % of the memory for fp8 and 25 % for int8 (docs/comfyui.md), so at
+    most a half is used.
     """
     smaller = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)
     return replace(
@@ -164,8 +165,8 @@ def _lines(owner: ComfyOwner, seconds: float) -> list[str]:
     if owner.shortages:
         proposal = plan.tiles.side or _QUANTISED_TILE_PX
         lines.append(
-            f"The memory ran out {owner.shortages} times before. With tile_size {min(proposal, 512)} in the "
-            "tiled node it would not be tried in larger pieces first."
+            f"Memory ran out in {count_text(owner.shortages, 'attempt')} with larger pieces before. The "
+            f"tiled node with tile_size {min(proposal, 512)} would begin with smaller ones."
         )
     lines.append(owner.convolutions.statistics())
     return lines

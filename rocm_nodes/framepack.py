@@ -1,4 +1,4 @@
-"""The video node: a picture and a sentence become frames and an MP4, by Longtake's `generate` as a guest."""
+"""The video node, which makes frames and an MP4 from a picture and a sentence with `generate`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ROCMFramePackVideo:
 
 
 def _input(info: SettingInfo) -> tuple[Any, dict[str, Any]]:
-    """Return a setting as ComfyUI describes an input."""
+    """Return a setting in the form in which ComfyUI describes an input."""
     facts: dict[str, Any] = {"tooltip": info.help.replace("`", "")}
     if info.name == "model":
         return (list(model_names()), {**facts, "default": info.default})
@@ -90,10 +90,10 @@ def _input(info: SettingInfo) -> tuple[Any, dict[str, Any]]:
 
 
 def _value(info: SettingInfo, value: Any) -> Any:
-    """Return an input of the node as the request takes it.
+    """Return the value of a node's input as the value of a setting.
 
     Raises:
-        InputError: If a text that should be a number is none.
+        InputError: If a text that should be a number is not one.
     """
     if not (info.is_optional and info.is_number):
         return value
@@ -112,7 +112,7 @@ def _new_folder() -> Path:
 
 
 def _shown(notes: list[str]) -> Callable[[Event], None]:
-    """Return a listener that moves ComfyUI's bar, shows previews, and keeps warnings as notes."""
+    """Return a listener that moves ComfyUI's progress bar, shows previews, and adds warnings to `notes`."""
     bars: list[Any] = []
     sections: list[int] = [1]
 

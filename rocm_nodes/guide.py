@@ -1,4 +1,4 @@
-"""The guide after a shortage of memory, in the words of ComfyUI, as part of the error that its page shows."""
+"""The guide after a shortage of memory, with ComfyUI's settings, in the error that its page shows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from diffusers_helper.planning.profiles import detect
 from rocm_nodes.host import management
 
 COMFYUI: dict[Step, str] = {
-    "limits": "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, "
-    "free system memory and swap, and the limit of locked memory (ulimit -l).",
+    "limits": "Check the driver's limits: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, free "
+    "system memory and swap, and the limit on locked memory (ulimit -l).",
     "resolution": "Reduce batch size, width or height. In a decode, set tile_size to 512 or less.",
-    "preserved": "Start ComfyUI with --reserve-vram 2, so that less of the weights stays on the card.",
-    "allocator": "Try PYTORCH_ALLOC_CONF=expandable_segments:True in the environment that ComfyUI starts in. "
+    "preserved": "Start ComfyUI with --reserve-vram 2 to keep fewer weights on the card.",
+    "allocator": "Try PYTORCH_ALLOC_CONF=expandable_segments:True in ComfyUI's environment. "
     "Reports differ on whether it helps; take it out again if it does not.",
-    "unload": "Unload other models first, with the node ROCm Memory Optimizer at aggressive.",
+    "unload": "Unload other models first: use the node ROCm Memory Optimizer with the level aggressive.",
     "close": "Close other programs that use the card.",
-    "restart": "Restart ComfyUI: a new process has its memory in one piece.",
+    "restart": "Restart ComfyUI: a new process starts with unfragmented memory.",
     "smaller": "Use a smaller model, or one with 8-bit weights.",
     "elsewhere": "Check that no other program, and no second ComfyUI, holds the same model on the card.",
     "versions": "Check that PyTorch and ROCm are up to date.",
@@ -29,7 +29,7 @@ COMFYUI: dict[Step, str] = {
 def explained() -> Iterator[None]:
     """Turn a shortage of the device's memory into ComfyUI's own exception with the guide in its text.
 
-    The exception is raised outside of the one it replaces, so that the tensors of the failed call are free.
+    The exception is raised after the one it replaces was handled, so the failed call's tensors are freed.
     """
     try:
         yield
@@ -45,6 +45,6 @@ def explained() -> Iterator[None]:
 
 
 def _with_guide(error: OutOfDeviceMemory) -> Exception:
-    """Return an error that ComfyUI takes for its own shortage, after which it unloads its models."""
+    """Return an error that ComfyUI treats as a shortage of its own, after which it unloads its models."""
     kind = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
     return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.shortage.text}")

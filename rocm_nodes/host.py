@@ -1,6 +1,6 @@
-"""The only place that reaches ComfyUI: its modules by name, its device, interrupt and progress bar.
+"""The only module that reaches ComfyUI: its modules by name, its device, interrupt and progress bar.
 
-A module of ComfyUI is imported when a node asks for it, so that this package can be imported without it.
+A module of ComfyUI is imported when a node asks for it, so this package can be imported without it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def management() -> Any:
 
 
 def device() -> Device:
-    """Return ComfyUI's device, on which no limit is set and none is lifted."""
+    """Return ComfyUI's device, whose limit stays as it is."""
     return open_device(management().get_torch_device(), is_guest=True)
 
 
 class Interrupt(CancelToken):
-    """The person's wish, in ComfyUI, to end the run."""
+    """A cancel token that is set when the user interrupts the run in ComfyUI."""
 
     def check(self) -> None:
-        """Raise GenerationCancelled once ComfyUI was asked to interrupt."""
+        """Raise GenerationCancelled if the user has interrupted the run in ComfyUI."""
         if management().processing_interrupted():
             raise GenerationCancelled
 
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Yield a token, and turn its end of the work into ComfyUI's own exception."""
+    """Yield a token, and turn a cancellation into ComfyUI's own exception."""
     try:
         yield Interrupt()
     except GenerationCancelled:
@@ -59,7 +59,7 @@ def interruptible() -> Iterator[Interrupt]:
 
 
 def progress_bar() -> Progress:
-    """Return a function that shows on the node how much of its work is done."""
+    """Return a function that shows the progress on the node."""
     bars: list[Any] = []
 
     def show(done: int, total: int) -> None:
@@ -81,7 +81,7 @@ def is_rocm() -> bool:
 
 
 def device_lines() -> tuple[str, str]:
-    """Return what computes, with its versions, and how full its memory is."""
+    """Return two lines: the device with its software versions, and the use of its memory."""
     host, place = management(), management().get_torch_device()
     name, stack = "CPU", "no GPU"
     if place.type == "cuda":

@@ -1,4 +1,4 @@
-"""The loaders: ComfyUI loads the file, and the nodes say what is in it, what it takes and what went wrong."""
+"""The loaders, which let ComfyUI load a file, and report its content, its memory and any fault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ROCMOptimizedCheckpointLoader:
     RETURN_TYPES = ("MODEL", "CLIP", "VAE")
     FUNCTION = "load_checkpoint"
     CATEGORY = _CATEGORY
-    DESCRIPTION = "Load a checkpoint as ComfyUI does, and say what is in it, what it takes, and what failed."
+    DESCRIPTION = "Load a checkpoint as ComfyUI does, and report its content, its memory, and what failed."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class ROCMOptimizedCheckpointLoader:
                     "BOOLEAN",
                     {
                         "default": False,
-                        "tooltip": "It does nothing: every file is loaded by ComfyUI's own loader.",
+                        "tooltip": "This has no effect: ComfyUI's own loader loads every file.",
                     },
                 )
             },
@@ -68,7 +68,7 @@ class ROCMOptimizedUNetLoader:
     RETURN_TYPES = ("MODEL",)
     FUNCTION = "load_unet"
     CATEGORY = _CATEGORY
-    DESCRIPTION = "Load a diffusion model as ComfyUI does, and say what is in it and what it takes."
+    DESCRIPTION = "Load a diffusion model as ComfyUI does, and report its content and its memory."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _is_scaled(path: Path) -> bool:
 
 
 def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
-    """Load a file, and return the report beside the result. Nothing is trimmed before or during a load."""
+    """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
     facts = inspect_checkpoint(path)
     if facts.problems:
         raise InputError(facts.problems[0])
@@ -130,8 +130,8 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
     seconds = time.perf_counter() - begin
     lines = [
         _contents(facts),
-        f"Its weights take {gb_text(need)} GB as they are stored; {gb_text(free)} GB were free."
-        + (" As that is less, ComfyUI keeps a part in main memory." if need > free else ""),
+        f"Its weights take {gb_text(need)} GB as stored; {gb_text(free)} GB were free."
+        + (" They do not fit, so ComfyUI keeps a part of them in main memory." if need > free else ""),
         *_quantised_lines(facts),
         machine,
         f"Memory before: {before}. After: {device_lines()[1]}.",
@@ -143,7 +143,7 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
 
 def _contents(facts: Inspection) -> str:
     shares = ", ".join(f"{share:.0%} {name}" for name, share in facts.dtypes.items())
-    model = facts.model or "a model that is not known by its names"
+    model = facts.model or "an unknown model"
     return f"{Path(facts.path).name}: {model}, {facts.tensors} tensors, {shares or facts.format}."
 
 
@@ -151,13 +151,13 @@ def _quantised_lines(facts: Inspection) -> list[str]:
     if facts.quantised:
         return [
             f"The weights are quantised ({facts.quantised}) and keep their type. Cards before gfx12 and "
-            "CDNA3 have no fp8 arithmetic: there fp8 saves memory, and each layer is widened when it runs."
+            "CDNA3 have no fp8 arithmetic: fp8 saves memory there, but each layer is converted when it runs."
         ]
     return [f"{hint} The header shows no quantised weights." for hint in facts.hints]
 
 
 def _types_in_use(model: Any) -> list[str]:
-    """Return the types that ComfyUI has chosen for a loaded model, where it says them."""
+    """Return a sentence on the types that ComfyUI has chosen for a loaded model, if it reports them."""
     kept = model.model_dtype() if hasattr(model, "model_dtype") else None
     cast = getattr(getattr(model, "model", None), "manual_cast_dtype", None)
     if kept is None:

@@ -1,4 +1,4 @@
-"""The memory optimizer: it gives memory back at its place in the workflow, and says how many bytes."""
+"""The memory optimizer, which gives memory back at its place in the workflow, and reports the bytes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import gc
 import math
 from typing import Any
 
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import count_text, gb_text
 from rocm_nodes.host import device_lines, free_bytes, management
 from rocm_nodes.reports import told
 
 _LEVELS = ("conservative", "balanced", "aggressive")
-# Unused memory of the allocator from which on it is worth giving back.
+# The least unused memory of the allocator that is worth giving back.
 _WORTH_BYTES = 256 * 1024**2
 
 
 class Anything(str):
-    """The name of a type that every other one fits, as ComfyUI compares them."""
+    """The name of a type that equals every other type's name, so ComfyUI connects it to any output."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ ANY = Anything("*")
 
 
 class ROCMMemoryOptimizer:
-    """A node that frees memory when its input arrives, and passes it on, so that its place is known."""
+    """A node that frees memory when its input arrives, and passes the input on, which fixes its place."""
 
     RETURN_TYPES = ("STRING", "STRING", "STRING", ANY)
     RETURN_NAMES = ("MEMORY_STATUS", "OPTIMIZATION_LOG", "RECOMMENDATIONS", "passed_on")
@@ -47,26 +47,26 @@ class ROCMMemoryOptimizer:
         return {
             "required": {
                 "optimization_level": (list(_LEVELS), {"default": "balanced"}),
-                "enable_gc": ("BOOLEAN", {"default": True, "tooltip": "Collect Python's garbage first."}),
-                "clear_cache": ("BOOLEAN", {"default": True, "tooltip": "Empty the allocator of torch."}),
+                "enable_gc": ("BOOLEAN", {"default": True, "tooltip": "Run the garbage collector first."}),
+                "clear_cache": ("BOOLEAN", {"default": True, "tooltip": "Empty torch's allocator."}),
                 "cleanup_frequency": (
                     "INT",
                     {
                         "default": 10,
                         "min": 1,
                         "max": 100,
-                        "tooltip": "It does nothing: the node works each time that it is reached.",
+                        "tooltip": "This has no effect: the node runs each time that it is reached.",
                     },
                 ),
             },
             "optional": {
-                "anything": (ANY, {"tooltip": "What is passed on; the node works when it has arrived."}),
+                "anything": (ANY, {"tooltip": "A value to pass on. The node runs once it has arrived."}),
             },
         }
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:
-        return math.nan  # it works each time, whatever ComfyUI has kept
+        return math.nan  # the node runs each time, whatever ComfyUI has cached
 
     @classmethod
     def VALIDATE_INPUTS(cls, input_types: dict[str, str]) -> bool:
@@ -102,9 +102,9 @@ class ROCMMemoryOptimizer:
 def _emptied(place: Any, always: bool) -> str:
     idle = _idle(place)
     if idle < _WORTH_BYTES and not always:
-        return f"The allocator was left alone: it holds {gb_text(idle)} GB that nothing uses."
+        return f"The allocator was not emptied, because only {gb_text(idle)} GB of its memory are unused."
     management().soft_empty_cache(force=True)
-    return f"The allocator was emptied; it held {gb_text(idle)} GB that nothing used."
+    return f"The allocator was emptied; {gb_text(idle)} GB of its memory were unused."
 
 
 def _idle(place: Any) -> int:
@@ -114,15 +114,15 @@ def _idle(place: Any) -> int:
 
 
 def _driver_free(place: Any) -> int:
-    """Return the bytes that other programs could take now."""
+    """Return the bytes that other programs could allocate now."""
     return free_bytes(place) - _idle(place)
 
 
 def _advice(place: Any, level: str) -> str:
     idle = _idle(place)
     if level == "conservative" and idle >= _WORTH_BYTES:
-        return f"With balanced, {gb_text(idle)} GB could be given back."
+        return f"The level balanced could give back {gb_text(idle)} GB."
     loaded = len(management().loaded_models())
     if level != "aggressive" and loaded:
-        return f"{loaded} models are loaded; aggressive would unload them, until they are used again."
+        return f"The level aggressive would unload {count_text(loaded, 'model')} until they are used again."
     return "There is nothing else to give back."

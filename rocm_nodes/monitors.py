@@ -1,4 +1,4 @@
-"""The monitors: they run the VAE or the model that they are given, and recommend what their figures show."""
+"""The monitors, which measure the connected VAE or model, and recommend settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.memory.measuring import Measured, measure
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.vae.host import unsupported
 from diffusers_helper.vae.plan import Precision, VaeSettings
 from rocm_nodes.decoding import decode
@@ -23,7 +23,7 @@ from rocm_nodes.samplers import timed
 
 _RUNS = 3
 _TILE_PX = 512
-# A difference of one step of an 8-bit picture; what is below it nobody sees.
+# One step of an 8-bit picture. Smaller differences are invisible.
 _TOLERANCE = 1 / 255
 _NAMES = ("DEVICE_INFO", "PERFORMANCE_TIPS", "OPTIMAL_SETTINGS")
 
@@ -33,9 +33,9 @@ class Way:
     """One way to decode that was tried.
 
     Attributes:
-        measured: The figures; None where it failed.
+        measured: The figures; None if it failed.
         deviation: The largest difference of a value, 0 to 1, from the decode in fp32 in one piece.
-        error: Why it failed.
+        error: The reason of a failure.
     """
 
     precision: str
@@ -87,7 +87,7 @@ class ROCMVAEPerformanceMonitor:
 
 
 def _latents(vae: Any, side: int) -> Tensor:
-    """Return the same noise each time: one picture, or two latent frames of a video."""
+    """Return reproducible noise for one picture, or for two latent frames of a video."""
     shrink = int(vae.spacial_compression_decode())
     time = (2,) if vae.latent_dim == 3 else ()
     shape = (1, vae.latent_channels, *time, side // shrink, side // shrink)
@@ -95,7 +95,7 @@ def _latents(vae: Any, side: int) -> Tensor:
 
 
 def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[Way]:
-    """Measure each way, first the reference."""
+    """Measure each way, beginning with the reference, and yield the results."""
     own = str(vae.vae_dtype).removeprefix("torch.")
     names = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
     working = [names[key] for dtype in vae.working_dtypes if (key := str(dtype)[6:]) in names]
@@ -120,18 +120,18 @@ def _measured(vae: Any, latents: Tensor, settings: VaeSettings) -> Measured:
 
 
 def _recommended(ways: list[Way]) -> str:
-    """Return the settings of the fastest way that nobody can see a difference of, by the figures."""
+    """Return a sentence on the settings of the fastest way without a visible difference."""
     good = [way for way in ways if way.measured and way.deviation <= _TOLERANCE]
     if not good:
-        return "No setting can be recommended: no way worked within a difference that is not seen."
+        return "No setting can be recommended, because each one that worked differs visibly from fp32."
     best = min(good, key=lambda way: way.measured.median if way.measured else math.inf)
     others = [way for way in ways if way not in good and way.measured]
     why = f"precision_mode {best.precision}"
     why += f", in the tiled node with tile_size {best.tile_px}" if best.tile_px else ", without tiles"
     if best.measured and best.measured.spread > 0.2:
-        why += f". The runs differed by {best.measured.spread:.0%}, so that a small lead means little"
+        why += f". The runs differed by {best.measured.spread:.0%}, so a small lead means little"
     if others:
-        why += f". {len(others)} other ways differed by more than one step of an 8-bit picture"
+        why += f". {count_text(len(others), 'other way')} differed by more than one step of an 8-bit picture"
     return f"{why}."
 
 
@@ -143,7 +143,7 @@ class ROCMSamplerPerformanceMonitor:
     FUNCTION = "analyze"
     CATEGORY = "ROCm Ninodes/Sampling"
     OUTPUT_NODE = True
-    DESCRIPTION = "Measure the steps of a model. It needs a conditioning, which only a workflow can give."
+    DESCRIPTION = "Measure the steps of a model. The workflow has to supply a conditioning."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class ROCMSamplerPerformanceMonitor:
             },
             "optional": {
                 "positive": ("CONDITIONING", {"tooltip": "The conditioning to measure with."}),
-                "latent_image": ("LATENT", {"tooltip": "The size to measure; 64 x 64 latents without it."}),
+                "latent_image": ("LATENT", {"tooltip": "The size to measure, by default 64 x 64 latents."}),
             },
         }
 
@@ -179,7 +179,7 @@ class ROCMSamplerPerformanceMonitor:
 
 
 def empty_latent(model: Any, height: int, width: int) -> Tensor:
-    """Return the latents of a grey picture for a model: its channels, and one frame if it makes video."""
+    """Return latents of zeros in the shape that a model needs, with one frame if it makes video."""
     form = model.get_model_object("latent_format")
     shrink = int(getattr(form, "spacial_downscale_ratio", 8))
     time = (1,) if form.latent_dimensions == 3 else ()
@@ -187,7 +187,7 @@ def empty_latent(model: Any, height: int, width: int) -> Tensor:
 
 
 def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:
-    """Sample with `steps` Euler steps, and return the figures and what follows from them."""
+    """Sample with `steps` Euler steps, and return the figures and the conclusions as texts."""
     clone, times = timed(model)
     place = device()
     if place.has_gpu:
@@ -198,15 +198,16 @@ def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int
     later = Measured(seconds[1:] or seconds, place.peak_bytes() if place.has_gpu else 0)
     shape = "x".join(map(str, latent["samples"].shape))
     tips = (
-        f"{len(seconds)} evaluations at latents {shape}: {later.median:.3g} s in the median, spread "
-        f"{later.spread:.0%}. The first one took {seconds[0]:.3g} s, warm-up included, and does not count."
+        f"{len(seconds)} evaluations at latents {shape}: median {later.median:.3g} s, spread "
+        f"{later.spread:.0%}. The first one, which includes the warm-up and is not counted, took "
+        f"{seconds[0]:.3g} s."
     )
     if later.peak_bytes:
         tips += f" Peak {gb_text(later.peak_bytes)} GB."
     free = int(management().get_free_memory(management().get_torch_device()))
     extra = seconds[0] - later.median
     settings = (
-        f"The first step costs {extra:.3g} s more than the others; a size that is used again avoids that. "
+        f"The first step costs {extra:.3g} s more than the others; using the same size again avoids that. "
         if len(seconds) > 1 and extra > later.median
         else "The first step costs no more than the others. "
     )

@@ -1,4 +1,4 @@
-"""The table of the nodes: the ids that workflows hold, the titles that people see, and the classes."""
+"""The table of the nodes: the ids in workflows, the displayed titles, and the classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rocm_nodes.samplers import ROCMOptimizedKSampler, ROCMOptimizedKSamplerAdva
 _NODES: dict[str, tuple[str, type]] = {
     "ROCMOptimizedCheckpointLoader": ("ROCm Checkpoint Loader", ROCMOptimizedCheckpointLoader),
     "ROCMOptimizedUNetLoader": ("ROCm UNet Loader", ROCMOptimizedUNetLoader),
-    # The name that later workflows have for the same node.
+    # Later workflows use this name for the same node.
     "ROCmDiffusionLoader": ("ROCm Diffusion Loader", ROCMOptimizedUNetLoader),
     "ROCMOptimizedKSampler": ("ROCm KSampler", ROCMOptimizedKSampler),
     "ROCMOptimizedKSamplerAdvanced": ("ROCm KSampler (Advanced)", ROCMOptimizedKSamplerAdvanced),
@@ -31,7 +31,7 @@ _NODES: dict[str, tuple[str, type]] = {
 
 
 def node_classes() -> dict[str, Any]:
-    """Return the classes by id; with captures switched on, classes that write them."""
+    """Return the classes by id. If captures are switched on, they are subclasses that write captures."""
     folder = debug_folder()
     return {name: captured(name, kind) if folder else kind for name, (_, kind) in _NODES.items()}
 

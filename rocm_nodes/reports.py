@@ -1,4 +1,4 @@
-"""What a node has to say: in ComfyUI's log, and as text that its page and its history show."""
+"""The reports of nodes, which appear in ComfyUI's log, on its page and in its history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _log = logging.getLogger("rocm_nodes")
 
 
 def told(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a node's result with its report, which is logged too."""
+    """Log a node's report, and return the node's result with the report."""
     text = "\n".join(line for line in lines if line)
     _log.info("%s: %s", title, text.replace("\n", " "))
     return {"ui": {"text": [text]}, "result": result}

@@ -1,4 +1,4 @@
-"""The samplers: ComfyUI samples, and the nodes measure it, choose the precision, and leave out previews."""
+"""The samplers, which let ComfyUI sample, measure it, choose the precision, and leave out previews."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KEY = "rocm_nodes"
 
 
 class StepTimes:
-    """A wrapper around each evaluation of a model that notes when it began and ended.
+    """A wrapper around each evaluation of a model that records its begin and end.
 
-    On a GPU the device is not waited for: events mark the times, and are read when all is done.
+    On a GPU, events mark the times without waiting for the device. They are read at the end.
     """
 
     def __init__(self) -> None:
@@ -64,12 +64,12 @@ def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
 
 
 def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
-    """Return what was measured, in sentences."""
+    """Return sentences on the measurements."""
     steps = times.seconds
     lines = [f"Sampled in {duration(seconds)}."]
     if steps:
         lines.append(
-            f"{len(steps)} evaluations of the model, {statistics.median(steps):.3g} s each in the median; "
+            f"{len(steps)} evaluations of the model: median {statistics.median(steps):.3g} s each; "
             f"the first took {steps[0]:.3g} s."
         )
     if place.has_gpu:
@@ -106,20 +106,20 @@ def _optional() -> dict[str, Any]:
             "BOOLEAN",
             {
                 "default": False,
-                "tooltip": "Leave out the previews, which take time for each step of a video.",
+                "tooltip": "Leave out the previews, which take time in each step of a video.",
             },
         ),
         "precision_mode": (
             ["auto", *_DTYPES],
             {
                 "default": "auto",
-                "tooltip": "The type that the model computes in. With auto the result has the bits of "
-                "ComfyUI's own node.",
+                "tooltip": "The type in which the model computes. With auto, the result is bit-identical to "
+                "that of ComfyUI's own node.",
             },
         ),
         "compatibility_mode": (
             "BOOLEAN",
-            {"default": False, "tooltip": "It does nothing: ComfyUI's own sampler is used in any case."},
+            {"default": False, "tooltip": "This has no effect: ComfyUI's own sampler is always used."},
         ),
     }
 
@@ -142,14 +142,14 @@ def sampled(
         (result,) = sample(clone, latent=latent, **options)
     lines = lines_of(times, time.perf_counter() - begin, place)
     if precision in _DTYPES:
-        lines.append(f"The model computed in {precision}, so that the bits are not those of the stock node.")
+        lines.append(f"The model computed in {precision}, so the bits differ from those of the stock node.")
     return told("Sampler", lines, (result,))
 
 
 def _without_previews(
     model: Any, *, latent: dict[str, Any], seed: int, disable_noise: bool = False, **options: Any
 ) -> tuple[dict[str, Any]]:
-    """Do what `nodes.common_ksampler` does, with a callback that makes no pictures."""
+    """Sample like `nodes.common_ksampler`, but with a callback that makes no previews."""
     samples = comfy("comfy.sample")
     image = samples.fix_empty_latent_channels(model, latent["samples"])
     if disable_noise:
@@ -204,7 +204,7 @@ class ROCMOptimizedKSampler:
 
 
 class ROCMOptimizedKSamplerAdvanced:
-    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which does a part of the steps."""
+    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which can do a part of the steps."""
 
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "sample"

@@ -51,12 +51,12 @@ find_python() {
         fail "Python $bare cannot make virtual environments: install its venv module" \
             "(on Debian and Ubuntu: apt install python${bare%.*}-venv) and start again."
     elif [[ -n $old ]]; then
-        fail "Longtake needs Python 3.11 or newer and found $old: install a newer one," \
-            "or name it with PYTHON=/path/to/python, and start again."
+        fail "Longtake needs Python 3.11 or newer, but found $old: install a newer one," \
+            "or name one with PYTHON=/path/to/python, and start again."
     elif [[ -n ${PYTHON:-} ]]; then
-        fail "PYTHON=$PYTHON cannot be run: let it name a Python 3.11 or newer and start again."
+        fail "PYTHON=$PYTHON cannot be run: set it to a Python 3.11 or newer and start again."
     fi
-    fail "Longtake needs Python 3.11 or newer and found none: install it" \
+    fail "Longtake needs Python 3.11 or newer, but found none: install it" \
         "(on Debian and Ubuntu: apt install python3 python3-venv) and start again."
 }
 
@@ -106,8 +106,8 @@ check_space() {
         read -r used _ < <(du -sk "$venv")
     fi
     if ((free + used < needed_gb[$hardware] * 1000 * 1000)); then
-        fail "The set-up needs about ${needed_gb[$hardware]} GB for torch ($hardware) and $root has" \
-            "$((free / 1000 / 1000)) GB free: make room and start again."
+        fail "The set-up needs about ${needed_gb[$hardware]} GB for torch ($hardware), but $root has only" \
+            "$((free / 1000 / 1000)) GB free: free some space and start again."
     fi
 }
 
@@ -119,7 +119,7 @@ attempt() {
     case $complaints in
         *"No space left on device"* | *"Errno 28"* | *"Disk quota exceeded"*)
             fail "The disk became full while $what (about ${needed_gb[$hardware]} GB are needed):" \
-                "make room and start again."
+                "free some space and start again."
             ;;
     esac
     rm -f "$unfinished" # pip ended in an orderly way, so that the next start can continue from here
@@ -129,7 +129,7 @@ attempt() {
             ;;
     esac
     tail -n 20 <<<"$complaints" >&2
-    fail "The set-up failed while $what: see the lines above, and start again."
+    fail "The set-up failed while $what: correct what the lines above report, and start again."
 }
 
 pip_install() {
@@ -142,8 +142,8 @@ install_torch() {
     local source=(--index-url "$torch_index") from=$torch_index
     if ! index_answers "$venv/bin/python" "$torch_index"; then
         source=() from="the default index"
-        say "The torch index $torch_index cannot be reached: taking torch $torch_version from the default" \
-            "index, whose build may not suit this machine (remove .venv to try again later)."
+        say "The torch index $torch_index cannot be reached. Taking torch $torch_version from the default" \
+            "index, whose build may not suit this machine. To try again later, remove .venv."
     fi
     say "Installing torch $torch_version from $from ..."
     # Its dependencies follow from requirements.txt, in the versions of constraints.txt.
@@ -240,7 +240,7 @@ set_up() {
     choose_torch
     keep_chosen_torch
     all_complete "$@" && return
-    trap 'say "Interrupted: the next start takes the set-up up again."; exit 130' INT
+    trap 'say "Interrupted. The next start continues the set-up."; exit 130' INT
     exec 9<"$root"
     if ! flock --nonblock 9; then
         say "Waiting for another set-up of $root ..."

@@ -15,37 +15,37 @@ TEXT = """\
 # Longtake demo model
 
 A FramePack model at toy size, made of the same classes as the real one: diffusers'
-`HunyuanVideoFramepackTransformer3DModel` and `AutoencoderKLHunyuanVideo`, transformers' `LlamaModel`,
-`CLIPTextModel` and `SiglipVisionModel`. It was trained on CPU cores, on pictures that a program draws. It
-is there so that the whole product can be seen and tested in a minute on any machine. It says nothing about
-the quality of the real model.
+`HunyuanVideoFramepackTransformer3DModel` and `AutoencoderKLHunyuanVideo`, and transformers' `LlamaModel`,
+`CLIPTextModel` and `SiglipVisionModel`. It was trained on CPU cores with pictures that a program draws. Its
+purpose is to let anybody see and test the whole product within a minute on any machine. It says nothing
+about the quality of the real model.
 
-One set of weights serves both orders of sections, inverted and forward. Pictures are 128x128 or one of the
-other FramePack shapes scaled to side 128. {steps} steps are enough.
+One set of weights serves both orders of sections, inverted and forward. Pictures have 128x128 pixels, or
+one of FramePack's other shapes scaled to side 128. {steps} steps are enough.
 
 ## What it knows
 
-Colours, four shapes, eight actions, six camera motions and two speeds: the list is `longtake.json`. A
-prompt names one motion, as in `the red ball moves right quickly` or `the camera zooms in`. All other words
-are dropped by the tokenizer and carry no content. With an empty prompt nothing moves much. A motion takes
-72 frames (2.4 s) and then rests. Things stop at the edge of the picture.
+The model knows colours, four shapes, eight actions, six camera motions and two speeds, which
+`longtake.json` lists. A prompt names one motion, as in `the red ball moves right quickly` or `the camera
+zooms in`. The tokenizer drops all other words. With an empty prompt, almost nothing moves. A motion takes
+72 frames (2.4 s) and then stops. Things stop at the edge of the picture.
 
 ## Figures
 
-Measured by `python -m training.evaluate --per-motion {per_motion}` through the product's own pipeline, on
-{prompts} prompts with pictures drawn with seeds never used in training, {per_motion} of each motion; both
-orders of sections, one and two sections, one in four pictures not square. Things have a radius of 0.11 to
-0.24 of the picture's side, as in training. A motion counts as seen if, of all motions of all things and of
-the camera at all strengths, it is the one nearest to the video, or looks the same as that one (within two
-levels of 255, as a move and a pan may on a plain ground), with 0.45 to 2.2 times the named strength. The same
-tracker reads the true clip right in every case that was kept; {left_out} drawn cases whose true motion
-cannot be seen were left out. With {prompts} cases the share of right motions is sure to {margin:.0f}
-points (95 %).
+The figures were measured by `python -m training.evaluate --per-motion {per_motion}` through the product's
+own pipeline. The {prompts} prompts ({per_motion} of each motion) have pictures drawn with seeds that were
+never used in training; they cover both orders, one and two sections, and other shapes than the square in
+one case of four. Things have a radius of 0.11 to 0.24 of the picture's side, as in training. A motion
+counts as right if it is the one nearest to the video among all motions of all things and of the camera at
+all strengths, or looks the same as that one (within two levels of 255, as a move and a pan may on a plain
+ground), and has 0.45 to 2.2 times the named strength. The same tracker reads the true clip correctly in
+every case that was kept; {left_out} cases were left out because their true motion cannot be seen. With
+{prompts} cases, the share of right motions is known to within {margin:.0f} points (95 % confidence).
 
-The overlap is that of a moved thing in the last frame with its own shape in the first, moved onto the same
-centre: intersection over union. The rest is all that no thing moves over, where the camera stands still.
-The photo-like grounds are {photos} slow pans and zooms of 4.8 s, in both orders, and a zoom of 9.6 s in each.
-The strength of a motion is 1 where it is as named, and 0 where another motion was seen.
+The overlap is the intersection over union of a moved thing's shape in the last frame and in the first, with
+both shapes moved to the same centre. The rest is the area that no thing moves over, in videos with a still
+camera. The photo-like grounds are {photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both
+orders. The strength of a motion is 1 where it is as named, and 0 where another motion was seen.
 
 | | goal | measured |
 | --- | --- | --- |
@@ -61,30 +61,34 @@ The strength of a motion is 1 where it is as named, and 0 where another motion w
 
 ## Limits
 
-Goals that are not met are in the table as measured. Things smaller than those of the training were not
-tested. Fine texture is lost, and what a pan or a zoom uncovers is guessed. Photographs become soft. A ball's
-spin cannot be seen. In videos of more than two sections everything after 2.4 s stands still.
+The table includes the goals that were not met. Things smaller than those of the training were not tested.
+Fine texture is lost, and the areas that a pan or a zoom uncovers are guessed. Photographs become soft. The
+spin of a ball cannot be seen. In videos of more than two sections, everything stands still after 2.4 s.
 
 ## How it was made
 
-With `training/`, without a GPU. No data but what `training/scenes.py` and `training/render.py` draw: flat
-shapes on plain, striped, waved and checkered grounds, band-limited noise and overlapping patches.
+The model was made by `training/`, without a GPU. Its only data are the drawings of `training/scenes.py` and
+`training/render.py`: flat shapes on plain, striped, waved and checkered grounds, on band-limited noise and
+on overlapping patches.
 
-- VAE (2.9 M parameters): 663 steps on single pictures, 954 on clips of 9 frames, L1 and squared error and a
-  small KL, in a world with things of 0.07 to 0.19. Stored without the posterior's spread.
-- Text: a word-level tokenizer; Llama with random features, frozen; CLIP's pooled output taught to tell
-  motion, colour, shape and speed. SigLIP: random, frozen, four tokens.
-- Transformer (5.7 M parameters), flow matching with Muon and AdamW. Its first 3346 steps, most of them on
-  pictures of side 64 in the world of smaller things, reached 57 % there. 76 minutes on one core and then on
-  two with experimental forms of today's code took it to a mean of two runs. `python -m training.run
-  --start` went on from there: {trained} steps in {minutes:.0f} minutes of one core's time, on pictures of
-  side 128, with three of a section's nine frames in a step and at the end with all nine; it was stopped
-  shortly before its planned end. What ships is the mean, half and half, of the run's running mean and of
-  the weights it started from (`--share 0.5`).
-- Seeds: VAE 11 and 12, encoders 21 to 23, transformer 31, 41, 42 and 47, and in the experiments 4100 and
-  others taken from the clock; watched on 700001, tested on 5000001.
+- The VAE (2.9 M parameters) was trained for 663 steps on single pictures and 954 on clips of 9 frames, with
+  L1 and squared error and a small KL term. Things had a radius of 0.07 to 0.19. It is stored without the
+  posterior's spread.
+- The text is read by a word-level tokenizer, a frozen Llama with random features, and CLIP, whose pooled
+  output was trained to distinguish motion, colour, shape and speed. SigLIP is random and frozen, with four
+  tokens.
+- The transformer (5.7 M parameters) was trained by flow matching with Muon and AdamW. Its first 3346 steps,
+  most of them on pictures of side 64 with smaller things, reached 57 % on such scenes. Then came 76 minutes
+  on one and later two cores with experimental versions of the present code, whose result was a mean of two
+  runs. `python -m training.run --start` continued from there: {trained} steps in {minutes:.0f} minutes of
+  one core's time, on pictures of side 128, with three of a section's nine frames per step, and at the end
+  with all nine. The run was stopped shortly before its planned end. The shipped weights are the mean, in
+  equal parts, of the run's running mean and the weights it started from (`--share 0.5`).
+- The seeds were 11 and 12 for the VAE, 21 to 23 for the encoders, 31, 41, 42 and 47 for the transformer,
+  and 4100 and others taken from the clock for the experiments. The training was watched on seed 700001 and
+  tested on seed 5000001.
 
-From nothing, the command takes the settings as they are now, so that it gives another model.
+A training from scratch uses the present settings, so it gives another model.
 
 Licence: Apache-2.0, see LICENSE.
 """

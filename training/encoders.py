@@ -123,7 +123,7 @@ def train_clip(folder: Path, steps: int = 700) -> float:
         if step >= steps - 20:
             told = [s.argmax(1) == w for s, w in zip(scores, wanted, strict=True)]
             right += float(torch.stack(told).float().mean()) / 20
-    LOG.info("CLIP text: %.2f %% of the proxy's answers are right", 100 * right)
+    LOG.info("CLIP text: %.2f %% of the proxy's answers are correct", 100 * right)
     model.eval().requires_grad_(False).save_pretrained(folder / "text_encoder_2")
     return right
 

@@ -138,7 +138,7 @@ def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
     """Make all videos, and return the table of figures and the outcome of each video."""
     cases = Cases(arguments.seed)
     chosen = cases.make(arguments.per_motion)
-    LOG.info("%d cases are drawn", len(chosen))
+    LOG.info("%d cases were drawn", len(chosen))
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
         submit = partial(pool.submit, work, arguments)
         # The longest jobs come first, so that no process waits for another at the end.
@@ -250,14 +250,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("assets/demo_model"), help="model folder")
     parser.add_argument(
-        "--per-motion", type=int, default=15, help="cases of each of the 14 motions; fewer are quicker"
+        "--per-motion", type=int, default=15, help="number of cases of each of the 14 motions"
     )
-    parser.add_argument("--steps", type=int, default=None, help="sampling steps; default: the model's own")
-    parser.add_argument("--cfg", type=float, default=1.0, help="classifier-free guidance; default: none")
+    parser.add_argument("--steps", type=int, default=None, help="sampling steps (default: the model's own)")
+    parser.add_argument("--cfg", type=float, default=1.0, help="classifier-free guidance (default: none)")
     parser.add_argument("--seed", type=int, default=EVALUATION_SEED, help="seed of the cases")
-    parser.add_argument("--out", type=Path, default=Path(".training/evaluation.json"), help="JSON to write")
-    parser.add_argument("--processes", type=int, default=2, help="processes that share the videos")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each process")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".training/evaluation.json"), help="JSON file to write"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="number of processes that share the videos")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads per process")
     parser.add_argument("--vae-clips", type=int, default=40, help="held-out clips for the VAE's PSNR")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

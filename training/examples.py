@@ -121,7 +121,7 @@ def main() -> None:
     """Draw the examples that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--folder", type=Path, default=Path("assets/examples"), help="where to write the page's examples"
+        "--folder", type=Path, default=Path("assets/examples"), help="folder for the page's examples"
     )
     parser.add_argument("--film", action="store_true", help="also make the videos of the page's examples")
     parser.add_argument("--animations", type=Path, help="also make the videos, and write them here as GIFs")

@@ -77,7 +77,7 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
         transformer, vae = load_parts(folder, arguments.start, arguments.share)
         export(transformer, vae, folder / "model", arguments.target)
     elif name in BEFORE_FREEZING and frozen.exists():
-        LOG.info("the latent space is fixed: nothing to do")
+        LOG.info("the latent space is fixed, so there is nothing to do")
     else:
         launch(train_stage, (str(folder), name, minutes, SOURCES[name]), processes)
 
@@ -94,7 +94,7 @@ def main() -> None:
         "--processes", type=int, default=os.cpu_count() or 1, help="processes of one thread each"
     )
     parser.add_argument(
-        "--only", choices=STAGES, action="append", help="run just this stage (may be repeated)"
+        "--only", choices=STAGES, action="append", help="run only this stage; may be repeated"
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
     parser.add_argument("--rate", type=float, default=Plan.lr, help="the transformer's learning rate")
@@ -103,7 +103,7 @@ def main() -> None:
         "--share",
         type=float,
         default=1.0,
-        help="share of the run in what is exported; the rest is --start",
+        help="share of the run in the exported weights; the rest comes from --start",
     )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -101,7 +101,7 @@ def half_extent(height: int, width: int) -> tuple[float, float]:
 
 
 def progress(frame: float) -> float:
-    """Return how much of a motion is done at a frame, 0 to 1."""
+    """Return the share of a motion that is done at a frame, from 0 to 1."""
     return min(max(frame / MOTION_FRAMES, 0.0), 1.0)
 
 

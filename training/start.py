@@ -31,5 +31,5 @@ def start_from(model: Path, folder: Path) -> bool:
     transformer = HunyuanVideoFramepackTransformer3DModel.from_pretrained(model / "transformer").float()
     state = {"model": transformer.state_dict(), "spent": 0.0, "step": 0, "learned": PHASES[0].until}
     save_state(folder / CHECKPOINT, state)
-    LOG.info("goes on from the weights of %s", model)
+    LOG.info("continues from the weights of %s", model)
     return True

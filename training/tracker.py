@@ -1,7 +1,7 @@
-"""The tracker, which tells what moved in a video by comparing it with every motion that is possible.
+"""The tracker, which finds the motion in a video by comparing the video with every possible motion.
 
 The picture was drawn by code, so each possible motion of each thing and of the camera can be drawn too, at
-several strengths. The nearest one is what was seen.
+several strengths. The nearest one counts as seen.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def shown_strength(case: Case, seen: Seen) -> float:
 
 
 def possible(scene: Scene) -> Iterator[tuple[str, int]]:
-    """Yield every motion that could be seen but none at all: its name, and the thing that moves."""
+    """Yield the name of every visible motion of a scene, except standing still, and the thing that moves."""
     for name in CAMERA_MOTIONS:
         yield name, 0
     for target, thing in enumerate(scene.things):
@@ -86,7 +86,7 @@ class Reader:
     frames: list[int]
 
     def drawn(self, seen: Seen) -> torch.Tensor:
-        """Return the pictures (3, T, h, w) as they would be with a motion."""
+        """Return the frames (3, T, h, w) that the scene would show with a motion."""
         motion = Motion(seen.motion, "", seen.amount)
         size = (self.pictures.shape[2], self.pictures.shape[3])
         return self.renderer.clip(self.scene, motion, self.frames, size, target=seen.target)
@@ -97,7 +97,7 @@ class Reader:
         return replace(seen, error=float((self.drawn(seen) - self.pictures).square().mean()))
 
     def nearest(self, motion: str, target: int, amounts: tuple[float, ...]) -> Seen:
-        """Return a motion at the strength nearest to the pictures, one of ``amounts`` or between them."""
+        """Return a motion at the strength nearest to the pictures, which is near one of ``amounts``."""
         best = min((self.at(motion, amount, target) for amount in amounts), key=_error)
         for factor in FINER:
             others = (self.at(motion, best.amount * f, target) for f in (factor, 1 / factor))
@@ -126,8 +126,8 @@ def read(
 ) -> Seen:
     """Return the motion nearest to pictures (3, T, H, W) in -1..1, which are a video's ``frames``.
 
-    Where several motions look the same, as a pan and a move do on a plain ground, it is the named one. Where
-    one of them is none at all, nothing is seen to move.
+    If several motions look the same, as a pan and a move do on a plain ground, it is the named one. If one of
+    them is standing still, it is that one.
     """
     height, width = pictures.shape[-2:]
     scale = side / math.sqrt(height * width)

@@ -76,7 +76,7 @@ def sigmas_of(shape: tuple[int, ...], steps: int) -> torch.Tensor:
 
 @dataclass
 class Section:
-    """The times of the latents that one section makes, and of those that it sees; None stands for zeros."""
+    """The times of the latents that a section makes, and of those that it sees; None stands for zeros."""
 
     mode: str
     padding: int
@@ -143,7 +143,7 @@ class Conditions:
 
     Attributes:
         tokens: The text's tokens (B, n, 64), with n up to 8.
-        mask: Which of them are not padding (B, n).
+        mask: True for the tokens that are not padding (B, n).
         pooled: The text's pooled features (B, 64).
         picture: The picture's features (B, 4, 64).
         guidance: The guidance times 1000 (B).

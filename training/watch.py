@@ -52,7 +52,7 @@ class Watch:
 
     @torch.no_grad()
     def projections(self, model) -> dict[str, float]:
-        """Return how much of each true motion appears in clips predicted from pure noise, as a mean share.
+        """Return, by motion, the mean share of it that appears in clips predicted from pure noise.
 
         This share, for the first section in both orders, is the earliest sign of right motions.
         """

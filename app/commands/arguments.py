@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         """Write the error in one line, and end the program."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
-                message = f"the {action.metavar} is missing; there are {', '.join(action.choices)}"
+                message = f"the {action.metavar} is missing; expected one of {', '.join(action.choices)}"
         sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
         raise SystemExit(EXIT_BAD_INPUT)
 
@@ -151,8 +151,8 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
         type=str.upper,
         choices=tuple(FIND_MODES),
         metavar="|".join(FIND_MODES),
-        help="how MIOpen picks a kernel for a new shape: FAST starts at once, NORMAL searches long once and "
-        f"may be faster afterwards (default: {VARIABLE}, or by the card; doctor says which and why)",
+        help="how MIOpen picks a kernel for a new shape: FAST starts at once; NORMAL makes a long search "
+        f"first and may be faster afterwards (default: {VARIABLE}, or by the card; see doctor)",
     )
 
 
@@ -191,7 +191,7 @@ def check_proxies(environ: Mapping[str, str]) -> None:
             value = environ.get(variable, "")
             if value.lower().startswith("socks"):
                 raise InputError(
-                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, since "
+                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, as "
                     "the package for SOCKS is not installed.",
                     f"Unset {variable}, or install socksio beside Longtake.",
                 )

@@ -16,10 +16,10 @@ from diffusers_helper.files import given_path, write_atomic
 if TYPE_CHECKING:
     from app.commands.arguments import Parser
 
-# The version that the nodes were tried with; an older one lacks functions that they call.
+# The version that the nodes were tested with. Older ones lack functions that the nodes call.
 OLDEST, TRIED = (0, 3, 64), (0, 3, 64)
 SHIM = "longtake_rocm_nodes.py"
-# What the nodes import and ComfyUI does not bring.
+# The packages that the nodes import and ComfyUI does not install.
 NEEDED = ("diffusers", "accelerate", "huggingface_hub")
 _LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
 _PATH = "the folder of ComfyUI, with main.py and custom_nodes"
@@ -31,7 +31,7 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
     install = commands.add_parser(
         "install-comfyui-nodes",
         help="let ComfyUI load the ROCm nodes from here",
-        description="Write one file of three lines into ComfyUI's folder custom_nodes, after a look at its "
+        description="Write one file of three lines into ComfyUI's folder custom_nodes, after checking its "
         "version and its packages. Nothing else is changed.",
         allow_abbrev=False,
     )
@@ -48,15 +48,17 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:
-    """Write the shim, and say what was found.
+    """Write the shim, and print the result.
 
     Raises:
-        InputError: If the folder is no ComfyUI, or one that is too old, or lacks packages.
+        InputError: If the folder is not that of ComfyUI, or if ComfyUI is too old or lacks packages.
     """
     root = _root(arguments.path)
     version = _version(root)
     if version < OLDEST:
-        raise InputError(f"ComfyUI is {_text(version)}; expected {_text(OLDEST)} or newer.", "Update it.")
+        raise InputError(
+            f"ComfyUI has version {_text(version)}; expected {_text(OLDEST)} or newer.", "Update it."
+        )
     python = _python(root, arguments.python)
     missing = _missing(python) if python else ()
     if missing:
@@ -66,14 +68,14 @@ def install_nodes(arguments: argparse.Namespace) -> int:
         )
     file = root / "custom_nodes" / SHIM
     if file.exists() and not _is_ours(file):
-        raise InputError(f"{file} is not a file of these nodes.", "Move it away.")
+        raise InputError(f"{file} was not written by this command.", "Move it away.")
     write_atomic(file, _shim().encode())
     lines = [f"Wrote {file}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
     if version > TRIED:
-        lines.append(f"ComfyUI is {_text(version)}; the nodes were tried with {_text(TRIED)}.")
+        lines.append(f"ComfyUI has version {_text(version)}; the nodes were tested with {_text(TRIED)}.")
     if python is None:
         lines.append(
-            f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it by --python."
+            f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it with --python."
         )
     say("\n".join(lines) + "\n")
     return 0
@@ -83,20 +85,22 @@ def uninstall_nodes(arguments: argparse.Namespace) -> int:
     """Remove the shim.
 
     Raises:
-        InputError: If there is none, or another file in its place.
+        InputError: If there is no shim, or if another file is in its place.
     """
     file = _root(arguments.path) / "custom_nodes" / SHIM
     if not file.exists():
-        raise InputError(f"{file} does not exist.", "There is nothing to remove.")
+        raise InputError(f"{file} does not exist, so there is nothing to remove.")
     if not _is_ours(file):
-        raise InputError(f"{file} is not a file of these nodes.", "Remove it by hand if you do not need it.")
+        raise InputError(
+            f"{file} was not written by install-comfyui-nodes.", "Remove it by hand if you do not need it."
+        )
     file.unlink()
     say(f"Removed {file}.\n")
     return 0
 
 
 def _shim() -> str:
-    """Return the three lines. The folder comes last on the path, since ComfyUI has a package `app` too."""
+    """Return the shim's three lines. The folder is last on the path, as ComfyUI has a package `app`, too."""
     folder = str(Path(__file__).resolve().parents[2])
     return f"import sys\nsys.path.append({folder!r})\n{_LAST_LINE}\n"
 
@@ -110,7 +114,7 @@ def _root(path: str) -> Path:
     root = given_path(path, "path").absolute()
     if not (root / "custom_nodes").is_dir() or not (root / "comfyui_version.py").is_file():
         raise InputError(
-            f"{root} has no custom_nodes and comfyui_version.py; expected the folder of ComfyUI.",
+            f"{root} has no custom_nodes or no comfyui_version.py; expected the folder of ComfyUI.",
             "Give the folder that contains ComfyUI's main.py.",
         )
     return root

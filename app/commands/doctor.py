@@ -110,7 +110,7 @@ def _forget(local: Local) -> int:
     except OSError as error:
         sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
         return EXIT_FAILED
-    say(f"Forgot {count_text(count, 'smaller plan')}: the next job takes what the cap allows.\n")
+    say(f"Forgot {count_text(count, 'smaller plan')}: the next job uses all that the cap allows.\n")
     return 0
 
 
@@ -175,7 +175,7 @@ def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> No
             f"{gb_text(gpu.vram_total)} GB used, GTT {gb_text(gpu.gtt_used)} of {gb_text(gpu.gtt_total)} GB",
         )
     if not gpus:
-        report.add("card", machine.name if machine.kind == "cuda" else "no GPU; the CPU computes")
+        report.add("card", machine.name if machine.kind == "cuda" else "no GPU was found; the CPU is used")
     if gpus and machine.kind != "rocm":
         report.add(
             "card", "the environment hides all AMD cards", "note",
@@ -183,19 +183,19 @@ def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> No
         )  # fmt: skip
     if machine.kind == "rocm" and machine.is_apu and any(not gpu.is_apu for gpu in gpus):
         report.add(
-            "card", "the processor's own GPU comes first", "note",
+            "card", "the processor's integrated GPU is used first", "note",
             "Set HIP_VISIBLE_DEVICES to the other card's number.",
         )  # fmt: skip
     used = next((gpu.vram_used for gpu in gpus if not gpu.is_apu), 0)
     if machine.kind == "rocm" and used > machine.total_bytes - profile.cap_bytes.value:
         report.add(
             "card", f"other programs hold {gb_text(used)} GB of VRAM, more than the cap leaves free", "note",
-            "Close them, or lower --vram-cap-gb by as much.",
+            "Close them, or lower --vram-cap-gb by the same amount.",
         )  # fmt: skip
     settings = (
         ("cap", gb_text(profile.cap_bytes.value) + " GB", profile.cap_bytes),
         ("preserved", gb_text(profile.budget().preserved_in_force) + " GB", profile.preserved_bytes),
-        ("VAE", profile.vae_dtype.value, profile.vae_dtype),
+        ("VAE precision", profile.vae_dtype.value, profile.vae_dtype),
         ("VAE tile", str(profile.vae_tile.value), profile.vae_tile),
         ("attention", profile.attention.value, profile.attention),
     )
@@ -209,7 +209,7 @@ def _torch(
     if not facts:
         report.add(
             "torch", "does not start, or takes too long", "problem",
-            "Run `python -m app.probe` to see why; set the environment up again with webui.sh.",
+            "Run `python -m app.probe` to see why, or set the environment up again with webui.sh.",
         )  # fmt: skip
         return
     runtime = f"ROCm {facts['hip']}" if facts["hip"] else f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU"
@@ -226,20 +226,20 @@ def _torch(
     found = facts.get("arch")
     if machine.kind == "rocm" and found and found != machine.arch:
         report.add(
-            "torch", f"calls the card {found}, the kernel {machine.arch}", "note",
+            "torch", f"calls the card {found}, but the kernel driver calls it {machine.arch}", "note",
             f"Check HSA_OVERRIDE_GFX_VERSION ({environ.get('HSA_OVERRIDE_GFX_VERSION', 'not set')}).",
         )  # fmt: skip
 
 
 def _attention(report: Report, machine: Machine, kernel: str) -> None:
     if "math" not in kernel:
-        report.add("attention", f"SDPA runs {kernel}; plans count with it")
+        report.add("attention", f"SDPA runs {kernel}; plans assume it")
         return
     report.add(
-        "attention", f"SDPA runs {kernel}, which keeps the scores of all tokens; plans count with it", "note",
-        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and ask doctor again."
+        "attention", f"SDPA runs {kernel}, which stores the scores of all tokens; plans assume it", "note",
+        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and run doctor again."
         if machine.kind == "rocm"
-        else "Update the driver and torch, and ask doctor again.",
+        else "Update the driver and torch, and run doctor again.",
     )  # fmt: skip
 
 
@@ -285,7 +285,7 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
         report.add("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
     if "MIOPEN_FIND_TIME_LIMIT" in environ:
         report.add(
-            "environment", "MIOPEN_FIND_TIME_LIMIT is set, which MIOpen does not know", "note",
+            "environment", "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable", "note",
             "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
         )  # fmt: skip
     for name in ALLOCATOR_VARIABLES:
@@ -297,7 +297,7 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
 
 
 def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
-    """Report whether the model's weights are there and its default job fits."""
+    """Report whether the model's weights are on this machine and its default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         absence = absence_of(info)

@@ -36,13 +36,14 @@ from diffusers_helper.output.job_folder import JobFolder
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RESUME = "python -m app generate --resume {job} --outputs {outputs}\n"
-_INTERRUPTED = f"Interrupted. Go on with: {_RESUME}"
+_INTERRUPTED = f"Interrupted. Continue with: {_RESUME}"
 _LEFT = f"The other program makes the job. Follow it with: {_RESUME}"
 _FOLLOWS = (
-    "Another program makes the jobs of this folder. It makes this one in its turn, and this program follows."
+    "Another program makes the jobs of this folder. It will make this one in its turn, and this program "
+    "follows it."
 )
 _LEADS = "The other program has ended. This one makes the job now."
-_HELD = "The queue of this folder is paused. It goes on with: python -m app jobs resume --all"
+_HELD = "The queue of this folder is paused. Continue it with: python -m app jobs resume --all"
 
 
 def make_video(arguments: argparse.Namespace) -> int:
@@ -59,7 +60,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     if arguments.save_preset:
         return save_given(arguments)
     origin = chosen_origin(arguments)
-    # Both calls refuse at once what would make the engine fail.
+    # Both calls refuse at once a request with which the engine would fail.
     this_profile(os.environ)
     cache_folder()
     if arguments.dry_run:
@@ -180,10 +181,10 @@ def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
 
 
 def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str) -> None:
-    """Write where the report of a failed job is, or how to continue one that this program left."""
+    """Print the place of a failed job's report, or the command that continues an unfinished job."""
     try:
         job = service.job(job_id)
-    except NoSuchJob:  # a person removed it
+    except NoSuchJob:  # the user removed it
         return
     if job.state == "failed":
         _report(service, job)
@@ -207,7 +208,7 @@ def _report(service: JobService, job: Job) -> None:
         write_atomic(file, report_text(service, job.id).encode())
     except OSError:  # for example a full disk, which the failure itself has reported
         return
-    sys.stderr.write(f"Report of the problem, without private paths: {file}\n")
+    sys.stderr.write(f"A report of the problem, without private paths, is in {file}\n")
 
 
 def _exit_code(last: Event | None) -> int:

@@ -1,4 +1,4 @@
-"""The command `inspect`, which tells what is in a file or folder with weights without loading it."""
+"""The command `inspect`, which shows what is in a file or folder with weights without loading it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ABOUT = (
     "PATH is a file (safetensors, GGUF, .ckpt, .pt), the index of several files, a part's folder, or a\n"
     "folder with a model's parts. No tensor is read, and nothing is unpickled."
 )
-EXIT_CODES = "exit codes: 0 it can be used, 2 it is not what it should be, or cannot be read."
+EXIT_CODES = "exit codes: 0 the weights can be used, 2 they are damaged, unsuitable or cannot be read."
 
 
 def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "inspect",
-        help="tell what is in a file with weights",
+        help="show what is in a file or folder with weights",
         description=ABOUT,
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -41,7 +41,7 @@ def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def add_inspect_arguments(parser: Parser) -> None:
-    """Add what is examined."""
+    """Add the arguments that name the file and the part."""
     parser.add_argument("path", metavar="PATH", help="the file or folder")
     parser.add_argument(
         "--as",
@@ -54,17 +54,18 @@ def add_inspect_arguments(parser: Parser) -> None:
 
 
 def print_inspection(arguments: argparse.Namespace) -> int:
-    """Print the facts, or in one sentence why the weights cannot be used.
+    """Print the facts, and one sentence if the weights cannot be used.
 
     Raises:
-        InputError: If nothing can be read there.
+        InputError: If the path cannot be read.
     """
     path = given_path(arguments.path, "path")
     try:
         facts = inspect_checkpoint(path, arguments.place)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror}).", "Give the path of a file or folder with weights."
+            f"{path} cannot be read ({error.strerror}); expected a file or folder with weights.",
+            "Check the path.",
         ) from error
     if arguments.json:
         say(facts.to_json() + "\n")

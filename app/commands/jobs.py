@@ -32,12 +32,15 @@ from diffusers_helper.output.branch import MAY_DIFFER, kept_words
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.units import count_text
 
 _EXIT_CODES = (
-    "exit codes: 0 done, 1 nothing was changed, since the job's state does not allow it, 2 the command\n\
-cannot be used, as for a job that is not there."
+    "exit codes: 0 done, 1 the job's state does not allow the change, 2 the command is invalid or names a\n"
+    "job that does not exist."
 )
-_NO_MAKER = "No program makes jobs here now. Start the page, or: python -m app generate --resume {}"
+_NO_MAKER = (
+    "No program makes jobs in this folder now. Start the page, or run: python -m app generate --resume {}"
+)
 _WORDS = 48  # characters of a prompt in a list
 
 
@@ -50,7 +53,7 @@ def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "jobs",
         summary="list and change the jobs of an outputs folder",
-        description="Lists and changes the jobs of an outputs folder, also while a program makes them.",
+        description="List and change the jobs of an outputs folder, even while a program makes them.",
         exit_codes=_EXIT_CODES,
         verbs=VERBS,
     ):
@@ -62,7 +65,7 @@ def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
 def _run(verb: JobVerb, arguments: argparse.Namespace) -> int:
     outputs = given_path(arguments.outputs, "outputs")
     if not outputs.is_dir() and verb.name != "add":
-        raise InputError(f"There is no outputs folder {outputs}.", "Name the folder with `outputs`.")
+        raise InputError(f"There is no outputs folder {outputs}.", "Give an existing folder as `outputs`.")
     return verb.run(JobService(outputs), arguments)
 
 
@@ -175,7 +178,7 @@ def _reorder(service: JobService, arguments: argparse.Namespace) -> int:
         job = service.queue.move_first(arguments.job)
     else:
         job = service.queue.move(arguments.job, before=arguments.before, after=arguments.after)
-    tell(arguments, job, f"{job.id}: {service.queue_position(job.id)} before it")
+    tell(arguments, job, f"{job.id}: {count_text(service.queue_position(job.id), 'job')} before it")
     return 0
 
 
@@ -186,7 +189,7 @@ def _remove(service: JobService, arguments: argparse.Namespace) -> int:
         tell(
             arguments,
             job,
-            f"{job_id}: removed. For a week it can be brought back: python -m app jobs restore {job_id}",
+            f"{job_id}: removed. For a week, it can be restored with: python -m app jobs restore {job_id}",
         )
     return 0
 
@@ -208,7 +211,9 @@ def _rebuild(service: JobService, arguments: argparse.Namespace) -> int:
 def _export(service: JobService, arguments: argparse.Namespace) -> int:
     job = service.job(arguments.job)
     if job.video is None or not job.video.exists():
-        raise InputError(f"Job {job.id} has no video yet; expected one with a video.", "Let it go on.")
+        raise InputError(
+            f"Job {job.id} has no video yet; expected one with a video.", "Wait for its first section."
+        )
     target = Path(arguments.to).expanduser()
     target = target / f"{job.id}{job.video.suffix}" if target.is_dir() else target
     try:
@@ -216,7 +221,7 @@ def _export(service: JobService, arguments: argparse.Namespace) -> int:
             shutil.copyfile(job.video, temporary)
     except OSError as error:
         raise InputError(
-            f"{target} cannot be written ({error.strerror}); expected a new file, or a folder.",
+            f"{target} cannot be written ({error.strerror}); expected a new file or a folder.",
             "Choose another --to.",
         ) from error
     tell(arguments, job, str(target), exported=str(target))
@@ -240,7 +245,7 @@ def _list_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--favourites", action="store_true", help="keep only favourites")
     parser.add_argument(
-        "--queue", action="store_true", help="list what is not over, in the order of its making"
+        "--queue", action="store_true", help="list only jobs that are not over, in the queue's order"
     )
     parser.add_argument(
         "--limit", type=int, default=50, metavar="N", help="list at most N jobs (default: 50)"
@@ -249,20 +254,18 @@ def _list_arguments(parser: Parser) -> None:
 
 def _cancel_arguments(parser: Parser) -> None:
     _some_jobs(parser)
-    parser.add_argument(
-        "--after-section", action="store_true", help="let the section at hand be finished first"
-    )
+    parser.add_argument("--after-section", action="store_true", help="finish the current section first")
 
 
 def _or_all(parser: Parser) -> None:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="the id of a job")
-    parser.add_argument("--all", action="store_true", help="do so with the whole queue")
+    parser.add_argument("--all", action="store_true", help="do this for the whole queue")
 
 
 def _branch_arguments(parser: Parser) -> None:
     _one_job(parser)
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--keep", type=int, metavar="N", help="keep the first N sections, in order of making")
+    how.add_argument("--keep", type=int, metavar="N", help="keep the N sections that were made first")
     how.add_argument("--longer", type=float, metavar="SECONDS", help="make a finished video longer")
     add_settings(parser, left_out=[name for name in SETTINGS if name not in MAY_DIFFER])
 
@@ -270,10 +273,10 @@ def _branch_arguments(parser: Parser) -> None:
 def _reorder_arguments(parser: Parser) -> None:
     _one_job(parser)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--before", metavar="OTHER", help="put it before this job")
-    where.add_argument("--after", metavar="OTHER", help="put it after this job")
-    where.add_argument("--first", action="store_true", help="let it be the next one to begin")
-    where.add_argument("--last", action="store_true", help="put it at the end")
+    where.add_argument("--before", metavar="OTHER", help="move it before this job")
+    where.add_argument("--after", metavar="OTHER", help="move it after this job")
+    where.add_argument("--first", action="store_true", help="make it the next job to begin")
+    where.add_argument("--last", action="store_true", help="move it to the end")
 
 
 def _export_arguments(parser: Parser) -> None:
@@ -286,15 +289,13 @@ VERBS = (
     Verb("show", "show everything about a job", _one_job, _show),
     Verb("add", "put a new job into the queue, without waiting for it", add_request, _add),
     Verb("cancel", "end jobs; their videos so far are kept", _cancel_arguments, _cancel),
-    Verb("pause", "set jobs aside until they are resumed, and free the device", _or_all, _pause),
-    Verb("resume", "let jobs go on that were paused or interrupted", _or_all, _resume),
-    Verb("retry", "let jobs go on that have failed or were cancelled", _or_all, _resume),
-    Verb(
-        "branch", "keep sections of a job, and make the rest with other settings", _branch_arguments, _branch
-    ),
-    Verb("reorder", "give a job another place in the queue", _reorder_arguments, _reorder),
-    Verb("remove", "remove jobs with their files, which can be brought back for a week", _some_jobs, _remove),
-    Verb("restore", "bring removed jobs back", _some_jobs, _restore),
+    Verb("pause", "pause jobs until they are resumed, and free the device's memory", _or_all, _pause),
+    Verb("resume", "continue paused or interrupted jobs", _or_all, _resume),
+    Verb("retry", "queue failed or cancelled jobs again", _or_all, _resume),
+    Verb("branch", "queue a job that keeps sections of another one", _branch_arguments, _branch),
+    Verb("reorder", "move a job within the queue", _reorder_arguments, _reorder),
+    Verb("remove", "remove jobs with their files; they can be restored for a week", _some_jobs, _remove),
+    Verb("restore", "restore removed jobs", _some_jobs, _restore),
     Verb("rebuild", "read all jobs anew from their folders", lambda _: None, _rebuild),
     Verb("export", "copy the video of a job to another place", _export_arguments, _export),
 )

@@ -22,10 +22,10 @@ from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 from diffusers_helper.units import about, count_text, gb_text
 
 _EXIT_CODES = (
-    "exit codes: 0 done, 1 failed or not whole, 2 the command cannot be used, 130 interrupted: what was\n"
-    "downloaded is kept, and the next `models get` goes on from there."
+    "exit codes: 0 done, 1 failed or incomplete, 2 the command is invalid, 130 interrupted (the next\n"
+    "`models get` continues the download)."
 )
-_LINE_SECONDS = 10.0  # between two lines about a download where there is no terminal
+_LINE_SECONDS = 10.0  # between two lines about a download, without a terminal
 
 
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -34,7 +34,7 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "models",
         summary="list, get, check and remove models",
-        description="Lists, gets, checks and removes the models of this machine.",
+        description="List, get, check and remove the models of this machine.",
         exit_codes=_EXIT_CODES,
         verbs=VERBS,
     ):
@@ -43,7 +43,7 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _tell(arguments: argparse.Namespace, text: str, **facts: Any) -> None:
-    """Print facts: as one line of JSON if that was asked for, and otherwise as a text."""
+    """Print facts as one line of JSON, if the arguments ask for it, and otherwise as text."""
     say(f"{json.dumps(facts) if arguments.json else text}\n")
 
 
@@ -97,7 +97,7 @@ def _get(arguments: argparse.Namespace) -> int:
     try:
         _download(info, absence, Progress(arguments, info.name, absence))
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted; what was downloaded is kept, and the next start goes on from there.\n")
+        sys.stderr.write("Interrupted. The next `models get` continues the download.\n")
         return EXIT_CANCELLED
     _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
     return 0
@@ -116,7 +116,7 @@ def _download(info: ModelInfo, absence: Absence, progress: Progress) -> None:
 
 
 class Progress:
-    """The progress of a download, as a line that changes, as lines now and then, or as JSON."""
+    """The display of a download, as a changing line on a terminal, as occasional lines, or as JSON."""
 
     def __init__(self, arguments: argparse.Namespace, model: str, absence: Absence) -> None:
         self._is_json, self._model = arguments.json, model
@@ -125,7 +125,7 @@ class Progress:
         self._speed, self._said_at = Speed(here, time.monotonic()), 0.0
 
     def show(self, done: int, total: int) -> None:
-        """Tell the bytes that are here and those that are expected in all."""
+        """Show the downloaded bytes out of the expected total."""
         now = time.monotonic()
         speed = self._speed.at(done, now)
         left = (total - done) / speed if speed else None
@@ -143,7 +143,7 @@ class Progress:
             sys.stderr.write(f"{line}\n")
 
     def end(self) -> None:
-        """End the line that changes."""
+        """End the changing line."""
         if self._is_live:
             sys.stderr.write("\n")
 
@@ -152,9 +152,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     whole = True
     for verdict in verify(find_model(arguments.model, allow_folder=True)):
         how = (
-            f"{count_text(verdict.checked, 'checksum')} right"
+            f"{count_text(verdict.checked, 'checksum')} correct"
             if verdict.checked
-            else "headers and sizes right"
+            else "headers and sizes correct"
         )
         text = f"{verdict.part}: {how}" if not verdict.problems else "\n".join(verdict.problems)
         _tell(
@@ -169,7 +169,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     removal = plan_removal(info)
     if not removal.files:
-        raise InputError(f"Nothing of model {info.name} alone is on this machine.", setting="model")
+        raise InputError(f"Model {info.name} has no files of its own on this machine.", setting="model")
     what = f"{gb_text(removal.num_bytes)} GB of {info.name}: {', '.join(removal.files)}"
     if not arguments.yes:
         if not sys.stdin.isatty():
@@ -182,9 +182,9 @@ def _remove(arguments: argparse.Namespace) -> int:
         remove(info)
     except OSError as error:
         raise LongtakeError(
-            f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of the hub's folder."
+            f"{error.filename} cannot be removed ({error.strerror}).", "Check the hub folder's permissions."
         ) from error
-    kept = [f"{part} stays: {', '.join(users)} uses it." for part, users in removal.kept.items()]
+    kept = [f"{part} stays because it is used by {', '.join(u)}." for part, u in removal.kept.items()]
     _tell(
         arguments, "\n".join([f"Removed {what}.", *kept]), model=info.name, removed_bytes=removal.num_bytes,
         parts=list(removal.files), kept=removal.kept,
@@ -210,10 +210,8 @@ def _remove_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    Verb(
-        "list", "list the parts of models, where they lie, their bytes and what is missing", _any_model, _list
-    ),
-    Verb("get", "download what is missing of a model; an interrupted download goes on", _hub_model, _get),
+    Verb("list", "list the parts of models with their places, sizes and missing bytes", _any_model, _list),
+    Verb("get", "download the missing files of a model, or continue a download", _hub_model, _get),
     Verb("verify", "check the sizes and checksums of a model's files", _one_model, _verify),
     Verb(
         "remove",
@@ -221,5 +219,5 @@ VERBS = (
         _remove_arguments,
         _remove,
     ),
-    Verb("inspect", "tell what is in a file or folder with weights", add_inspect_arguments, print_inspection),
+    Verb("inspect", "show what is in a file or folder with weights", add_inspect_arguments, print_inspection),
 )

@@ -51,30 +51,30 @@ def add_origins(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--resume",
         metavar="JOB",
-        help="continue a job of --outputs that was interrupted, has failed or was cancelled, instead of "
-        "making a new video; the job keeps its picture, prompt and settings",
+        help="continue a job of --outputs that was interrupted, failed or was cancelled, instead of making a "
+        "new video; the job keeps its picture, prompt and settings",
     )
     group.add_argument(
         "--recipe",
         metavar="FILE",
-        help="make the video again whose recipe is in FILE, an MP4 or PNG that Longtake wrote, or a job's "
-        "request.json; settings that are given replace those of the recipe",
+        help="make again the video whose recipe is in FILE: an MP4 or PNG that Longtake wrote, or a job's "
+        "request.json; settings on the command line replace those of the recipe",
     )
     group.add_argument(
         "--branch",
         metavar="JOB",
         help="make a video that begins with sections of a job of --outputs, with --keep or --longer; "
-        "settings that are given are those of the new sections",
+        "settings on the command line apply to the new sections",
     )
     group.add_argument(
-        "--keep", type=int, metavar="N", help="the number of sections that a branch keeps, in order of making"
+        "--keep", type=int, metavar="N", help="the branch keeps the N sections that were made first"
     )
     group.add_argument(
         "--longer",
         type=float,
         metavar="SECONDS",
-        help="make the finished video of --branch longer: a forward video goes on, and an inverted one gets "
-        "a new beginning",
+        help="make the finished video of --branch longer: a forward video continues after its end, and an "
+        "inverted one gets a new beginning",
     )
 
 
@@ -84,21 +84,19 @@ def add_several(group: argparse._ActionsContainer) -> None:
         "--variants",
         type=int,
         metavar="N",
-        help="make N videos, with the seed and those that follow it",
+        help="make N videos, whose seeds are the given one and those that follow it",
     )
     group.add_argument(
         "--batch",
         metavar="FILE",
-        help="make all videos of FILE: one JSON object of settings a line, or CSV with their names in the "
-        "first line; settings that are given here are those of all videos that have no own",
+        help="make all videos of FILE: one JSON object of settings per line, or CSV with their names in the "
+        "first line; settings on the command line apply to all videos that do not set their own",
     )
     group.add_argument(
-        "--dry-run", action="store_true", help="check everything and print what would be made, and end"
+        "--dry-run", action="store_true", help="check everything, print what would be made, and exit"
     )
-    group.add_argument("--preset", metavar="NAME", help="begin with the settings that were saved under NAME")
-    group.add_argument(
-        "--save-preset", metavar="NAME", help="save the settings that are given here under NAME, and end"
-    )
+    group.add_argument("--preset", metavar="NAME", help="begin with the settings saved under NAME")
+    group.add_argument("--save-preset", metavar="NAME", help="save the given settings under NAME, and exit")
 
 
 def chosen_origin(arguments: argparse.Namespace) -> Origin:
@@ -113,7 +111,7 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
             f"--{given[0]} and --{given[1]} are both given; expected one of them.", "Leave one out."
         )
     if not arguments.branch and (arguments.keep is not None or arguments.longer is not None):
-        raise InputError("--keep and --longer belong to --branch, which is missing.", "Give it. See --help.")
+        raise InputError("--keep and --longer need --branch, which is missing.", "Give --branch JOB.")
     if (arguments.resume or arguments.branch) and (arguments.variants or arguments.dry_run):
         raise InputError(
             f"--variants and --dry-run cannot be used with --{given[0]}; expected a new video.",
@@ -168,7 +166,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
 def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
     requests = variants(request, 1 if arguments.variants is None else arguments.variants)
 
-    # Where the picture lies inside a recipe, the engine checks.
+    # The engine checks a picture that is inside a recipe.
     to_check = () if others.get("picture") else requests[:1]
     return Origin(partial(_queue_all, requests, others), requests, to_check)
 
@@ -220,7 +218,7 @@ def _picture_of(recipe: Recipe, file: Path) -> bytes:
     beside = file.with_name("input.png")
     if recipe.picture is None and not beside.is_file():
         raise InputError(
-            f"{file.name} carries no start picture; expected `image`.", "Give the picture too.",
+            f"{file.name} carries no start picture; expected `image`.", "Give the picture, too.",
             setting="image",
         )  # fmt: skip
     return plain_png(load_picture(beside if recipe.picture is None else recipe.picture))
@@ -231,7 +229,9 @@ def _branched(arguments: argparse.Namespace) -> Origin:
     keep: int | None = arguments.keep
     longer: float | None = arguments.longer
     if (keep is None) == (longer is None):
-        raise InputError("--branch needs either --keep or --longer.", "Give one of them. See --help.")
+        raise InputError(
+            "--branch is given without --keep and --longer; expected one of them.", "Give one. See --help."
+        )
 
     def queue(service: JobService) -> list[Job]:
         if keep is not None:

@@ -30,7 +30,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import count_text, gb_text
 
 _log = logging.getLogger(__name__)
-_HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in all")
+_HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in total")
 
 
 def print_plan(arguments: argparse.Namespace) -> int:
@@ -136,7 +136,7 @@ def _as_text(plan: VideoPlan, profile: Profile, info: ModelInfo) -> str:
     job, budget = plan.job, plan.job.budget
     rows: list[tuple[str, ...]] = [_HEADER]
     for stage, cost in zip(job.stages, plan.costs, strict=True):
-        streamed = f"{gb_text(stage.streamed_bytes)} a pass" if stage.streamed_bytes else "-"
+        streamed = f"{gb_text(stage.streamed_bytes)} per pass" if stage.streamed_bytes else "-"
         rows.append(
             (
                 stage.stage, stage.model, str(cost.runs), gb_text(stage.resident_bytes), streamed,

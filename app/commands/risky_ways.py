@@ -35,7 +35,7 @@ def measure_risky(
     waiting = [case for case in cases if _left_out(case, RouteStore(folder), again)]
     if not waiting:
         return
-    say(f"{len(waiting)} shapes have ways that may end a process; a process of its own tries them")
+    say(f"{len(waiting)} shapes have ways that may end a process; a separate process tries them")
     for _ in range(_MOST_DEATHS):
         process = multiprocessing.get_context("spawn").Process(
             target=_measure, args=(list(map(str, waiting)), str(device), folder, again), daemon=True
@@ -46,11 +46,11 @@ def measure_risky(
             return
         death = condemn_interrupted(RouteStore(folder), cases[0].arch)
         if death is None:
-            say("That process ended for another reason; these ways stay avoided.")
+            say("The separate process ended for another reason; these ways stay avoided.")
             return
         say(f"{death[1]} ended the process at {death[0]}. It stays avoided there.")
         waiting = waiting[waiting.index(death[0]) + 1 :]
-    say("That is often enough; the other ways stay avoided.")
+    say(f"{_MOST_DEATHS} processes have ended, so the remaining ways stay avoided.")
 
 
 def _left_out(case: ConvCase, routes: RouteStore, again: bool) -> bool:

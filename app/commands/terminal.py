@@ -1,4 +1,4 @@
-"""The displays of a job on the command line: text for people, and JSON for programs."""
+"""The displays of a job on the command line: text for users, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class JsonLines:
 
 
 class ProgressBar:
-    """A display for people: a bar with the time left on a terminal, otherwise one line per section."""
+    """A display for users: a bar with the time left on a terminal, otherwise one line per section."""
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr

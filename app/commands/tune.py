@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from cache.conv_routes import ConvCase, RouteStore
 
 _DESCRIPTION = """\
-Times the ways to compute each 3D convolution of a model's VAE, and remembers the fastest one that gives the
-right result. Videos made from then on use it. Ctrl-C stops; the same command goes on where it stopped.
+Time the ways to compute each convolution of a model's VAE, and remember the fastest one that gives the
+right result. Videos made from then on use it. Ctrl-C stops; the same command continues where it stopped.
 """
 # A video of this length has sections of every length.
 _SECONDS = 8.0
@@ -67,7 +67,7 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure again what has been measured before, and ways that ended a process",
+        help="measure everything again, including ways that ended a process",
     )
     parser.add_argument("--json", action="store_true", help="print only one JSON object")
     add_find_mode(parser)
@@ -97,7 +97,7 @@ def tune(arguments: argparse.Namespace) -> int:
             cases = _cases(models.part("vae"), models.device, height, width)
             results = _measure_all(cases, models.device, arguments.again)
         except KeyboardInterrupt:
-            _say("Stopped. What has been measured is kept; the same command goes on from here.")
+            _say("Stopped. The measurements so far are kept, and the same command continues from here.")
             return EXIT_CANCELLED
     facts = {"model": info.name, "height": height, "width": width}
     _report(results, arguments.json, facts, cases[0])
@@ -156,7 +156,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     routes = RouteStore(routes_folder())
     if death := condemn_interrupted(routes, cases[0].arch):
         told = _in_words(f"The last run died while it tried {death[1]} for {death[0]}. ", cases[0])
-        _say(f"{told}Only --again tries that again.")
+        _say(f"{told}Only --again tries this way there again.")
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")

@@ -21,9 +21,9 @@ def share_done(job: Job) -> float:
 
 
 def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
-    """Return an estimate for each job; None where this machine has made no video with its model yet.
+    """Return the time left for each job; None if this machine has not made a video with its model yet.
 
-    The video's shape counts by its area alone, so that no picture has to be opened.
+    Only the area of the video counts, not its shape, so no picture has to be opened.
     """
     known: dict[str, Pace | None] = {}
     found: list[float | None] = []

@@ -29,11 +29,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The jobs next to one in the tree of branches.
+    """The jobs next to a job in the tree of branches.
 
     Attributes:
-        parent: The job that it was branched from; None if it is no branch, or if that job is gone.
-        children: The branches that were made of it, newest first.
+        parent: The job that it was branched from; None if it is not a branch, or if that job is gone.
+        children: The branches of it, newest first.
     """
 
     parent: Job | None
@@ -106,7 +106,7 @@ class History:
         return Found(store.readable(rows[:limit]), more, total)
 
     def count(self, states: Collection[JobState] = ()) -> int:
-        """Return the number of the jobs in some states; of all jobs if none is given."""
+        """Return the number of jobs in the given states, or of all jobs if none is given."""
         kept = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
         ((count,),) = self._open_store().select(kept, *states, what="count(*)")
         return count
@@ -119,7 +119,7 @@ class History:
         """Return the parent of a job, and its newest branches.
 
         Raises:
-            NoSuchJob: If there is none of that id.
+            NoSuchJob: If there is no job with that id.
         """
         store = self._open_store()
         rows = store.select("WHERE id = ?", job_id)

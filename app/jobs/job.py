@@ -13,7 +13,7 @@ JobState = Literal[
     "queued", "running", "waiting", "paused", "interrupted", "finished", "failed", "cancelled"
 ]  # fmt: skip
 
-# The states that may follow each state. A waiting job has met passing trouble, such as a full disk; an
+# The states that may follow each state. A waiting job has met a temporary problem, such as a full disk; an
 # interrupted one has lost the program that was making it. Both continue by themselves; a paused job, and one
 # that has failed or was cancelled, continues when a person asks for it.
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
@@ -41,7 +41,7 @@ class Job:
         created, started, ended: Times in seconds since the epoch; None if they have not happened yet.
         video: The file that can be watched: the whole video, or its finished part.
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
-        favourite: Whether a person marked it, so that it is never removed automatically.
+        favourite: Whether a person marked it, so it is never removed automatically.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def is_editable(self) -> bool:
-        """Return whether the job has never begun, so that its request can still be replaced."""
+        """Return whether the job has never begun, so its request can still be replaced."""
         return self.started is None and self.state in ("queued", "paused")
 
 

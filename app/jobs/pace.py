@@ -72,7 +72,7 @@ class Pace:
     jobs: int = 1
 
     def seconds(self, work: Work) -> float:
-        """Return the time for some work."""
+        """Return the seconds that some work takes."""
         sampling = self.lead + self.step * work.step * work.steps
         return self.start_up + sampling * len(work.plan) + self.tail * sum(work.tails)
 
@@ -121,7 +121,7 @@ def usual(paces: list[Pace]) -> Pace | None:
 
 
 class PaceBook:
-    """The paces of a service's finished jobs. Each job's log is read once; any thread may use it."""
+    """The paces of a service's finished jobs, for any thread. Each job's log is read once."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
@@ -129,7 +129,7 @@ class PaceBook:
         self._known: dict[str, Pace | None] = {}
 
     def pace(self, model: str) -> Pace | None:
-        """Return the median pace of a model's last jobs; `model` is as in `GenerationRequest`."""
+        """Return the median pace of a model's last jobs; `model` is the name in their requests."""
         jobs = self._service.finished_jobs(_RECENT)
         with self._lock:
             self._known = {job.id: self._known[job.id] for job in jobs if job.id in self._known}

@@ -34,7 +34,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 
 # Places are seconds since the epoch, which a float resolves to 2.4e-7.
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
-RESUMED = "The job goes on; nothing that was finished is made again."
+RESUMED = "The job continues; finished work is not repeated."
 _OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
 _HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and not being made
 
@@ -292,7 +292,7 @@ class Queue:
         """Put a paused, interrupted, failed or cancelled job back into the queue.
 
         It continues from the work that is already done. A paused or interrupted job keeps its place, and the
-        others go to the end. A job in any other state only loses its wish for a pause.
+        others go to the end. For a job in any other state, only a requested pause is withdrawn.
         """
         with self.store.transaction() as database:
             job, folder = self.store.job(job_id), self.store.folder(job_id)
@@ -305,7 +305,7 @@ class Queue:
                 return job
             place = self.store.last_place() if job.state in OVER else job.place
             job = self.store.enter(
-                job_id, "queued", reason="A person let it go on.", place=place, ended=None, message="",
+                job_id, "queued", reason="A person resumed it.", place=place, ended=None, message="",
                 remedy="", deaths=0, death="",
             )  # fmt: skip
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
@@ -343,7 +343,7 @@ class Queue:
 
     @property
     def is_held(self) -> bool:
-        """Return whether `hold` was called, so that no job of the folder begins before `go_on`."""
+        """Return whether `hold` was called, so no job of the folder begins before `go_on`."""
         return self.store.held.exists()
 
     @_change
@@ -396,4 +396,4 @@ def _places(place: float, others: list[float], number: int) -> list[float]:
         step = (high - low) / (count + 1)
         if step >= (_LEAST_ROOM if count == 1 else _NEW_ROOM):
             return [low + step * (index + 1) for index in range(count)]
-    raise AssertionError("the end of the queue has room")
+    raise AssertionError("there is space after the last job")

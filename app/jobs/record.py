@@ -30,10 +30,10 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
 
 
 def full_record(service: JobService, job_id: str, address: Address = str) -> dict[str, Any]:
-    """Return everything about a job: its record, its place in the queue, its states, and what is asked of it.
+    """Return everything about a job: its record, its place in the queue, its states, and the wishes for it.
 
     Raises:
-        NoSuchJob: If there is none of that id.
+        NoSuchJob: If there is no job with that id.
     """
     states = service.history.transitions(job_id)
     return record(service.job(job_id), address) | {

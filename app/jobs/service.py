@@ -227,8 +227,8 @@ class JobService:
                     return
                 if stopped and not over:
                     raise ServiceStopped(
-                        f"Longtake was stopped before job {job_id} came to its end.",
-                        "Start Longtake again on the same folder; nothing that was finished is lost.",
+                        f"Longtake was stopped before job {job_id} ended.",
+                        "Start Longtake again on the same folder; no finished work is lost.",
                     )
                 last_round = over
                 yield None

@@ -66,7 +66,7 @@ def explained() -> Generator[None, None, None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise LongtakeError(
             f"Standard output cannot be written ({error.strerror}); expected a terminal, a pipe or a file.",
-            "Send it to a place with room.",
+            "Send it to a place with free space.",
         ) from error
 
 

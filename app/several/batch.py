@@ -132,12 +132,12 @@ def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
         try:
             data: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield number, f"It is not JSON ({str(error)[:100]}). Write one JSON object a line."
+            yield number, f"It is not JSON ({str(error)[:100]}). Write one JSON object per line."
             continue
         if isinstance(data, dict):
             yield number, cast(dict[str, Any], data)
         else:
-            yield number, f"It is {short_repr(data)}; expected a JSON object of settings. Write one a line."
+            yield number, f"It is {short_repr(data)}; expected a JSON object of settings. Write one per line."
 
 
 def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -158,7 +158,7 @@ def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
             names = [field.strip() for field in row]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                yield line, f"The column {short_repr(twice[0])} is there twice. Leave one out."
+                yield line, f"The column {short_repr(twice[0])} appears twice. Remove one of them."
                 return
         elif len(row) > len(names):
             yield line, f"It has {len(row)} fields, and the first line has {len(names)}. Check its quotes."
@@ -194,7 +194,7 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
 
 
 def _trouble_with(image: str) -> str | None:
-    """Return the reason why a picture with such a header cannot be used; None if it can."""
+    """Return the reason why a picture cannot be used, judging by its header, or None if it can."""
     try:
         size_of(Path(image))
     except InputError as error:

@@ -81,13 +81,13 @@ def load_preset(folder: Path, name: str) -> Recipe:
     """
     file = _file(folder, name)
     if not file.is_file():
-        known = ", ".join(preset_names(folder)) or "none, as none was saved"
+        known = ", ".join(preset_names(folder)) or "none, since none has been saved"
         raise InputError(f"There is no preset {name!r}; expected one of: {known}.", "Choose another name.")
     return read_recipe(file)
 
 
 def start_settings(folder: Path) -> Recipe:
-    """Return the settings that the page starts with; none if there is no preset for them."""
+    """Return the settings of the preset `start`, with which the page starts; empty if there is none."""
     return load_preset(folder, START) if _file(folder, START).is_file() else Recipe({})
 
 
@@ -115,7 +115,7 @@ def _file(folder: Path, name: str) -> Path:
     is_good = name.strip() == name and 0 < len(name) <= _MAX_NAME and name.isprintable()
     if not is_good or name.startswith(".") or any(c in '/\\:*?"<>|' for c in name):
         raise InputError(
-            f"The preset's name is {name!r}; expected 1 to {_MAX_NAME} characters that are common in files' "
+            f"The preset's name is {name!r}; expected 1 to {_MAX_NAME} characters that are common in file "
             "names.",
             "Choose another name.",
         )

@@ -19,7 +19,7 @@ from diffusers_helper.request import GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The registered models, and one folder if the person who started the program named it.
+    """The registered models, and one folder if it was named when the program was started.
 
     Attributes:
         preselected: The name that a new page shows.
@@ -32,10 +32,10 @@ class Catalogue:
 
     @classmethod
     def starting_with(cls, model: str, planner: Planner) -> Catalogue:
-        """Return the catalogue that preselects a registered name or a folder.
+        """Return the catalogue that preselects a registered model or a folder.
 
         Raises:
-            InputError: If it is neither.
+            InputError: If `model` is neither.
         """
         info = find_model(model, allow_folder=True)
         if model in model_names():
@@ -52,14 +52,14 @@ class Catalogue:
         """Return the facts of a model.
 
         Raises:
-            InputError: For anything but one of the names, a path included.
+            InputError: If it is not one of the names. A path is none of them.
         """
         if self.folder is not None and name == self.preselected:
             return self.folder
         return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
 
     def key(self, name: str) -> str:
-        """Return the name of a model in its jobs: its own, or the folder's path."""
+        """Return the name by which jobs store a model: its own, or the folder's path."""
         if self.folder is not None and name == self.preselected:
             return str(self.folder.folder)
         return name
@@ -83,12 +83,12 @@ class Catalogue:
         Args:
             service: The service that takes the job.
             settings: The settings.
-            may_download: Whether the person agrees to the download of a model that is not here.
-            lineage: The origin of the first sections, as a recipe has it.
+            may_download: Whether the person agrees to the download of a model that is not on this machine.
+            lineage: The origin of the first sections, as stored in a recipe.
 
         Raises:
-            NotHere: For a model that is not here, if it may not be downloaded or there is no room for it.
-            InputError: For anything that cannot be used, and for what does not fit into the machine's memory.
+            NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
+            InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
         request, picture, allow_folder = self._checked(settings, may_download)
         return service.submit(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
@@ -96,7 +96,7 @@ class Catalogue:
     def edit(
         self, service: JobService, job_id: str, settings: dict[str, object], *, may_download: bool = False
     ) -> Job:
-        """Give a job that has not begun other settings, checked like those of a new one by `submit`.
+        """Replace the settings of a job that has not begun, with the checks of `submit`.
 
         An upload of the job's own picture counts as that picture, which a branch may not change.
         """

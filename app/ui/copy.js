@@ -1,4 +1,4 @@
-// A button that copies a text, or selects it where the browser lets no page copy.
+// A button that copies a text, or selects it if the browser does not let a page copy.
 
 const TOLD_FOR = 4000; // milliseconds
 
@@ -10,7 +10,7 @@ export function offerCopy(button, source) {
     try {
       await navigator.clipboard.writeText(source.textContent);
       button.textContent = 'Copied';
-    } catch { // Without a secure context there is no clipboard: select it for the person.
+    } catch { // Without a secure context there is no clipboard, so the text is selected instead.
       const fold = source.closest('details');
       if (fold) fold.open = true;
       window.getSelection().selectAllChildren(source);

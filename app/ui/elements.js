@@ -1,6 +1,6 @@
-// The page's elements: functions that make them, and that change them only where something is new.
+// Functions that make the page's elements, or change them only if something is new.
 
-/** Return whether the person asked for less motion. */
+/** The query whether the person prefers less motion. */
 export const reducedMotion = window.matchMedia('(prefers-reduced-motion: reduce)');
 
 /** Return a new element with these properties and children. Texts stay texts and never become markup. */
@@ -10,7 +10,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Set the text of an element, unless it is there already, since a screen reader repeats a text that is set. */
+/** Set the text of an element if it is new, since a screen reader repeats a text that is set again. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -33,7 +33,7 @@ export function fillList(list, pairs) {
   )));
 }
 
-/** Run an action that a button asked for. The button rests meanwhile, and `tell` gets the words of an error. */
+/** Run the action of a button, which is disabled meanwhile. `tell` is called with the text of an error. */
 export async function actOnce(button, act, tell) {
   button.disabled = true; // a second click would do it twice
   try {

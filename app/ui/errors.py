@@ -1,4 +1,4 @@
-"""The page's words for errors, which use the labels of settings and the words of the memory plan."""
+"""The texts of errors as the page shows them, in the terms of its labels and of the memory plan."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _BY_SIZE = ("sample",)
 
 
 def page_words(text: str) -> str:
-    """Return the text of an error or a failed job in the page's words."""
+    """Return the text of an error or a failed job with settings named by their labels."""
     return in_words(text, _label)
 
 
 def page_error(error: LongtakeError) -> tuple[str, str]:
-    """Return the message and the remedy of an error in the page's words."""
+    """Return the message and the remedy of an error as the page shows them."""
     if isinstance(error, DoesNotFit):
         return _does_not_fit(error)
     return page_words(error.message), page_words(error.remedy)
@@ -32,8 +32,8 @@ def _does_not_fit(error: DoesNotFit) -> tuple[str, str]:
     budget, least = error.budget, gb_text(error.smallest_cap_bytes, up=True)
     end = f", and this device has {gb_text(budget.total_bytes)} GB." if error.is_too_large else "."
     message = (
-        f"Does not fit: “{STAGES[error.stage].network}” needs more than a cap of "
-        f"{gb_text(budget.cap_bytes)} GB leaves; the smallest cap that works is {least} GB{end}"
+        f"Does not fit: “{STAGES[error.stage].network}” needs more memory than the cap of "
+        f"{gb_text(budget.cap_bytes)} GB leaves. The smallest cap that works is {least} GB{end}"
     )
     heaviest = max(error.least.stages, key=lambda stage: stage.peak_bytes).stage
     ways = (

@@ -37,9 +37,9 @@ _HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
 <p class="lt-lost" role="status"></p>"""
 _FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
 <details id="lt-program"><summary>Use it from a program</summary>
-<p>This Python program makes the video of the form above; <code>pip install gradio_client</code> is all it
-needs. It waits for its turn in the queue. For a page with a password, pass
-<code>auth=("user", "password")</code> to <code>Client</code>.</p>
+<p>This Python program makes the video that the form above describes. It only needs
+<code>pip install gradio_client</code>, and it waits for its turn in the queue. If the page has a password,
+pass <code>auth=("user", "password")</code> to <code>Client</code>.</p>
 <pre tabindex="0" role="region" aria-label="Example program"><code></code></pre>
 <button type="button">Copy the program</button></details></footer>"""
 
@@ -76,7 +76,7 @@ def _header(catalogue: Catalogue) -> str:
     return _HEADER.format(
         card=escape(profile.machine.name),
         model=escape(catalogue.info(catalogue.preselected).title),
-        cap=cap if catalogue.planner.knows_the_size else "memory cap by the card’s size",
+        cap=cap if catalogue.planner.knows_the_size else "memory cap set by the card’s size",
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
     )
 

@@ -1,4 +1,4 @@
-"""The client of the process that decodes pictures which come from outside."""
+"""The client of the process that decodes uploaded pictures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Limits:
     Attributes:
         pixels: The largest number of pixels of a picture that is decoded at all.
         memory: The largest address space of the process, in bytes.
-        seconds: The longest time that it may compute.
-        wall_seconds: The longest time that may pass, whatever the process does or waits for.
+        seconds: The most processor time, in seconds.
+        wall_seconds: The most elapsed time, in seconds, whatever the process does or waits for.
     """
 
     pixels: int
@@ -48,7 +48,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A picture that can be used: its size, and what it shows as a plain PNG file."""
+    """A picture that can be used: its size, and its content as a plain PNG file."""
 
     size: Size
     png: bytes
@@ -90,7 +90,7 @@ class PictureProcess:
         return None
 
     def close(self) -> None:
-        """End the process at once, whatever it decodes. Any thread may call this."""
+        """End the process at once, even while it decodes. Any thread may call this."""
         process = self._process
         if process is not None:
             process.kill()
@@ -123,7 +123,7 @@ class PictureProcess:
         process.kill()
         if process.wait() == -signal.SIGXCPU:
             raise _refusal(path, f"takes more than {self.limits.seconds} s to decode")
-        raise _refusal(path, "ended the program that decodes it, or took too long")
+        raise _refusal(path, "crashed the program that decodes it, or took too long")
 
 
 def _refusal(path: Path, what: str) -> PictureError:

@@ -1,7 +1,7 @@
-"""The main module of the process that decodes pictures: started by `picture_process`, imported by no one.
+"""The main module of the process that decodes pictures. `picture_process` starts it; no module imports it.
 
-It reads a line of JSON for each picture and answers with another, followed by the bytes of a PNG file where
-the picture can be used. A decoder that takes too much time or memory, or crashes, ends only this process.
+It reads a line of JSON for each picture and answers with another, followed by the bytes of a PNG file if the
+picture can be used. A decoder that takes too much time or memory, or crashes, ends only this process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _limit_time(seconds: int) -> None:
-    """Let the system end this process once it has computed for so many seconds more."""
+    """Let the system end this process after this many further seconds of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     end = int(used.ru_utime + used.ru_stime) + 1 + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))

@@ -16,7 +16,7 @@ from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.picture import KEPT_PIXELS, MAX_PIXELS
 
-# An ordinary picture does not wait for one of 64 megapixels, each of which takes seconds.
+# Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
 _ORDINARY = Limits(KEPT_PIXELS, memory=3 * 2**29, seconds=10, wall_seconds=60.0)
 _LARGE = Limits(MAX_PIXELS, memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _PICTURES_KNOWN = 512
@@ -42,7 +42,7 @@ def crop_of(size: Size, side: int, multiple: int, position: float = 0.5) -> Crop
     Args:
         size: The picture's size.
         side: The side of a square of the video's area.
-        multiple: The number of pixels of which the video's sides are multiples.
+        multiple: The number of pixels that the video's sides are multiples of.
         position: The setting `crop`.
     """
     height, width = nearest_bucket(size.used_height, size.used_width, side, multiple)
@@ -98,12 +98,12 @@ class Pictures:
         return found.png
 
     def close(self) -> None:
-        """End the processes, whatever they decode."""
+        """End the processes at once, even while they decode."""
         for process in self._processes:
             process.close()
 
     def _recall(self, path: str, *, whole: bool) -> Decoded | InputError | None:
-        """Return what is known of a picture; with `whole` only if its content is still kept."""
+        """Return what is known about a picture, or None; with `whole`, only if its content is still kept."""
         with self._lock:
             found = self._known.get(path)
             if found is None or (whole and isinstance(found, Decoded) and not found.png):
@@ -113,7 +113,7 @@ class Pictures:
 
     def _decode(self, path: str) -> Decoded | InputError:
         found = next(filter(None, (self._try(process, path) for process in self._processes)), None)
-        assert found is not None, "the second process takes whatever may have a job"
+        assert found is not None, "the second process decodes every picture that a job may have"
         return found
 
     def _try(self, process: PictureProcess, path: str) -> Decoded | InputError | None:
@@ -130,7 +130,7 @@ class Pictures:
         return found
 
     def _forget(self) -> None:
-        """Drop the content of the pictures that were used longest ago, and then the pictures."""
+        """Drop the content of the least recently used pictures, and then the pictures themselves."""
         kept = 0
         for path, found in reversed(self._known.items()):
             if isinstance(found, Decoded):
@@ -142,12 +142,12 @@ class Pictures:
 
 
 def picture_path(picture: object) -> str:
-    """Return the path of an upload's picture, from gradio's description of it; empty for none.
+    """Return the path of an upload, given gradio's description of it, or "" for None.
 
-    Gradio checks descriptions that call themselves its own, and passes others on unchanged.
+    Gradio checks only descriptions that are marked as its own, and passes others on unchanged.
 
     Raises:
-        InputError: For anything but an upload, whether there is such a file or not.
+        InputError: If it describes anything but an upload, whether or not the file exists.
     """
     if picture is None:
         return ""
@@ -155,7 +155,7 @@ def picture_path(picture: object) -> str:
     if isinstance(path, str) and "\0" not in path and _is_uploaded(Path(path)):
         return path
     raise PictureError(
-        "`image` is not an upload; expected a picture sent along.", "Pass gradio_client.handle_file(path)."
+        "`image` is not an upload; expected an uploaded picture.", "Pass gradio_client.handle_file(path)."
     )
 
 

@@ -39,7 +39,7 @@ from diffusers_helper.units import GB, gb_text
 _log = logging.getLogger(__name__)
 MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
 _DEMANDS_KNOWN = 128
-_FAST_BYTES = 4 * GB  # the weights of a model that no CPU makes a video with in less than days
+_FAST_BYTES = 4 * GB  # with larger weights, a video takes days on a CPU
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Planner:
 
     @property
     def defaults(self) -> dict[str, float]:
-        """Return cap and preserved memory of this machine in GB, and its tiles, as the form shows them."""
+        """Return this machine's cap and preserved memory in GB, and its VAE tile, as the form shows them."""
         settings = (self.profile.cap_bytes, self.profile.preserved_bytes)
         values = (float(gb_text(setting.value)) for setting in settings)
         return {**dict(zip(MEMORY_SETTINGS, values, strict=True)), "vae_tile": self.profile.vae_tile.value}
@@ -77,7 +77,7 @@ class Planner:
         return float(gb_text(total)) if total else 192.0
 
     def own(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the form's memory settings for a request: None where they are this machine's."""
+        """Return the form's memory settings for a request, with None in place of this machine's defaults."""
         return {
             name: None if settings[name] == default else settings[name]
             for name, default in self.defaults.items()
@@ -88,19 +88,19 @@ class Planner:
         """Return whether a video of this model would take days, since there is no GPU here."""
         if self.profile.machine.kind != "cpu":
             return False
-        with contextlib.suppress(LongtakeError):  # the start names what is wrong with the files
+        with contextlib.suppress(LongtakeError):  # a start reports what is wrong with the files
             return sum(one.file_bytes for one in known_networks(info, self.profile).values()) > _FAST_BYTES
         return False
 
     def plan(self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None) -> VideoPlan:
-        """Return the plan of a request for a video of this height and width, or for an unknown picture.
+        """Return the plan of a request. `shape` is the video's height and width; None if they are unknown.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
             LongtakeError: If a local model's files cannot be read.
         """
         height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
-        # `doctor` may have looked since the page was opened.
+        # `doctor` may have found the kernel since the page was opened.
         profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
         profile = profile_of(request, profile)
         return plan_video(
@@ -115,9 +115,9 @@ class Planner:
     def _known_demands(
         self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
     ) -> tuple[Demand, ...]:
-        """Return the demands, reading the model's files once: the form asks whenever a slider moves."""
+        """Return the demands, if possible from a cache, since the form asks whenever a slider moves."""
         texts = longest_text(request, info), request.cfg > 1
-        # A hub model may be downloaded while the page is up.
+        # A hub model may be downloaded while the page is running.
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
         key = info.name, folders, height, width, texts, vae, profile.attention.value
@@ -133,7 +133,7 @@ class Planner:
 
     @property
     def knows_the_size(self) -> bool:
-        """Return whether there is a cap to plan with; for some cards only the driver knows it."""
+        """Return whether there is a cap to plan with. For some cards, only the driver knows the size."""
         return self.profile.cap_bytes.value > 0
 
     def check(self, request: GenerationRequest, info: ModelInfo) -> None:

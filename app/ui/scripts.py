@@ -1,4 +1,4 @@
-"""The scripts of the page: ES modules, served unchanged at an address that changes with any of them."""
+"""The page's scripts: ES modules, served unchanged at an address that changes whenever one of them does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def content(address: str) -> bytes | None:
 
 @cache
 def head() -> bytes:
-    """Return what stands first in the head of every document, before Gradio's own scripts."""
+    """Return the markup with which the head of every document begins, before Gradio's own scripts."""
     return (_FOLDER / "head.html").read_bytes()
 
 
@@ -38,8 +38,8 @@ def _imported(module: str) -> str:
     """Return the expression that imports a module."""
     if module not in _modules():
         raise FileNotFoundError(module)
-    # Relative to the page, which may lie below another path; a bare path would be relative to the script of
-    # Gradio's that evaluates the expression.
+    # The address is relative to the page, which may lie below another path. A bare path would be relative to
+    # Gradio's script that evaluates the expression.
     return f"import(new URL('{ROUTE}/{_version()}/{module}', document.baseURI))"
 
 

@@ -11,7 +11,7 @@ export function recall(name, fallback = null) {
   }
 }
 
-/** Return the list of texts that was kept under the name; whatever else stands there counts as an empty list. */
+/** Return the list of texts that was kept under the name, or an empty list if anything else was. */
 export function recallTexts(name) {
   try {
     const kept = JSON.parse(recall(name));

@@ -1,9 +1,9 @@
-// The tabs in the header. The address names the tab that is shown, so that a reload and Back keep the place.
+// The tabs in the header. The address names the tab that is shown, so a reload and Back keep the place.
 import { queueNow, whenJobsAreTold } from './jobs.js';
 import { setText } from './elements.js';
 
 const NAMES = ['create', 'queue', 'history'];
-const PATIENCE = 300; // animation frames until the panels stand
+const PATIENCE = 300; // animation frames to wait for the panels
 const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 const listeners = [];
 
@@ -15,12 +15,12 @@ export function place() {
   return NAMES.includes(name) ? [name, rest.join('/')] : ['create', ''];
 }
 
-/** Show a tab, with something that follows its name in the address. */
+/** Show a tab. `rest` follows its name in the address. */
 export function goTo(name, rest = '') {
   window.location.hash = rest ? `${name}/${encodeURIComponent(rest)}` : name;
 }
 
-/** Call the listener with what follows the name, now and whenever the address changes, while the tab is shown. */
+/** Call the listener with the rest of the address, now and whenever the address changes, while the tab is shown. */
 export function whenShown(name, listener) {
   const tell = () => {
     const [shown, rest] = place();
@@ -69,7 +69,7 @@ function namePanels(tries = 0) {
   if (panels.includes(null) && tries < PATIENCE) requestAnimationFrame(() => namePanels(tries + 1));
 }
 
-/** Bring the tabs to life. */
+/** Set up the tabs. */
 export default function startTabs({ element }) {
   element.querySelector('.lt-tabs').addEventListener('keydown', takeKey);
   window.addEventListener('hashchange', show);

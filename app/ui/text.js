@@ -1,4 +1,4 @@
-// The words for figures in the page's scripts. Bytes come from the server as text.
+// Durations as text, for the page's scripts. Sizes in bytes come from the server as text.
 
 /** Return a duration such as `7 s`, `2 min 5 s` or `1 h 40 min`, in whole seconds, since it ticks while it is read. */
 export function duration(seconds) {

@@ -1,4 +1,4 @@
-"""The colours, type and spacing of the page, with the system's fonts, as nothing comes from the network."""
+"""The colours, type and spacing of the page. The fonts are the system's; nothing comes from the network."""
 
 from __future__ import annotations
 

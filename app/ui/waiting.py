@@ -1,4 +1,4 @@
-"""The bounded rooms in which clients wait for news, and the single check of jobs that serves them all."""
+"""The bounded rooms in which clients wait for updates, and the single check of jobs that serves them all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place:
     """A place in a room.
 
     Attributes:
-        is_lost: Set when another client needs the place, so that this one has to leave it.
+        is_lost: Set when another client needs the place and this one has to leave it.
         since: The time at which it was taken, as `time.monotonic` counts.
     """
 
@@ -33,15 +33,15 @@ class Place:
         self.is_lost, self.since, self._hears = asyncio.Event(), time.monotonic(), hears
 
     def is_deserted(self) -> bool:
-        """Return whether nobody listens to what is waited for."""
+        """Return whether nobody listens, although there was time to begin."""
         return time.monotonic() - self.since > _GRACE_SECONDS and not self._hears()
 
 
 class Room:
-    """A bounded number of places, for one event loop; of all, one that nobody listens to is lost first.
+    """A bounded number of places, for one event loop. If there are too many, a deserted one is lost first.
 
     Args:
-        newcomer_goes: Whether the newcomer, or else the first comer, loses its place if all are listened to.
+        newcomer_goes: Whether the newcomer, instead of the first comer, loses its place if none is deserted.
     """
 
     def __init__(self, size: int, *, newcomer_goes: bool) -> None:
@@ -53,7 +53,7 @@ class Room:
 
     @contextmanager
     def place(self, hears: Callable[[], bool]) -> Generator[Place, None, None]:
-        """Take a place while the context lasts; `hears` tells whether someone listens."""
+        """Hold a place within the context. `hears` returns whether somebody listens."""
         place = Place(hears)
         self._places.append(place)
         staying = [one for one in self._places if not one.is_lost.is_set()]
@@ -67,9 +67,9 @@ class Room:
 
 
 def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
-    """Return whether someone fetches the page's messages in answer to a request.
+    """Return whether somebody fetches the page's messages in answer to a request.
 
-    Gradio keeps the messages of each session until they are fetched, for ever if nobody does.
+    Gradio keeps the messages of each session until somebody fetches them.
 
     Args:
         behind: The number of messages that a listener may be behind.
@@ -80,7 +80,7 @@ def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
 
 
 class Endings:
-    """The ends of jobs, for those who wait for them in one event loop; one check serves all of them."""
+    """A way to wait for the ends of jobs in one event loop, in which a single check serves all who wait."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service

@@ -17,16 +17,16 @@ class Attempts:
     """A limit on login attempts for each address: ten at once, and ten per minute.
 
     Nobody can use up another person's attempts: there is no common limit, and a browser that was logged in
-    before has attempts of its own, even if others guess from its address. Any thread may call the methods.
+    before has a separate limit, even if others guess from its address. Any thread may call the methods.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._free_at: dict[str, float] = {}  # the time at which an address has all its attempts again
+        self._free_at: dict[str, float] = {}  # when an address or a browser has all its attempts again
         self._browsers: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, address: str, browser: str | None = None) -> float:
-        """Count an attempt if one is left, and return the seconds until the next one; 0 if it was counted.
+        """Count an attempt if one is left, and return 0; otherwise return the seconds until the next one.
 
         Args:
             address: The address that connects.
@@ -61,5 +61,5 @@ class Attempts:
             found = ipaddress.ip_address(address)
         except ValueError:
             return address
-        # One machine commonly has 2^64 addresses of version 6.
+        # One machine commonly has 2^64 IPv6 addresses.
         return str(ipaddress.ip_network(f"{address}/64", strict=False)) if found.version == 6 else address

@@ -20,7 +20,7 @@ _PROGRAM = Path(__file__).resolve().parents[2]
 
 
 class FolderNames:
-    """A translator of the messages between a page, or a program, and gradio.
+    """A translator of the folders in messages between gradio and a page or a program.
 
     Args:
         uploads: gradio's folder for uploads, absolute.
@@ -40,7 +40,7 @@ class FolderNames:
         return self._forms.sub(lambda found: self._names[found[0]], text)
 
     def inward(self, message: bytes) -> bytes:
-        """Return a JSON message with gradio's paths of uploads; return any other message unchanged.
+        """Return a JSON message with gradio's paths in place of the names; return other messages unchanged.
 
         Gradio opens, copies or downloads a described file before any handler sees it. Therefore descriptions
         of anything but uploads, such as network addresses, are removed here, and handlers refuse the rest.
@@ -53,7 +53,7 @@ class FolderNames:
             return b"null"  # no message of the page is nested so deeply
 
     def _real(self, value: Any) -> Any:
-        """Return a value with gradio's paths of uploads, and without descriptions of other files."""
+        """Return a value with gradio's paths for uploads, and without descriptions of other files."""
         if isinstance(value, list):
             return [self._real(one) for one in value]
         if not isinstance(value, dict):
@@ -78,7 +78,7 @@ def _is_missing_or_plain(path: str) -> bool:
 
 
 def _spellings(folder: Path) -> set[bytes]:
-    """Return a path as it is spelled in JSON, with and without ASCII escapes, and in addresses."""
+    """Return the spellings of a path in JSON, with and without ASCII escapes, and in addresses."""
     paths = {f"{form}/" for form in (folder, folder.resolve())}
     forms = {json.dumps(path, ensure_ascii=plain)[1:-1] for path in paths for plain in (False, True)}
     return {form.encode() for form in forms | {quote(path) for path in paths}}

@@ -72,7 +72,7 @@ _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 
 @dataclass
 class Hosts:
-    """The names and addresses that the page answers to. No foreign name can therefore be pointed at it.
+    """The host names and addresses that the page answers to. Refusing all others prevents DNS rebinding.
 
     Attributes:
         local: Whether only this machine can reach the server.
@@ -154,7 +154,7 @@ class Guard:
         elif path == _UPLOAD:
             await self._upload(scope, receive, send)
         elif scope["method"] == "POST" and _JOIN.fullmatch(path):
-            # Only browsers name an origin. Pages have a limit of their own and need not wait for programs.
+            # Only browsers name an origin. Pages have a separate limit, so they need not wait for programs.
             async with self._joins["origin" in Headers(scope=scope)]:
                 await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
         else:
@@ -186,7 +186,7 @@ class Guard:
         limit = self._uploads.max_bytes + _AROUND_FILES if path == _UPLOAD else MAX_MESSAGE_BYTES
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > limit:
-            return _refuse(413, f"This is too large; at most {limit // 2**20} MiB are taken.")
+            return _refuse(413, f"This is too large; at most {limit // 2**20} MiB are accepted.")
         return None
 
     def _is_foreign(self, headers: Headers, method: str, path: str) -> bool:
@@ -204,7 +204,9 @@ class Guard:
             limit = self._uploads.max_bytes + _AROUND_FILES
             await self._app(_uncompressed(scope), _bounded(receive, limit), send)
         else:
-            await _refuse(507, "There is no room for more uploads now; try later.")(scope, receive, send)
+            await _refuse(507, "There is no space for more uploads now. Try again later.")(
+                scope, receive, send
+            )
 
     async def _try_login(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
         # Only the address that connects counts, because anyone can write another one into a header.
@@ -287,7 +289,7 @@ def _set_headers(message: Message) -> None:
 
 
 def _policy(document: bytes) -> str:
-    """Return the content policy of a page, whose only inline scripts are those in `document`."""
+    """Return a content security policy that allows, of inline scripts, only those in `document`."""
     digests = (hashlib.sha256(script).digest() for script in _SCRIPT.findall(document))
     inline = "".join(f" 'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return _POLICY.format(inline=inline)
@@ -304,7 +306,7 @@ def _is_logged_in(scope: Scope) -> bool:
 
 
 def _uncompressed(scope: Scope) -> Scope:
-    """Return the request's scope so that the answer is not compressed, unless it is passed on unread."""
+    """Return the scope without its offer to accept compression, unless the answer is passed on unread."""
     if scope["path"].startswith(("/assets/", "/static/", "/svelte/")):
         return scope
     return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
@@ -330,7 +332,7 @@ def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Return a receiver that raises, when a body exceeds the limit, an error after which gradio cleans up."""
+    """Return a receiver that raises an error when a body exceeds the limit. Gradio cleans up after it."""
     seen = 0
 
     async def counted() -> Message:

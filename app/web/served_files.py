@@ -113,7 +113,7 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_small_picture(folder: Path) -> Response:
-    """Return a small copy of a start picture, which the program itself has written as a plain PNG."""
+    """Serve a small copy of a job's start picture, which Longtake itself wrote as a plain PNG file."""
     real = _inside(folder, JobFolder(folder).input.name)
     try:
         content = None if real is None else _small_picture(real, real.stat().st_mtime_ns)
@@ -155,9 +155,10 @@ def _served_log(folder: Path, outputs: Path) -> Response:
 
 @dataclass(frozen=True)
 class UploadRoom:
-    """The limits of the folder of uploads.
+    """The folder of uploads, with its limits.
 
     Attributes:
+        folder: The folder.
         max_bytes: The limit of one upload.
         max_total_bytes, max_files: The limits of all uploads together.
     """
@@ -175,7 +176,7 @@ class UploadRoom:
             total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()
             for made, size, path in kept:
                 fits = total + self.max_bytes <= self.max_total_bytes and count < self.max_files
-                broken_off = path.parent == self.folder  # complete uploads lie in folders of their own
+                broken_off = path.parent == self.folder  # complete uploads are in subfolders
                 is_young = now - made < _YOUNG_SECONDS
                 if is_young or (fits and not broken_off):
                     continue

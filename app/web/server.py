@@ -72,13 +72,13 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     parser.add_argument(
         "--server", default="127.0.0.1", metavar="ADDRESS",
-        help="address to listen on; any but this machine's own needs --auth (default: 127.0.0.1)",
+        help="address to listen on; one that other machines can reach needs --auth (default: 127.0.0.1)",
     )  # fmt: skip
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="N",
         help=f"port to listen on; 0 for any that is free (default: {DEFAULT_PORT})",
     )  # fmt: skip
-    parser.add_argument("--share", action="store_true", help="a public address by gradio; needs --auth")
+    parser.add_argument("--share", action="store_true", help="get a public address from gradio; needs --auth")
     parser.add_argument("--inbrowser", action="store_true", help="open the page in the browser")
     add_outputs(parser, "; the only one that the page serves")
     parser.add_argument(
@@ -86,12 +86,13 @@ def _parser() -> Parser:
         help=f"preselected model: {', '.join(model_names())}, or a folder with a model's parts",
     )  # fmt: skip
     for name, variable, text in (
-        ("--vram-cap-gb", CAP_VARIABLE, "most GPU memory that a job may take"),
-        ("--preserved-gb", PRESERVED_VARIABLE, "GPU memory that weights leave free"),
+        ("--vram-cap-gb", CAP_VARIABLE, "most GPU memory that a job may use"),
+        ("--preserved-gb", PRESERVED_VARIABLE, "GPU memory that a job's weights leave free"),
     ):
         parser.add_argument(
             name, type=number_or_text, metavar="GB",
-            help=f"{text} if it says nothing else, 1 GB = 1024^3 bytes (default: {variable}, or by the card)",
+            help=f"{text} unless its settings say otherwise; 1 GB = 1024^3 bytes (default: {variable}, or by "
+            "the card)",
         )  # fmt: skip
     add_find_mode(parser)
     parser.add_argument("--verbose", action="store_true", help="log each action to standard error")
@@ -124,13 +125,13 @@ def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
     """Check and return the names that were given with --allowed-host.
 
     Raises:
-        InputError: If one is not a bare name. The page would never answer to it.
+        InputError: If one is not a bare name, to which the page would never answer.
     """
     for name in given:
         if not _HOST_NAME.fullmatch(name):
             raise InputError(
                 f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
-                "http://, port and path.",
+                "http://, port or path.",
                 "Give the name alone.",
             )
     return given
@@ -183,7 +184,7 @@ def _free_port(server: str, port: int) -> int:
             raise InputError(
                 f"Port {port} on {server} cannot be used ({error.strerror}).",
                 f"Choose another one, such as --port {port + 1 if port < 65535 else 8000}, "
-                "or end the program that holds it.",
+                "or end the program that uses it.",
             ) from error
         return probe.getsockname()[1]
 
@@ -202,7 +203,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         )  # fmt: skip
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)
-        say(f"Longtake is on {url}\nCtrl-C ends it.\n")
+        say(f"Longtake is running at {url}\nPress Ctrl-C to end it.\n")
         if service.is_follower:
             sys.stderr.write(_COMPANY.format(outputs=outputs))
         signals.wait()

@@ -64,7 +64,7 @@ def open_page(
     """Serve the page in a thread.
 
     Args:
-        outputs: The service's folder, of which the page serves the media of jobs.
+        outputs: The service's folder. The page serves the media of the jobs in it.
         auth: The user and the password; None for a page without a login.
         allowed_hosts: Names, besides this machine's own, under which the page may be requested.
         profile: The profile to plan with; by default this machine's.

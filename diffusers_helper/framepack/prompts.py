@@ -28,12 +28,12 @@ _TAIL_TOKENS = 8
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a prompt that is too long for the model, and a negative prompt if it is used.
+    """Refuse a prompt, or a negative prompt that is used, if it is too long for the model.
 
     Nothing is checked if the model's tokenizer is not on this machine.
 
     Raises:
-        InputError: If a prompt has more than 256 tokens.
+        InputError: If a prompt has more than 256 tokens, or the tokenizer's file cannot be used.
     """
     without = _count("", info)
     for name, text in zip(("prompt", "negative"), request.texts, strict=False):

@@ -31,6 +31,6 @@ def storage_words(error: BaseException) -> tuple[str, str]:
     if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "Another program keeps the job index locked.", f"End that program; {_GOES_ON}"
     if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, *_AWAY[:2]):
-        return "The outputs folder is not there.", f"Bring it back, or connect its disk; {_GOES_ON}"
+        return "The outputs folder is missing.", f"Restore it, or connect its disk; {_GOES_ON}"
     reason = getattr(error, "strerror", None) or error
     return f"The outputs folder cannot be written ({reason}).", f"Make it writable; {_GOES_ON}"

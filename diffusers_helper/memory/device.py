@@ -137,9 +137,9 @@ class CudaDevice(Device):
 
 
 class GuestCudaDevice(CudaDevice):
-    """A GPU in another program's process, whose limit stays as that program has set it.
+    """A GPU in another program's process. The memory limit that the program has set stays.
 
-    The cap holds for what is planned; nothing enforces it.
+    Plans keep to the cap, but nothing enforces it.
     """
 
     def limit(self, cap_bytes: int | None) -> None:

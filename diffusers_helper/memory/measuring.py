@@ -1,4 +1,4 @@
-"""Times and peaks of work on a device, measured after a warm-up and with the device waited for."""
+"""The measurement of time and peak memory of work on a device, after a warm-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diffusers_helper.memory.device import Device
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of some work that was done several times.
+    """The figures of work that was repeated.
 
     Attributes:
         seconds: The time of each run, without the warm-up.
@@ -26,23 +26,23 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """Return the time of the run in the middle."""
+        """Return the median of the times."""
         return statistics.median(self.seconds)
 
     @property
     def spread(self) -> float:
-        """Return the difference of the slowest and the fastest run as a share of the median; 0 for one."""
+        """Return the difference of the slowest and the fastest run as a share of the median."""
         return (max(self.seconds) - min(self.seconds)) / self.median if self.median else 0.0
 
 
 def wait_for(device: Device) -> None:
-    """Wait until a GPU has done all that it was asked for."""
+    """Wait until a GPU has finished all its work. Return at once for other devices."""
     if device.has_gpu:
         torch.cuda.synchronize(device.torch_device)
 
 
 def measure(work: Callable[[], object], device: Device, *, warm_up: int = 1, runs: int = 3) -> Measured:
-    """Do the work, and return its figures. What it returns is dropped.
+    """Do the work repeatedly, and return its figures. The results of the work are discarded.
 
     Args:
         warm_up: Runs before the first measured one, in which kernels are compiled and chosen.

@@ -84,17 +84,17 @@ Step = Literal[
 """The remedies that a user can try. Each interface has its own sentence for each of them."""
 
 LONGTAKE: dict[Step, str] = {
-    "limits": "Look at what limits the driver: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, "
-    "free system memory and swap, and the limit of locked memory (ulimit -l); `doctor` shows them.",
+    "limits": "Check the driver's limits: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, free "
+    "system memory and swap, and the limit on locked memory (ulimit -l). `doctor` shows all but the last.",
     "resolution": "Choose a smaller `resolution`, or leave `vae_tile` to the plan. A shorter video does not "
-    "help, as its sections are made one after the other.",
-    "preserved": "Raise `preserved_gb` by 1 or 2, on a card of 24 GB to 19 or 20, so that less of the "
-    "weights stays on the device.",
+    "help, because sections are made one after the other.",
+    "preserved": "Raise `preserved_gb` by 1 or 2 (on a card of 24 GB, to 19 or 20) to keep fewer weights on "
+    "the device.",
     "allocator": "Leave the allocator's setting at garbage_collection_threshold:0.8,max_split_size_mb:64; "
-    "`doctor` tells which one is in force.",
-    "unload": "Look in the log whether each model is unloaded before the next one is loaded.",
+    "`doctor` shows the setting in force.",
+    "unload": "Check in the log that each model is unloaded before the next one is loaded.",
     "close": "Close other programs that use the card.",
-    "restart": "Restart Longtake: a new process has its memory in one piece.",
+    "restart": "Restart Longtake: a new process starts with unfragmented memory.",
     "smaller": "Use a smaller model, or one with 8-bit weights.",
     "elsewhere": "Check that no other program, and no second Longtake, holds the same model on the card.",
     "versions": "Check that PyTorch and ROCm are up to date.",
@@ -129,7 +129,7 @@ def advice(
     words, outside = dict(remedies), shortage.outside
     if outside is not None and shortage.capacity and outside > _MUCH * shortage.capacity:
         close = remedies["close"].rstrip(".")
-        words["close"] = f"{close}: {gb_text(outside)} GB are held outside of this program."
+        words["close"] = f"{close}: {gb_text(outside)} GB are held outside this program."
         place = 0 if shortage.kind == "shortage" else 1
         steps = (*steps[:place], "close", *steps[place:])
     return tuple(words[step] for step in dict.fromkeys(steps))
@@ -167,8 +167,8 @@ def _sentence(shortage: Shortage, smaller_plans: int) -> str:
     if shortage.tried is not None and shortage.free is not None:
         tried, free, idle = (gb_text(count or 0) for count in (shortage.tried, shortage.free, shortage.idle))
         found = {
-            "shortage": f"it needed {tried} GB more where {free} GB were free",
-            "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused, but fragmented",
+            "shortage": f"it needed {tried} GB more, but only {free} GB were free",
+            "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused but fragmented",
             "driver": f"the driver refused {tried} GB although {free} GB were free",
         }.get(shortage.kind, found)
     plans = {0: "there is no smaller plan to try", 1: "a smaller plan did not help"}

@@ -75,9 +75,9 @@ def lack_for_vae(device: Device, need_bytes: int) -> str:
     if not device.has_gpu or free >= least:
         return ""
     return (
-        f"Only {gb_text(free)} GB of the card's memory are free before the VAE decodes; {gb_text(least)} GB "
-        "should be. If it fails, close other programs that use the card, restart Longtake, or choose smaller "
-        "VAE tiles."
+        f"Only {gb_text(free)} GB of the card's memory are free before the VAE decodes; at least "
+        f"{gb_text(least)} GB should be. If decoding fails, close other programs that use the card, restart "
+        "Longtake, or choose smaller VAE tiles."
     )
 
 

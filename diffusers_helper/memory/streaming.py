@@ -169,7 +169,7 @@ class Streamer:
                 self._changed.wait()
 
     def _begin_pass(self) -> None:
-        """Request the first blocks, unless they are already on the device or on their way."""
+        """Request all blocks from the first on, unless the first is already on the device or on its way."""
         with self._changed:
             is_coming = self._copying == 0 or (self._requested and self._requested[0] == 0)
             if not (is_coming or (self._ready and self._ready[0][0] == 0)):

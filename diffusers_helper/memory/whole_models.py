@@ -104,7 +104,7 @@ def offload_model_from_device_for_memory_preservation(
         model: A model that one of these functions has moved to the device. Its blocks are those described in
             `move_model_to_device_with_memory_preservation`.
         target_device: The device that the model is on.
-        preserved_memory_gb: The memory to free, in GB of 1024^3 bytes.
+        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes.
 
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.

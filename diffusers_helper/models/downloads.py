@@ -1,4 +1,4 @@
-"""The parts of a model that are not on this machine: which, how large, and how far their download is."""
+"""The parts of a model that are not on this machine: their sizes, and the progress of their download."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Absence:
     """The parts of a model from the hub that are not completely on this machine.
 
     Attributes:
-        model, title: The model's name, and its name for people.
+        model, title: The model's name in settings, and its name for display.
         part_bytes: The size of each part's weights, by its name; 0 for a part without weights.
         folder: The folder that a download fills.
-        free_bytes: The free room there.
-        here_bytes: The bytes of these parts that are here already, as after a download that was broken off.
+        free_bytes: The free disk space there.
+        here_bytes: The bytes of these parts that an interrupted download has left here.
     """
 
     model: str
@@ -49,7 +49,7 @@ class Absence:
 
     @property
     def sizes(self) -> str:
-        """Return the size of the files and the free room, as the end of a sentence."""
+        """Return the size of the files and the free disk space, as the end of a sentence."""
         return f"{gb_text(self.total_bytes)} GB to download, and {gb_text(self.free_bytes)} GB free"
 
 
@@ -58,11 +58,11 @@ class NotHere(InputError):
 
     def __init__(self, absence: Absence) -> None:
         remedy = (
-            f"Get it with models get {absence.model}, with generate --yes, or by starting it once on the "
-            "page, which asks first."
+            f"Download it with python -m app models get {absence.model}, with generate --yes, or by starting "
+            "it on the page, which asks first."
         )
         if not absence.has_room:
-            remedy = "Free room there, or set HF_HOME to a folder on a larger disk."
+            remedy = "Free space there, or set HF_HOME to a folder on a larger disk."
         super().__init__(
             f"Model {absence.model} is not on this machine: {absence.sizes} in {absence.folder}.",
             remedy,
@@ -72,7 +72,7 @@ class NotHere(InputError):
 
 
 def absence_of(info: ModelInfo) -> Absence | None:
-    """Return what of a model is not here, found without a request to the hub; None if all of it is."""
+    """Return the missing parts of a model, or None if it is complete. No request is sent to the hub."""
     missing = {name: published_bytes(name) for name in PARTS if not _is_here(info.parts[name])}
     if not missing:
         return None
@@ -89,7 +89,7 @@ def _is_here(source: PartSource) -> bool:
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the bytes of the files in a folder, those that are not completely downloaded included."""
+    """Return the bytes of the files in a folder, including incomplete downloads."""
     if not folder.is_dir():
         return 0
     return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
@@ -99,14 +99,15 @@ class Speed:
     """The speed of a download over its last seconds.
 
     Args:
-        done: The bytes that are here at the start.
+        done: The bytes that were downloaded before the start.
+        now: The present time.
     """
 
     def __init__(self, done: int, now: float) -> None:
         self._seen = deque([(now, done)])
 
     def at(self, done: int, now: float) -> float:
-        """Return the bytes a second when so many bytes are here; 0 while it is not known."""
+        """Return the bytes per second, given the present number of bytes and time; 0 if not known yet."""
         self._seen.append((now, done))
         while now - self._seen[0][0] > _SPEED_SECONDS and len(self._seen) > 2:
             self._seen.popleft()
@@ -115,11 +116,11 @@ class Speed:
 
 
 class Download:
-    """The progress of one model's download, which is told about once a second.
+    """The progress of one model's download, which is reported about once per second.
 
     Args:
-        absence: What is missing; None for nothing.
-        tell: Takes the bytes that are here and those that are expected in all.
+        absence: The missing parts; None if nothing is missing.
+        tell: A function that is called with the downloaded bytes and the expected total.
     """
 
     def __init__(self, absence: Absence | None, tell: Callable[[int, int], None]) -> None:
@@ -130,7 +131,7 @@ class Download:
         self._told, self._told_at = 0, 0.0
 
     def received(self, part: str, count: int) -> None:
-        """Take the number of bytes of a part that have come so far."""
+        """Note the number of bytes of a part that were downloaded so far."""
         self._seen[part] = min(max(count, self._seen.get(part, 0)), self._expected.get(part, 0))
         done, now = sum(self._seen.values()), time.monotonic()
         is_news = done - self._told >= _TELL_SHARE * self._total and now - self._told_at >= _TELL_SECONDS
@@ -139,5 +140,5 @@ class Download:
             self._tell(done, self._total)
 
     def finished(self, part: str) -> None:
-        """Count a part as received."""
+        """Count a part as completely downloaded."""
         self.received(part, self._expected.get(part, 0))

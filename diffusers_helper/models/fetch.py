@@ -1,8 +1,8 @@
 """The files of a model's parts: those of a local folder, or a copy of a hub repository at one revision.
 
-The copy lies in the hub's local cache, in the layout that other programs use, too. A file that is being
-downloaded has a name of its own until its size and checksum are right. A download that was broken off, even
-by a kill, goes on from the last byte that was written.
+The copy is in the hub's local cache, in the layout that other programs use, too. A file that is being
+downloaded has a temporary name until its size and checksum are right. A download that was interrupted, even
+by a kill, continues after the last byte that was written.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _WORKERS = 4
 _LOCK_SECONDS = 0.2
 _SHA256_LETTERS = 64
 _CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-# The hub's own error derives from those of the library that makes its requests. A listing that is no JSON
+# The hub's own error derives from those of the library that makes its requests. A listing that is not JSON
 # raises a ValueError.
 _FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError)
 
 
 class _WrongFile(OSError):
-    """A file from the hub that is not what the hub's own list says."""
+    """The error for a file from the hub that does not match the hub's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Remote:
     """A file of a repository, as the hub lists it.
 
     Attributes:
-        checksum: The SHA-256 sum of a large file; for others the sum that git gives them.
+        checksum: The SHA-256 checksum of a large file, or the git checksum of another one.
     """
 
     path: str
@@ -73,7 +73,7 @@ def find_part(
     Args:
         source: The source of the part.
         cancel: The token that ends a download.
-        on_bytes: A function that is called, from any thread, with the number of bytes that are here.
+        on_bytes: A function that is called, from any thread, with the number of bytes downloaded so far.
 
     Raises:
         GenerationCancelled: If the job was cancelled during a download.
@@ -119,7 +119,7 @@ def _listed(source: PartSource) -> list[_Remote]:
 
 
 class _Tally:
-    """The bytes of a part that are here, counted by several threads, and the wish to stop."""
+    """The count of a part's downloaded bytes, which several threads share, and the reason to stop, if any."""
 
     def __init__(self, cancel: CancelToken, on_bytes: Callable[[int], None]) -> None:
         self._cancel, self._on_bytes = cancel, on_bytes
@@ -127,7 +127,7 @@ class _Tally:
         self.is_over = threading.Event()
 
     def check(self) -> None:
-        """Raise what ends the download."""
+        """Raise the error that has to end the download, if there is one."""
         self._cancel.check()
         if self.is_over.is_set():
             raise _WrongFile("another file of the part failed")
@@ -139,11 +139,11 @@ class _Tally:
 
 
 def _fetch(source: PartSource, files: list[_Remote], tally: _Tally) -> None:
-    """Download what is missing of some files, several at a time."""
+    """Download the missing ones of these files, several at a time."""
     repository = repository_folder(source)
     snapshot = repository / "snapshots" / str(source.revision)
     missing = [file for file in files if not (snapshot / file.path).is_file()]
-    for file in missing:  # From now on, the part counts as incomplete until all its files are here.
+    for file in missing:  # From now on, the part counts as incomplete until all its files are complete.
         partial = partial_of(snapshot / file.path)
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.touch()
@@ -173,8 +173,8 @@ def _fetch_file(source: PartSource, repository: Path, snapshot: Path, file: _Rem
 
 
 def _place(partial: Path, blob: Path, target: Path) -> None:
-    """Give a file its name last, so that the part counts as incomplete until then."""
-    target.unlink(missing_ok=True)  # a link to a file that is gone
+    """Put a complete file in its place, which is the last step, so a part never looks complete too early."""
+    target.unlink(missing_ok=True)  # a link to a file that no longer exists
     try:
         target.symlink_to(os.path.relpath(blob, target.parent))
     except OSError:  # a file system without links
@@ -186,7 +186,7 @@ def _place(partial: Path, blob: Path, target: Path) -> None:
 
 @contextmanager
 def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
-    """Open a partial file for one program at a time; the kernel frees it however the program ends."""
+    """Open a partial file under a lock, which the kernel releases however the program ends."""
     while True:
         tally.check()
         with partial.open("ab") as stream:
@@ -195,24 +195,24 @@ def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
             except BlockingIOError:
                 time.sleep(_LOCK_SECONDS)
                 continue
-            # The program that had it may have finished the file, or thrown it away.
+            # The program that had it may have finished or deleted the file.
             if partial.exists() and os.fstat(stream.fileno()).st_ino == partial.stat().st_ino:
                 yield stream
                 return
 
 
 def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes], tally: _Tally) -> None:
-    """Download a file, from where it was broken off, and once more from its beginning if that was wrong.
+    """Download a file, continuing an interrupted download; if the result is wrong, start over once.
 
     Raises:
         _WrongFile: If the hub gives another file than the one it lists.
     """
 
     class Bar:
-        """What the hub's download takes for a progress bar."""
+        """A stand-in for the progress bar of the hub's download, which counts the bytes."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            """Take what a progress bar takes."""
+            """Accept the arguments of a progress bar."""
 
         def __enter__(self) -> Bar:
             return self
@@ -239,7 +239,7 @@ def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes]
                 tqdm_class=Bar,  # type: ignore[arg-type]
             )
         except HfHubHTTPError as error:
-            if begin == 0 or error.response.status_code != 416:  # the server has nothing from there on
+            if begin == 0 or error.response.status_code != 416:  # the server has no bytes from there on
                 raise
         except OSError:
             stream.flush()
@@ -251,11 +251,11 @@ def _receive(source: PartSource, file: _Remote, partial: Path, stream: IO[bytes]
             return
         tally.add(-partial.stat().st_size)
     partial.unlink()
-    raise _WrongFile(f"{file.path} has another checksum than the hub lists")
+    raise _WrongFile(f"the checksum of {file.path} differs from the one that the hub lists")
 
 
 def _check_answer(file: _Remote, partial: Path) -> None:
-    """Throw away what a server gave in place of a file, and say what it was."""
+    """Refuse, and delete, a download that is a web page in place of the file."""
     with partial.open("rb") as stream:
         start = stream.read(2048)
     if is_page(start):
@@ -263,11 +263,11 @@ def _check_answer(file: _Remote, partial: Path) -> None:
         raise _WrongFile(f"the server answered with a web page in place of {file.path}")
     if partial.stat().st_size > file.size:
         partial.unlink()
-        raise _WrongFile(f"{file.path} is larger than the hub lists it")
+        raise _WrongFile(f"{file.path} is larger than the hub says")
 
 
 def has_checksum(path: Path, checksum: str) -> bool:
-    """Return whether a file has a checksum of the hub: its SHA-256 sum, or that of git."""
+    """Return whether a file has this checksum, which is of the kind that the hub gives: SHA-256 or git's."""
     if len(checksum) == _SHA256_LETTERS:
         return file_sum(path) == checksum
     data = path.read_bytes()

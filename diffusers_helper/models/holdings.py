@@ -1,4 +1,4 @@
-"""What of the registered models lies on this machine, whether it is whole, and its removal."""
+"""The parts of the registered models on this machine: their list, their check and their removal."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Holding:
 
     Attributes:
         part: The name of the part.
-        source: Where it comes from: a folder, or a repository with its pinned revision.
-        folder: Where it lies, or would lie.
-        here_bytes: The bytes that are there.
-        missing_bytes: About how many bytes are missing; 0 where that is not known.
-        is_complete: Whether nothing is missing.
+        source: Its origin: a folder, or a repository with its pinned revision.
+        folder: The folder in which it is, or would be.
+        here_bytes: The bytes that this machine has.
+        missing_bytes: The approximate number of missing bytes; 0 if it is not known.
+        is_complete: Whether no file is missing.
         shared_with: The other registered models that use the same part.
     """
 
@@ -43,7 +43,7 @@ class Holding:
 
 
 def holdings(info: ModelInfo) -> list[Holding]:
-    """Return the parts of a model, found without a request to the hub."""
+    """Return the parts of a model, without a request to the hub."""
     return [_holding(info, part) for part in PARTS]
 
 
@@ -70,11 +70,11 @@ def _others(info: ModelInfo, source: PartSource) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the check of one part has found.
+    """The result of the check of one part.
 
     Attributes:
         checked: The number of files whose checksum is known and was computed.
-        problems: What is wrong, in sentences; empty for a part that is whole.
+        problems: Sentences about its faults; empty for a part without faults.
     """
 
     part: str
@@ -85,20 +85,20 @@ class Verdict:
 def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
     """Check the parts of a model one after the other: names, headers, sizes and checksums.
 
-    The hub's cache names each file by its checksum. Files of a local folder have none, so that only their
+    The hub's cache names each file by its checksum. Files of a local folder have none, so only their
     headers and sizes are checked.
 
     Args:
         info: The model.
-        on_bytes: Called with the bytes of each file that was read as a whole.
+        on_bytes: A function that is called with the size of each file that was read completely.
     """
-    from diffusers_helper.models.fetch import has_checksum  # only here is the hub's library needed
+    from diffusers_helper.models.fetch import has_checksum  # the hub's library is needed only here
 
     for holding in holdings(info):
         folder = holding.folder
         if not holding.is_complete:
             state = "is incomplete" if holding.here_bytes else "is not on this machine"
-            remedy = f"get it with: python -m app models get {info.name}"
+            remedy = f"download it with: python -m app models get {info.name}"
             yield Verdict(holding.part, 0, (f"{holding.part} {state}; {remedy}.",))
             continue
         problems = list(inspect_checkpoint(folder, holding.part).problems)
@@ -107,19 +107,19 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
             if file.is_file() and file.is_symlink():
                 checked += 1
                 if not has_checksum(file, file.resolve().name):
-                    problems.append(f"{file.name} has another checksum; remove the model and get it again.")
+                    problems.append(f"{file.name} has a wrong checksum; remove the model and get it again.")
                 on_bytes(file.stat().st_size)
         yield Verdict(holding.part, checked, tuple(problems))
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The files that go with a model.
+    """The files that the removal of a model deletes.
 
     Attributes:
         files: The files, by their part.
         num_bytes: Their size.
-        kept: The models that go on using a part, by the part's name.
+        kept: The models that still use a part, by the part's name.
     """
 
     files: dict[str, tuple[Path, ...]]
@@ -128,14 +128,14 @@ class Removal:
 
 
 def plan_removal(info: ModelInfo) -> Removal:
-    """Return what the removal of a model takes away: its own parts, and shared ones that no other one uses.
+    """Return the removal of a model: its own parts, and shared parts that no other model uses.
 
     Raises:
         InputError: If the model is not from the hub.
     """
     if any(info.parts[part].revision is None for part in PARTS):
         raise InputError(
-            f"Model {info.name} lies in {info.folder}, and only downloaded models are removed.",
+            f"Model {info.name} is in {info.folder}; only downloaded models can be removed.",
             "Remove its folder yourself if it is not needed any more.",
             setting="model",
         )
@@ -154,12 +154,12 @@ def plan_removal(info: ModelInfo) -> Removal:
 
 
 def _has_own_parts(info: ModelInfo) -> bool:
-    """Return whether something of a model is here that no other one has."""
+    """Return whether this machine has files of a model that no other model uses."""
     return any(one.here_bytes and not one.shared_with for one in holdings(info))
 
 
 def remove(info: ModelInfo) -> Removal:
-    """Remove a model's files from the hub's cache, and return what went.
+    """Remove a model's files from the hub's cache, and return the removal.
 
     Files that another snapshot of the repository uses, too, stay.
 
@@ -181,7 +181,7 @@ def remove(info: ModelInfo) -> Removal:
 
 
 def _drop_empty(folder: Path, repository: Path) -> None:
-    """Remove a part's folder and those above it that are empty, and a repository without any file."""
+    """Remove a part's folder and its parents if they are empty, and its repository if no file is left."""
     while folder != repository.parent and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent

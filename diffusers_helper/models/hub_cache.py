@@ -13,14 +13,14 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 
 
 def repository_folder(source: PartSource) -> Path:
-    """Return the folder of a hub repository in the hub's local cache, whether it is there or not."""
+    """Return the folder of a hub repository in the hub's local cache, whether it exists or not."""
     from huggingface_hub import constants  # only a hub model needs it
 
     return Path(constants.HF_HUB_CACHE, "models--" + source.location.replace("/", "--"))
 
 
 def part_folder(source: PartSource) -> Path:
-    """Return the folder of a part's files, whether they are there or not."""
+    """Return the folder of a part's files, whether they exist or not."""
     if source.revision is None:
         return Path(source.location, source.subfolder)
     return repository_folder(source) / "snapshots" / source.revision / source.subfolder
@@ -32,7 +32,7 @@ def partial_of(target: Path) -> Path:
 
 
 def partial_files(folder: Path) -> list[Path]:
-    """Return the files of a folder whose download is not finished."""
+    """Return the unfinished downloads in a folder."""
     return sorted(folder.glob(f".*{_PARTIAL}"))
 
 

@@ -1,6 +1,6 @@
 """The facts about a file or folder with weights, found by headers alone.
 
-No tensor is read and torch is not needed, so that files of any size are examined in milliseconds.
+No tensor is read and torch is not needed, so files of any size are examined in milliseconds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from diffusers_helper.models.recognition import (
     variant_of,
 )
 from diffusers_helper.models.registry import PARTS
+from diffusers_helper.units import count_text
 
 _INDEX = ".index.json"
 _USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
@@ -38,14 +39,14 @@ class Inspection:
 
     Attributes:
         model: The models that the names belong to; "" if none is known.
-        variant: The variant of the model; "" where neither content nor name tells it.
+        variant: The variant of the model; "" if neither content nor name shows it.
         key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
         tensors: The number of tensors.
-        bytes: The bytes of all tensors as they are stored.
+        bytes: The stored size of all tensors.
         dtypes: The share of these bytes by type, the largest first.
         quantised: The kind of quantisation that the content shows; "" for none.
-        problems: What is wrong, in sentences that name the file and what to do; empty if it can be used.
-        hints: What only the file's name says, in sentences.
+        problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
+        hints: Sentences about facts that only the file's name suggests.
         file_bytes: The size of the files.
         parts: The parts of a model's folder, by their names.
     """
@@ -70,11 +71,11 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
-    """Return what the headers of a file, or of a folder's files, tell.
+    """Return the facts in the headers of a file, or of a folder's files.
 
     Args:
-        path: A file with weights, the index of several, a part's folder, or a folder with a model's parts.
-        place: The part that it is to be used as; "" for any.
+        path: A file with weights, the index of several files, a part's folder, or a model's folder.
+        place: The part that it has to be usable as; "" for any.
 
     Raises:
         OSError: If it cannot be read.
@@ -123,7 +124,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
     if indices:
         return _inspect_shards(indices[0], place)
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
-    # What the libraries load if it is there.
+    # The files that the libraries prefer if they exist.
     files = [file for file in files if file.suffix == ".safetensors"] or files
     files = [file for file in files if file.name in _USUAL] or files
     if len(files) > 1:
@@ -131,7 +132,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
         if shards:
             problem = f"{folder.name} lacks the index of its {len(shards)} shards; download it again."
         else:
-            problem = f"{folder.name} holds {len(files)} files with weights; name one of them."
+            problem = f"{folder.name} contains {len(files)} files with weights; name one of them."
         return Inspection(str(folder), None, problems=(problem,))
     if files:
         return _inspect_files(folder, files, place)
@@ -141,23 +142,24 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
         problems = tuple(_place_problems(folder, place, [kind])) if place in PART_MODELS else ()
         return Inspection(str(folder), "diffusers", kind, file_bytes=size, problems=problems)
     what = "weights" if place in PART_MODELS or not place else f"files of the {place}"
-    return Inspection(str(folder), None, problems=(f"{folder.name} holds no {what}; choose another folder.",))
+    problem = f"{folder.name} contains no {what}; choose another folder."
+    return Inspection(str(folder), None, problems=(problem,))
 
 
 def _inspect_shards(index: Path, place: str) -> Inspection:
-    """Examine the files that an index lists, and compare both."""
+    """Examine the files that an index lists, and compare them with the index."""
     folder = index.parent
     try:
         content: Any = json.loads(index.read_text(encoding="utf-8"))
         listed = {str(name): str(file) for name, file in content["weight_map"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        problem = f"{index.name} is not a list of weights; download it again."
+        problem = f"{index.name} is not an index of weights; download it again."
         return Inspection(str(index), None, problems=(problem,))
     names = dict.fromkeys(listed.values())
     lacking = [name for name in names if not (folder / name).is_file()]
     files = [folder / name for name in names if name not in lacking]
     problems = [
-        f"{name} is missing, which {index.name} lists; download it again." for name in sorted(lacking)
+        f"{name}, which {index.name} lists, is missing; download it again." for name in sorted(lacking)
     ]
     return _inspect_files(index, files, place, listed, problems)
 
@@ -172,11 +174,11 @@ def _inspect_files(
     """Examine the files of one network as a whole.
 
     Args:
-        path: What was given: a file, its folder, or the index.
+        path: The given path: a file, its folder, or the index.
         files: The files with weights.
-        place: The part that they are to be used as; "" for any.
-        listed: The file of each tensor by the index; None without one.
-        problems: What is known to be wrong.
+        place: The part that they have to be usable as; "" for any.
+        listed: The file of each tensor according to the index; None without an index.
+        problems: The faults that are already known.
     """
     told = list(problems)
     read: dict[Path, Contents] = {}
@@ -222,38 +224,38 @@ def _list_problems(
     *,
     is_whole: bool,
 ) -> Iterable[str]:
-    """Yield what is wrong with the list of tensors."""
+    """Yield sentences about faults of the list of tensors."""
     if not tensors and files:
         yield f"{files[0].name} contains no tensor; give another file."
     if listed is None or not is_whole:
         return
     missing, unexpected = sorted(listed.keys() - tensors.keys()), sorted(tensors.keys() - listed.keys())
     if missing:
-        number = len(missing)
-        yield f"{path.name} lists {number} tensors that are missing, as {missing[0]}; download all again."
+        lacking = count_text(len(missing), "missing tensor")
+        yield f"{path.name} lists {lacking}, such as {missing[0]}; download all files again."
     if unexpected:
         yield (
-            f"The files of {path.name} hold {len(unexpected)} tensors that it does not list, as "
-            f"{unexpected[0]}; download them again."
+            f"The files of {path.name} contain {count_text(len(unexpected), 'tensor')} that it does not "
+            f"list, such as {unexpected[0]}; download them again."
         )
 
 
 def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[str]:
-    """Yield what is wrong with a network in its place."""
+    """Yield a sentence if the files cannot be used as the part `place`."""
     wanted = PART_MODELS.get(place)
     if wanted is None:
-        yield f"{path.name} holds weights, where the files of the {place} are expected; choose another one."
+        yield f"{path.name} contains weights, but must contain the files of the {place}; choose another one."
     elif _SHARD.search(path.stem):
         yield f"{path.name} is one of several shards; choose their folder."
     elif wanted not in models:
         found = " + ".join(models) or "a model that is not known"
-        yield f"{path.name} holds {found}, but the {place} must be {wanted}; choose another one."
+        yield f"{path.name} contains {found}, but the {place} must be {wanted}; choose another one."
 
 
 def _origin(path: Path, metadata: Mapping[str, str]) -> str:
-    """Return the names that say where weights come from."""
+    """Return the names that may show where weights come from, in lower case."""
     noted = [str(metadata.get(name, "")) for name in ("modelspec.title", "general.name", "title")]
-    # A part of a hub's cache lies in models--owner--name/snapshots/revision.
+    # A part in a hub cache has a path such as models--owner--name/snapshots/revision.
     names = [part for part in path.parts if part.startswith("models--")] or [path.parent.name]
     return " ".join([path.name, *names, *noted]).lower()
 
@@ -264,10 +266,10 @@ def _shares(by_type: Counter[str]) -> dict[str, float]:
 
 
 def _hints(name: str) -> tuple[str, ...]:
-    """Return what a file's name says; a word counts only if it stands alone, as in `flux1-dev-fp8`."""
+    """Return sentences about a file's name. A word counts only if it stands alone, as in `flux1-dev-fp8`."""
     shard = _SHARD.search(name.partition(".")[0])
     places = (
-        [f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder holds the model."]
+        [f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder contains the model."]
         if shard
         else []
     )

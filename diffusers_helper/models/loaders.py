@@ -245,19 +245,19 @@ def _check_fit(info: ModelInfo, parts: dict[str, Any]) -> None:
         "vae gives latents of %s channels": (parts["vae"].config.latent_channels, transformer.in_channels),
         "vae shrinks pictures by %s": (parts["vae"].spatial_compression_ratio, 8),
         "vae shrinks time by %s": (parts["vae"].temporal_compression_ratio, 4),
-        "text_encoder gives %s values a token": (
+        "text_encoder gives %s values per token": (
             parts["text_encoder"].config.hidden_size, transformer.text_embed_dim,
         ),
         "text_encoder_2 gives %s values": (
             parts["text_encoder_2"].config.hidden_size, transformer.pooled_projection_dim,
         ),
-        "image_encoder gives %s values a token": (
+        "image_encoder gives %s values per token": (
             parts["image_encoder"].config.hidden_size, transformer.image_proj_dim,
         ),
     }  # fmt: skip
     for fact, (found, wanted) in expected.items():
         if found != wanted:
             raise LongtakeError(
-                f"Model {info.name} does not fit together: {fact % found}; expected {wanted}.",
+                f"The parts of model {info.name} do not match: {fact % found}; expected {wanted}.",
                 "Use parts that were made for each other.",
             )

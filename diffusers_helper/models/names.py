@@ -1,9 +1,11 @@
-"""The names of the tensors of FramePack's transformer, by which missing and foreign ones are found."""
+"""The names of the tensors of FramePack's transformer, with which missing and foreign tensors are found."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+
+from diffusers_helper.units import count_text
 
 # The layers by the beginning of their names; `*` is the number of a block.
 _LAYERS = {
@@ -40,7 +42,7 @@ def expected_names(names: Collection[str]) -> set[str]:
 
 
 def _starts(beginning: str, names: Collection[str]) -> Iterator[str]:
-    """Yield the beginning once for each block up to the last one there is."""
+    """Yield the beginning with the number of each block, up to the last block in `names`."""
     group, star, rest = beginning.partition("*")
     if not star:
         yield beginning
@@ -51,15 +53,16 @@ def _starts(beginning: str, names: Collection[str]) -> Iterator[str]:
 
 
 def name_problems(names: Collection[str], *, has_more: bool) -> Iterable[str]:
-    """Yield which names are missing or foreign, as ends of sentences that begin with the file's name.
+    """Yield faults of a list of names, as ends of sentences that begin with the file's name.
 
     Args:
         names: The names of a whole transformer, in diffusers' layout.
-        has_more: Whether other names are in order, as those of scales beside quantised weights.
+        has_more: Whether further names are allowed, such as those of the scales of quantised weights.
     """
     expected, found = expected_names(names), {*names}
     missing, foreign = sorted(expected - found), sorted(found - expected)
     if missing:
-        yield f"lacks {len(missing)} of {len(expected)} tensors, as {missing[0]}; download it again."
+        yield f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; download it again."
     if foreign and not has_more:
-        yield f"holds {len(foreign)} tensors that FramePack has not, as {foreign[0]}; take another file."
+        more = count_text(len(foreign), "tensor")
+        yield f"contains {more} foreign to FramePack, such as {foreign[0]}; use another file."

@@ -30,7 +30,7 @@ def stored_dtype(folder: Path) -> torch.dtype:
     kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     most = max(counts, key=lambda kind: (kind in kinds, counts[kind]))
     if most not in kinds:
-        raise ValueError(f"{files[0].name} stores {most}; expected F32, F16 or BF16")
+        raise ValueError(f"{files[0].name} stores its weights as {most}; expected F32, F16 or BF16")
     return kinds[most]
 
 

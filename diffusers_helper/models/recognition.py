@@ -35,13 +35,13 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _PREFIX = re.compile(
     r"(?m)^(?:model\.diffusion_model\.|diffusion_model\.|first_stage_model\.|vae\.|model\.model\.|transformer\.)"
 )
-# A sign that says less than others, which replace it.
+# A model is left out if one of these more specific ones is found, too.
 _COVERED = {
     "HunyuanVideo": {"FramePack", "LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
     "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "Wan": {"LoRA"}, "SDXL": {"LoRA"},
     "Llama": {"LoRA"}, "CLIP": {"LoRA"},
 }  # fmt: skip
-# The model that each part of FramePack consists of.
+# The model that each part of FramePack must be.
 PART_MODELS = {
     "transformer": "FramePack",
     "vae": "Hunyuan VAE",
@@ -52,23 +52,23 @@ PART_MODELS = {
 
 
 def models_of(names: Collection[str]) -> list[str]:
-    """Return the models that the names belong to."""
-    # A line for each name: one search for a sign is much faster than one for each name.
+    """Return the models to which the names belong."""
+    # The names are joined as lines, because one search per sign is much faster than one per name.
     plain = _PREFIX.sub("", "\n".join(names))
     found = [model for model, signs in _SIGNS if all(re.search(sign, plain, re.MULTILINE) for sign in signs)]
     return [model for model in dict.fromkeys(found) if not _COVERED.get(model, set[str]()) & {*found}]
 
 
 def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
-    """Return the variant of a model; "" where nothing tells it.
+    """Return the variant of a model, or "" if nothing shows it.
 
     Args:
         model: The model, as `models_of` names it.
         tensors: Its tensors.
-        origin: What the names of file and folders and the file's metadata say, in lower case.
+        origin: The names of file and folders and the file's metadata, in lower case.
     """
     plain = {_PREFIX.sub("", name): tensor for name, tensor in tensors.items()}
-    if model == "FramePack":  # both have the same tensors, so that only a name can tell
+    if model == "FramePack":  # both have the same tensors, so only a name distinguishes them
         return "F1" if re.search(r"f1(?![0-9])", origin) else "I2V" if "i2v" in origin else ""
     if model == "HunyuanVideo":
         entry = plain.get("img_in.proj.weight") or plain.get("x_embedder.proj.weight")
@@ -83,7 +83,7 @@ def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
 
 
 def key_style_of(names: Collection[str]) -> KeyStyle:
-    """Return whose layout the names have."""
+    """Return the naming scheme of the tensors."""
     if any(re.search(r"\.lora_(?:A|B|down|up)\.|^lora_", name) for name in names):
         return "lora"
     if any(name.startswith(("model.diffusion_model.", "first_stage_model.")) for name in names):
@@ -99,7 +99,7 @@ def key_style_of(names: Collection[str]) -> KeyStyle:
 
 
 def quantisation_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return the kind of quantisation that types and names show; "" for none."""
+    """Return the kind of quantisation that types and names show, or "" for none."""
     marked = (re.search(r"\.quant_state\.bitsandbytes__(\w+)$", name) for name in tensors)
     kinds = {match[1] for match in marked if match}
     if kinds:

@@ -33,8 +33,8 @@ WHY_FIXED: dict[str, str] = {
     "crop": "The kept sections begin or end at this picture.",
     "mode": "The kept sections were made in this order.",
     "resolution": "All frames of a video have one size.",
-    "model": "The kept sections are latents of this model, which another one would read differently.",
-    "crf": "The kept sections are written with it already.",
+    "model": "The kept sections are latents of this model, which another one would decode differently.",
+    "crf": "The kept sections were already encoded with it.",
 }
 """The reasons why a branch cannot change the other settings; see `why_fixed`."""
 
@@ -43,7 +43,7 @@ def why_fixed(name: str) -> str | None:
     """Return the reason why a branch cannot change a setting, or None if it can."""
     if name in MAY_DIFFER:
         return None
-    return WHY_FIXED.get(name, "The kept sections are decoded with it already.")
+    return WHY_FIXED.get(name, "The kept sections were already decoded with it.")
 
 
 def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
@@ -139,8 +139,8 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     new = replace(request, **given)
     if count_sections(new.seconds) <= keep:
         raise InputError(
-            f"The video would have {count_sections(new.seconds)} sections, and {keep} are kept; expected at "
-            "least one section to make.",
+            f"The video would have {count_sections(new.seconds)} sections, of which {keep} are kept; "
+            "expected at least one new section.",
             "Choose a longer video, or keep fewer sections.",
             setting="seconds",
         )
@@ -179,7 +179,7 @@ def extension(
     total = sections + max(1, round(seconds / SECTION_SECONDS)) if seconds > 0 else 0
     if not sections < total <= longest:
         raise InputError(
-            f"The video has {sections} of at most {longest} sections, and {seconds:g} s are to be added; "
+            f"The video has {sections} of at most {longest} sections, and {seconds:g} s were to be added; "
             f"expected more than 0 and at most {max(0, longest - sections) * SECTION_SECONDS:g} s.",
             "Choose another number of seconds.",
             setting="seconds",
@@ -192,9 +192,9 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
     """Return a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * SECTION_SECONDS:.1f} s"
     if request.mode == "forward":
-        return f"The first {seconds} of the video are kept, and what follows is made anew."
+        return f"The first {seconds} of the video are kept, and the rest is made anew."
     return (
-        f"The last {seconds} of the video are kept, since the end is made before the beginning; what comes "
+        f"The last {seconds} of the video are kept, because the end is made before the beginning; the part "
         "before them is made anew."
     )
 
@@ -203,8 +203,8 @@ def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) 
     if not found:
         return f"Job {folder.job} has no finished section; expected at least one to keep."
     return (
-        f"Job {folder.job} is inverted and has one section, which begins with the picture; expected "
-        "a section that another one can come before."
+        f"The only section of job {folder.job} begins with the picture, so no section can be made before it; "
+        "expected an inverted job with at least two sections."
     )
 
 

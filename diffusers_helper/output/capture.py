@@ -1,7 +1,7 @@
-"""Captures of calls, for finding faults: inputs, outputs, time and memory as safetensors with a JSON file.
+"""Captures of calls for debugging: inputs, outputs, time and memory in a JSON and a safetensors file.
 
-A capture is two files of one name. The JSON file holds everything but the tensors, and in their places the
-names under which the safetensors file has them. No pickle is written or read.
+A capture consists of two files with the same name. The JSON file contains everything but the tensors; in
+their places it has their names in the safetensors file. No pickle is written or read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Captured:
         what: The name of the call.
         inputs, outputs: Its values; objects that no file can hold are `Missing`.
         seconds: The time that it took.
-        memory: Bytes by name, as measured around the call.
+        memory: The memory figures around the call, in bytes by name.
     """
 
     what: str
@@ -63,9 +63,9 @@ class Recorder:
     def write(
         self, what: str, inputs: Mapping[str, Any], outputs: Any, seconds: float, memory: Mapping[str, int]
     ) -> Path:
-        """Write one capture, and remove the oldest ones that are too much with it.
+        """Write one capture, and remove the oldest ones until the limit is kept.
 
-        Where its tensors alone are too much, only their shapes are written.
+        If its tensors alone exceed the limit, only their shapes are written.
 
         Returns:
             The JSON file.
@@ -106,7 +106,7 @@ def read_capture(file: Path) -> Captured:
     """Return a capture from its JSON file.
 
     Raises:
-        InputError: If the file is none, or of another version.
+        InputError: If the file is not a capture, or has another version.
     """
     try:
         facts = cast(dict[str, Any], json.loads(file.read_text(encoding="utf-8")))
@@ -126,7 +126,7 @@ def read_capture(file: Path) -> Captured:
 
 
 def difference(found: Any, expected: Any) -> str:
-    """Return where two values differ first, in words; "" if they are equal bit for bit."""
+    """Return a phrase on the first difference of two values, or "" if they are bit-identical."""
     if isinstance(found, Tensor) and isinstance(expected, Tensor):
         if found.shape != expected.shape or found.dtype != expected.dtype:
             return f"{_kind(found)} instead of {_kind(expected)}"
@@ -157,7 +157,7 @@ def _size(path: Path) -> int:
 
 
 def _plain(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON can hold it, with the tensors put aside."""
+    """Return a value in a form that JSON can hold, with its tensors moved to `tensors`."""
     if isinstance(value, Tensor):
         tensors[place] = to_host(value.detach()).clone().contiguous()
         return {

@@ -103,7 +103,7 @@ def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, i
             header = 16
         length = length or end - begin  # 0 means that the box reaches to the end
         if length < header or begin + length > end:
-            raise _damaged("a box reaches over the end")
+            raise _damaged("a box extends past the end")
         yield kind, begin + header, begin + length
         begin += length
     raise _damaged(f"it has more than {_MAX_BOXES} boxes")
@@ -118,7 +118,7 @@ def _read_png(file: BinaryIO, size: int) -> Carried:
         length, kind = struct.unpack(">I4s", _content(file, begin, begin + 8, 8))
         end = begin + 8 + length
         if end + 4 > size:
-            raise _damaged("a chunk reaches over the end")
+            raise _damaged("a chunk extends past the end")
         if kind == b"iTXt":
             found = _content(file, begin + 8, end, MAX_TEXT) if length <= MAX_TEXT else b""
             text = _text_of(found) or text
@@ -126,7 +126,7 @@ def _read_png(file: BinaryIO, size: int) -> Carried:
             picture = _content(file, begin + 8, end, MAX_PICTURE)
             (checksum,) = struct.unpack(">I", _content(file, end, end + 4, 4))
             if checksum != zlib.crc32(kind + picture):
-                raise _damaged("the start picture has changed")
+                raise _damaged("the checksum of the start picture does not match")
         elif kind == b"IEND":
             break
         begin = end + 4

@@ -141,7 +141,7 @@ class Checkpoints:
             expected = self._origins.of_encodings()
             is_ours = _whole(json.loads(metadata["origin"]), expected) == expected
         except (OSError, SafetensorError, ValueError, KeyError) as error:
-            _log.warning("%s: %s; it is made again", earlier.encodings, error)
+            _log.warning("%s: %s; the encodings are made again", earlier.encodings, error)
             return
         if is_ours and json.loads(metadata["versions"]) == versions():
             self._encodings = tensors
@@ -158,7 +158,7 @@ class Checkpoints:
                     raise ValueError(f"it is section {metadata['section']}")
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)
-                self.doubts.append(f"The kept latents of section {number} are damaged; it is made again.")
+                self.doubts.append(f"The kept latents of section {number} are damaged, so it is made again.")
                 return
             _check_origin(file, json.loads(metadata["origin"]), self._origins.of_section(number))
             if tuple(window.shape) != self._shape:

@@ -63,7 +63,7 @@ class Span:
         settings = cast(dict[str, Any], settings)
         if unknown := sorted(set(settings) - set(SPAN_SETTINGS)):
             raise InputError(
-                f"{short_repr(unknown[0])} is no setting of single sections; expected some of "
+                f"{short_repr(unknown[0])} is not a setting of an earlier span; expected some of "
                 f"{', '.join(SPAN_SETTINGS)}.",
                 "Use the file that Longtake wrote.",
             )

@@ -134,7 +134,7 @@ class Recipe:
         """
         if "model" not in {**self.settings, **changes}:
             raise InputError(
-                "The recipe is for a model in a folder, whose place it does not tell; expected `model`.",
+                "The recipe is for a model in a folder, but does not say where it is; expected `model`.",
                 "Set `model` to the folder with the model's parts.",
                 setting="model",
             )
@@ -175,9 +175,9 @@ def _parsed(text: bytes, name: str) -> Recipe:
     try:
         data: Any = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise _no_recipe(name, f"it is no JSON: {str(error)[:100]}") from error
+        raise _no_recipe(name, f"it is not JSON: {str(error)[:100]}") from error
     if not isinstance(data, dict):
-        raise _no_recipe(name, "it is no JSON object")
+        raise _no_recipe(name, "it is not a JSON object")
     data = cast(dict[str, Any], data)
     if "recipe" not in data:
         if not data.keys() & SETTINGS.keys():
@@ -188,7 +188,7 @@ def _parsed(text: bytes, name: str) -> Recipe:
     if data["recipe"] != VERSION:
         notices.append(
             f"The recipe has version {short_repr(data['recipe'])}, and this program knows version {VERSION}; "
-            "other versions may make another video."
+            "the video may differ from the original."
         )
     for key in [key for key in data if key not in _KNOWN]:
         notices.append(f"The recipe has {short_repr(key)}, which this version does not know; it is left out.")
@@ -234,15 +234,15 @@ def _vae_uses(data: object) -> tuple[tuple[VaeUse, ...], list[str]]:
         uses = tuple(VaeUse(**item) for item in cast(Any, data or []))
         values: list[Any] = [value for use in uses for value in (use.section, use.tile, use.chunk)]
         if not all(isinstance(value, int) for value in values):
-            raise TypeError("it is no number")
+            raise TypeError("it is not a number")
     except TypeError:
-        return (), ["How the VAE worked is written in a way that this version does not know; it is left out."]
+        return (), ["This version does not know the form of the recipe's VAE entries; they are left out."]
     if len(uses) < 2:
         return uses, []
     changed = ", ".join(f"from section {use.section} on {use.tile} pixels, {use.precision}" for use in uses)
     return uses, [
-        f"The VAE did not work in one way in all of this video ({changed}), as memory ran out or a number "
-        "overflowed; a video that is made again works in the last way and differs slightly."
+        f"The VAE's tiles or precision changed within this video ({changed}), because memory ran out or "
+        "values overflowed. A video made from this recipe uses the last ones throughout and differs slightly."
     ]
 
 
@@ -258,7 +258,7 @@ def _spans(data: object) -> tuple[tuple[Span, ...], list[str]]:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _no_recipe(name: str, reason: str) -> InputError:

@@ -139,10 +139,10 @@ class GrowingVideo:
         self.sections = max(0, next(harmed, last + 1) - 1)
         self.doubt = ""
         if not made and any(self._segments.glob("[0-9]*.mp4")):
-            self.doubt = "The sums of the video so far are missing or damaged; all of it is decoded again."
+            self.doubt = "The video's checksums are missing or damaged, so all of it is decoded again."
         if self.sections < made:
             self.doubt = (
-                f"Files of the video so far are damaged; section {self.sections + 1} and what follows it "
+                f"Files of the video so far are damaged, so section {self.sections + 1} and all later ones "
                 "are decoded again."
             )
 
@@ -301,7 +301,7 @@ class GrowingVideo:
                     target = output.add_stream_from_template(stream, time_base=_TICK)
                     headers = stream.codec_context.extradata
                 elif stream.codec_context.extradata != headers:
-                    raise ValueError(f"{segment} was made with other settings than the segments before.")
+                    raise ValueError(f"{segment} was encoded with other settings than the earlier segments.")
                 start = position
                 for packet in source.demux(stream):
                     if packet.pts is None:  # the end of the segment

@@ -187,9 +187,9 @@ class DoesNotFit(InputError):
         by_cap = f"Set `vram_cap_gb` to {cap} or more."
         if self.is_too_large:
             by_cap = f"It would fit into {cap} GB; this device has {gb_text(budget.total_bytes)} GB."
-        by_preserved = "Or lower `preserved_gb`, which holds weights back."
+        by_preserved = "Or lower `preserved_gb`, which keeps weights off the device."
         if weights + working > budget.cap_bytes:
-            by_preserved = "To lower `preserved_gb` alone is not enough."
+            by_preserved = "Lowering `preserved_gb` alone is not enough."
         by_size = "Or choose a smaller `resolution`."
         if len(demands) == 1 and demands[0].vae_tile_px:  # smaller tiles were not tried
             by_size = "Or choose a smaller `resolution`, or leave out `vae_tile`."
@@ -197,8 +197,8 @@ class DoesNotFit(InputError):
         super().__init__(
             f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
             f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, "
-            f"working takes {gb_text(working, up=True)} GB, and {gb_text(budget.preserved_in_force)} GB are "
-            "preserved.",
+            f"the working set takes {gb_text(working, up=True)} GB, and "
+            f"{gb_text(budget.preserved_in_force)} GB are preserved.",
             " ".join(self.remedies),
             setting="vram_cap_gb",
         )
@@ -324,9 +324,9 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
     why = (
         f"{gb_text(preserved)} GB are preserved"
         if preserved >= need + split.ring_bytes
-        else f"working takes {gb_text(need + split.ring_bytes)} GB"
+        else f"the working set takes {gb_text(need + split.ring_bytes)} GB"
     )
-    return f"{split.count} of {blocks} blocks stay: of {gb_text(budget.cap_bytes)} GB, {why}."
+    return f"{split.count} of {blocks} blocks stay on the device: of {gb_text(budget.cap_bytes)} GB, {why}."
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:

@@ -67,7 +67,7 @@ class Calibration:
             return cls()
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{file} is no calibration ({error}).", "Delete it, or measure again."
+                f"{file} is not a calibration ({error}).", "Delete it, or measure again."
             ) from error
         if not all(0.1 <= factor <= 100 for factor in factors.values()):
             raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure again.")

@@ -126,7 +126,7 @@ def profile_of(request: GenerationRequest, profile: Profile) -> Profile:
     if request.vae_precision == "auto":
         return profile
     dtype = cast(VaeDtype, request.vae_precision)
-    return replace(profile, vae_dtype=Setting(dtype, "the job says so", YOU))
+    return replace(profile, vae_dtype=Setting(dtype, "set for the job", YOU))
 
 
 def demands_for(
@@ -174,7 +174,7 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
 def learned_levels(
     facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
 ) -> LearnedLevels:
-    """Return the level that was stored after shortages in jobs with this card, model, video size and cap.
+    """Return the store of the level that jobs with this card, model, video size and cap have reached.
 
     The key contains the card's memory in whole GB, since the web process and the engine may read figures that
     differ slightly.
@@ -268,7 +268,7 @@ def _notes(job: JobPlan, learned: str, card: str) -> list[str]:
     if learned:
         notes.append(
             f"Memory ran out on this {card} before, so the plan is smaller than it could be: {learned}. "
-            f"`{FORGET}` forgets that."
+            f"`{FORGET}` discards this."
         )
     return notes
 
@@ -281,16 +281,18 @@ def _vae_notes(job: JobPlan, wanted_px: int, side: int, request: GenerationReque
         notes.append(f"The VAE works in tiles of {tile} pixels{instead}: {tile_loss(tile)}.")
     if request.vae_chunk != OWN_CHUNK:
         mine, own = window_loss(request.vae_chunk), window_loss(OWN_CHUNK)
-        notes.append(f"The VAE chunk is {request.vae_chunk}: {mine}; with its own of {OWN_CHUNK}, {own}.")
+        notes.append(
+            f"The VAE chunk is {request.vae_chunk}: {mine}; with the VAE's own chunk of {OWN_CHUNK}: {own}."
+        )
     return notes
 
 
 def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
     how_long = (
-        f"about {duration(seconds)} a step for that" if seconds else "the disk's speed is not known yet"
+        f"this adds about {duration(seconds)} per step" if seconds else "the disk's speed is not known yet"
     )
     return (
         f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
-        f"memory, so that each step reads them from the disk again: {how_long}. Weights in 8 bit would "
-        "need half of it."
+        f"memory, so each step reads them from the disk again ({how_long}). 8-bit weights would need half as "
+        "much memory."
     )

@@ -126,7 +126,7 @@ class Profile:
             return ""
         return (
             f"At least {gb_text(least)} GB of preserved memory are advised for this card; with "
-            f"{gb_text(kept)} GB the driver may find no memory in one piece (BlockAllocator failures)."
+            f"{gb_text(kept)} GB, the driver may find no contiguous memory (BlockAllocator failures)."
         )
 
 
@@ -218,9 +218,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         preserved_bytes=_preserved(family, machine),
         reserve_bytes=_reserve(family),
         vae_dtype=_vae_dtype(family),
-        vae_tile=Setting(
-            256, "pieces that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK
-        ),
+        vae_tile=Setting(256, "tiles that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK),
         attention=_attention(family),
         environment=variables_for(family),
     )
@@ -245,9 +243,9 @@ def _cap(family: str, machine: Machine) -> Setting[int]:
     total = machine.total_bytes
     if family == "cpu":
         left = max(2 * GB, total // 8)
-        return Setting(max(total - left, total // 2), "main memory less what the system needs", _NOT_MEASURED)
+        return Setting(max(total - left, total // 2), "main memory less the system's share", _NOT_MEASURED)
     if not total:
-        return Setting(0, "the card's size is known only to its driver", "the engine asks it")
+        return Setting(0, "only the card's driver knows its size", "asked by the engine")
     room = max(total - gb_bytes(3.5), total // 2)
     if _is_small_radeon(family, machine):
         most = gb_bytes(MAX_VRAM_USAGE_GB)
@@ -257,33 +255,35 @@ def _cap(family: str, machine: Machine) -> Setting[int]:
 
 def _preserved(family: str, machine: Machine) -> Setting[int]:
     if family == "cpu":
-        return Setting(0, "main memory needs none", _NOT_MEASURED)
+        return Setting(0, "not needed in main memory", _NOT_MEASURED)
     if _is_small_radeon(family, machine):
-        return Setting(18 * GB, "18 GB, or what leaves 2 GB of the cap for weights", DOCUMENT)
-    return Setting(6 * GB, "enough for the activations at 640", _FRAMEPACK)
+        return Setting(18 * GB, "18 GB, or less if the cap would leave under 2 GB for weights", DOCUMENT)
+    return Setting(6 * GB, "enough for the activations at 640 pixels", _FRAMEPACK)
 
 
 def _reserve(family: str) -> Setting[int]:
     if family == "cpu":
-        return Setting(0, "the account sees every tensor", "docs/amd-memory.md")
-    return Setting(GB, "context, MIOpen's and BLAS' workspaces, which no tensor shows", _NOT_MEASURED)
+        return Setting(0, "every tensor is counted", "docs/amd-memory.md")
+    return Setting(GB, "the driver's context and the workspaces of MIOpen and BLAS", _NOT_MEASURED)
 
 
 def _vae_dtype(family: str) -> Setting[VaeDtype]:
     if family == "gfx1151":
-        return Setting("fp32", "fp16 was unstable there", "the Strix Halo notes; not measured")
+        return Setting("fp32", "fp16 was unstable on this chip", "the Strix Halo notes; not measured")
     if family == "cpu":
-        return Setting("stored", "as the weights' files have it", _NOT_MEASURED)
-    return Setting("fp16", "what FramePack decodes with", _FRAMEPACK)
+        return Setting("stored", "the format of the weights' files", _NOT_MEASURED)
+    return Setting("fp16", "the format in which FramePack decodes", _FRAMEPACK)
 
 
 def _attention(family: str) -> Setting[Attention]:
     if family == "gfx103x":
         return Setting(
-            "math", "AOTriton has no kernels for it", "AOTriton's list of targets, until `doctor` has tested"
+            "math",
+            "AOTriton has no kernels for this card",
+            "AOTriton's list of targets, until `doctor` has tested it",
         )
     return Setting(
-        "fused", "SDPA's flash or memory-efficient kernel", "reports of others, until `doctor` has tested"
+        "fused", "SDPA's flash or memory-efficient kernel", "reports of others, until `doctor` has tested it"
     )
 
 
@@ -293,7 +293,7 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
     def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
         text = environ.get(variable)
         try:
-            return Setting(read(text), f"{variable} says so", YOU) if text else default
+            return Setting(read(text), f"set by {variable}", YOU) if text else default
         except _Unusable as error:
             raise InputError(
                 f"{variable} is {str(text)[:60]!r}; expected {error}.", "Correct it, or leave it out."
@@ -361,7 +361,7 @@ def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Var
             report.append(Variable(name, setting.value, False, setting.reason, setting.source))
         else:
             same = environ[yours] == setting.value
-            reason = setting.reason if same else f"in place of {setting.value}: {setting.reason}"
+            reason = setting.reason if same else f"replaces {setting.value}: {setting.reason}"
             report.append(Variable(yours, environ[yours], True, reason, setting.source))
     return report
 

@@ -18,11 +18,11 @@ _MARGIN = 1.02
 
 
 class VaeNeeds(Protocol):
-    """What the plans need to know of a VAE as it computes.
+    """The facts about a VAE that the plans need.
 
     Attributes:
-        has_stream: Whether frames can follow one another exactly.
-        stride: Frames for one latent frame after the first.
+        has_stream: Whether frames can be computed one after the other with the exact result.
+        stride: The number of frames per latent frame after the first.
         weights_bytes: The bytes of its weights in the type that it computes in.
     """
 
@@ -136,8 +136,8 @@ def encode_bytes(
 def _picture_bytes(network: Network, values: float, area: int, conv: float, backend: Backend) -> int:
     """Estimate one picture from its values for each pixel. The middle block's attention has one head.
 
-    Grid: widths of 8 to 16 with second widths of 8 to 32, 1 and 2 layers a block, 128x64 and 128x192 pixels,
-    bf16 and fp32.
+    Grid: widths of 8 to 16 with second widths of 8 to 32, 1 and 2 layers per block, 128x64 and 128x192
+    pixels, bf16 and fp32.
     """
     tokens = area // 4 ** (len(network.config["block_out_channels"]) - 1)
     scores = 8 * tokens**2 if backend.attention == "math" else 0

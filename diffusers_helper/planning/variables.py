@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-DOCUMENT = "Longtake's memory document"
+DOCUMENT = "the memory document, see docs/amd-memory.md"
 # The same setting under its present and its older names. If the user has set any of them, Longtake sets none.
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
@@ -26,20 +26,21 @@ class Setting(Generic[T]):
 
 _FAST = Setting(
     "FAST",
-    "no benchmark of all solvers before the first decode: 84 s became 7 s on a 7900 XTX",
+    "skips the benchmark of all solvers before the first decode, which then took 7 s instead of 84 s on a "
+    "7900 XTX",
     "MIOpen's documentation; YuE pull request 169",
 )
-_NAIVE = Setting("1", "the slow convolution stays in the search, so that one is always found", DOCUMENT)
+_NAIVE = Setting("1", "the slow, naive kernel stays in the search, so a kernel is always found", DOCUMENT)
 _XDLOPS = Setting("1", "the kernels for matrix cores stay in the search; only CDNA has such cores", DOCUMENT)
 _AOTRITON = Setting(
-    "1", "else SDPA falls back to the kernel that keeps all scores", "PyTorch; unsloth 8225 and 8821"
+    "1", "otherwise, SDPA falls back to the kernel that stores all scores", "PyTorch; unsloth 8225 and 8821"
 )
 _ALLOCATOR = Setting(
     "garbage_collection_threshold:0.8,max_split_size_mb:64",
-    "keeps blocks small and gives back early",
+    "keeps blocks small and returns memory early",
     DOCUMENT,
 )
-_PASSIVE = Setting("PASSIVE", "threads that wait leave the cores to the page and the encoder", "OpenMP")
+_PASSIVE = Setting("PASSIVE", "waiting threads leave the cores to the page and the encoder", "OpenMP")
 
 
 def variables_for(family: str) -> dict[str, Setting[str]]:

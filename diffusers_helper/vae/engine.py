@@ -98,8 +98,8 @@ class Owner(Protocol):
 
 
 _Owner = TypeVar("_Owner", bound=Owner)
-# All that the pixels of a window depend on: the item of the batch, the first latent frame, the number of
-# latent frames, the tiles, and the type of the computation.
+# The facts that determine the pixels of a window: the item of the batch, the first latent frame, the number
+# of latent frames, the tiles, and the type of the computation.
 _Window = tuple[int, int, int, Tiles, torch.dtype]
 
 
@@ -116,7 +116,7 @@ class VaeEngine(Generic[_Owner]):
     def __init__(self, owner: _Owner) -> None:
         self.owner = owner
         self._windows: dict[_Window, Tensor] = {}
-        self._has_failed = False  # whether the task at hand has overflowed in fp32
+        self._has_failed = False  # whether the current task has overflowed in fp32
 
     def decode(
         self,
@@ -163,8 +163,8 @@ class VaeEngine(Generic[_Owner]):
         The moments are the mean and the log-variance. The arguments and errors are those of `decode`.
 
         Raises:
-            InputError: If no plan fits into the memory, the number of frames is none that the VAE
-                makes, or the sides are not multiples of its factor.
+            InputError: If no plan fits into the memory, the VAE cannot encode this number of frames, or the
+                sides are not multiples of its factor.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
@@ -175,7 +175,7 @@ class VaeEngine(Generic[_Owner]):
             raise InputError(
                 f"The video has {num_frames} frames of {width}x{height}; expected {stride} n + 1 frames and "
                 f"sides that are multiples of {shrink}.",
-                "Cut it.",
+                "Crop or shorten it.",
             )
         video = Video((num_frames - 1) // stride + 1, height, width)
         return self._do("encode", frames, video, None, progress, cancel or CancelToken())

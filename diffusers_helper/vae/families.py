@@ -1,4 +1,4 @@
-"""The kinds of VAE, which differ in how a pass is made and whether frames can follow one another.
+"""The kinds of VAE, which differ in how they compute a pass and whether they can stream frames.
 
 The VAEs belong to their owner: nothing in them is changed, not even their settings. Further kinds are added
 with `family_of.register(TheirClass, TheirFamily)`; `vae.host` does so for those of ComfyUI.
@@ -26,9 +26,9 @@ class Family(Protocol):
     """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes.
 
     Attributes:
-        has_stream: Whether frames can follow one another exactly.
-        shrink: Pixels for one latent along each side.
-        stride: Frames for one latent frame after the first, which stands for one frame.
+        has_stream: Whether frames can be computed one after the other with the exact result.
+        shrink: The number of pixels per latent along each side.
+        stride: The number of frames per latent frame after the first, which stands for one frame.
         dtype: The type that it computes in.
     """
 
@@ -49,12 +49,12 @@ class Family(Protocol):
         ...
 
     def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-        """Return the memory that it takes when it computes in a type."""
+        """Return the memory that the VAE needs when it computes in this type."""
         ...
 
 
 class HunyuanFamily:
-    """`AutoencoderKLHunyuanVideo`: attention and normalisation look at all frames of a pass."""
+    """`AutoencoderKLHunyuanVideo`, whose attention and normalisation see all frames of a pass."""
 
     has_stream, stride = False, 4
 
@@ -76,10 +76,10 @@ class HunyuanFamily:
 
 
 class WanFamily:
-    """`AutoencoderKLWan`: causal, with a memory of the last frames at each convolution.
+    """`AutoencoderKLWan`, which is causal and has a memory of the last frames at each convolution.
 
     Its own `decode` processes the frames in the same way and keeps that memory in the module. Here each pass
-    has its own memory, so that nothing remains of a pass that was interrupted.
+    has its own memory, so nothing remains of an interrupted pass.
     """
 
     has_stream, stride = True, 4
@@ -114,7 +114,7 @@ class WanFamily:
 
 
 class PictureFamily:
-    """`AutoencoderKL` of pictures, as in Flux and SDXL: each frame of a batch stands alone."""
+    """`AutoencoderKL` for pictures, as in Flux and SDXL, which treats each frame of a batch separately."""
 
     has_stream, stride = True, 1
 
@@ -142,7 +142,7 @@ class PictureFamily:
 
 
 def _memory(network: nn.Module) -> list[Any]:
-    """Return a place for the last frames at each convolution, as diffusers counts them."""
+    """Return an empty memory of the last frames, with a place for each convolution that diffusers counts."""
     return [None] * sum(isinstance(module, WanCausalConv3d) for module in network.modules())
 
 

@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 class Guest:
     """The `vae.engine.Owner` of a VAE that is already on the device and stays unchanged.
 
-    In another precision a copy works. After a shortage, neither the same plan nor one that needs as much
-    memory is tried again.
+    In another precision, a copy of it computes. After a shortage, neither the same plan nor one that needs as
+    much memory is tried again.
 
     Attributes:
         vae: The VAE.
@@ -43,13 +43,13 @@ class Guest:
         backend: Backend = Backend(),
         remedies: Mapping[Step, str] = LONGTAKE,
     ) -> None:
-        """Take a VAE that is on the device.
+        """Prepare the use of a VAE that is on the device.
 
         Args:
-            remedies: The words of the surface that shows the advice after a shortage.
+            remedies: The sentences of the interface that shows the advice after a shortage.
 
         Raises:
-            InputError: If it is of an unknown kind.
+            InputError: If the VAE is of an unknown kind.
         """
         family = family_of(vae)
         self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency
@@ -101,7 +101,7 @@ class Guest:
 
     def use_fp32(self) -> None:
         """Compute in fp32 from now on."""
-        _log.warning("values in %s are not finite; once more in fp32", self._dtype)
+        _log.warning("values in %s are not finite; computed again in fp32", self._dtype)
         self._dtype = torch.float32
 
     def _free_bytes(self, wanted: int) -> int:
@@ -114,7 +114,7 @@ class Guest:
 
 def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return the same VAE in another type, without an intermediate copy in its present type."""
-    # `deepcopy` takes these tensors for copies that it has made already.
+    # `deepcopy` then uses these tensors as if it had already copied them.
     memo: dict[int, Any] = {
         id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
     }

@@ -1,6 +1,6 @@
-"""The VAE of a host program as ComfyUI has it, `comfy.sd.VAE`, in a form that the engine can drive.
+"""ComfyUI's VAE, `comfy.sd.VAE`, in a form that the engine can drive.
 
-Nothing of ComfyUI is imported: what is used are the attributes and methods of its object.
+No module of ComfyUI is imported; only the attributes and methods of the object are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae_estimates import VaeNeeds
 from diffusers_helper.vae.families import family_of
 
-_PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which its object does not say
+_PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which ComfyUI's object does not report
 Bytes = Callable[[tuple[int, ...], torch.dtype], float]
 
 
@@ -39,26 +39,26 @@ class ComfyVae(Protocol):
 
 
 class HostVae(nn.Module):
-    """The network of a `comfy.sd.VAE`, with the facts about it that the network does not hold.
+    """The network of a `comfy.sd.VAE`, with facts that only the VAE object knows.
 
-    The network is a part of this module; it stays where it is and as it is.
+    The network is a submodule. It is neither moved nor changed.
 
     Attributes:
         network: The object's `first_stage_model`.
         shrink, stride: See `vae.families.Family`.
-        has_stream: Whether the network is Wan's, whose frames can follow one another exactly.
+        has_stream: Whether the network is Wan's, whose frames can be streamed exactly.
     """
 
     def __init__(self, vae: ComfyVae) -> None:
-        """Take the network and the facts of a VAE.
+        """Collect the network and the facts of a VAE.
 
         Raises:
-            InputError: If it is of a kind whose latents are neither pictures nor video, as those of sound.
+            InputError: If its latents are neither pictures nor video, but for example sound.
         """
         super().__init__()
         network = vae.first_stage_model
         if (kind := unsupported(vae)) != "":
-            raise InputError(f"The VAE is {kind}.", "Decode it with the node of ComfyUI.")
+            raise InputError(f"The VAE is {kind}.", "Decode with ComfyUI's own node.")
         self.network: Any = network
         self.device, self.dtype = vae.device, vae.vae_dtype
         self.latent_dim, self.channels = vae.latent_dim, vae.latent_channels
@@ -70,20 +70,23 @@ class HostVae(nn.Module):
 
 
 def unsupported(vae: ComfyVae) -> str:
-    """Return why the engine cannot drive a VAE; "" if it can."""
+    """Return the reason why the engine cannot drive a VAE, or "" if it can."""
     network = vae.first_stage_model
     if network is None:
-        return "missing: the file has none"
+        return "missing from the file"
     if vae.latent_dim not in (2, 3) or getattr(vae, "extra_1d_channel", None) is not None:
         return f"{type(network).__name__}, whose latents are neither pictures nor video"
     decoder = getattr(network, "decoder", None)
     if type(decoder).__name__ == "VideoDecoder" or type(network).__name__ in ("StageA", "StageC_coder"):
-        return f"{type(network).__name__}, which looks at several latents at once or has no pictures"
+        return f"{type(network).__name__}, which decodes several latents at once or has no pictures"
     return ""
 
 
 class HostFamily:
-    """A VAE of ComfyUI. Pictures stand alone; Wan's frames follow one another; others take all at once."""
+    """ComfyUI's VAE as a `Family`.
+
+    It decodes pictures one by one, Wan's video as a stream, and other video in one pass.
+    """
 
     def __init__(self, vae: HostVae) -> None:
         self._vae = vae
@@ -98,7 +101,7 @@ class HostFamily:
         return iter((self._vae.network.decode(self._placed(latents)),))
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Return latents, not moments: ComfyUI's VAEs give the mean."""
+        """Return latents instead of moments, because ComfyUI's VAEs give the mean."""
         network = self._vae.network
         if self._vae.latent_dim == 2:
             parts = [self._plain(network.encode, frame) for frame in frames.unbind(2)]
@@ -127,7 +130,7 @@ class HostFamily:
 
 
 class _HostNeeds:
-    """The memory as ComfyUI estimates it, which is never less than what its own nodes ask for."""
+    """ComfyUI's estimates of the memory, which are never less than those of its own nodes."""
 
     def __init__(self, vae: HostVae, dtype: torch.dtype) -> None:
         self._vae, self._dtype = vae, dtype

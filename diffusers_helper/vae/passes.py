@@ -107,7 +107,7 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
 
 
 def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
-    """Encode frames (B, 3, F, H, W) to moments (B, 2 C, T, h, w), as `decode_pass` decodes."""
+    """Encode frames (B, 3, F, H, W) to moments (B, 2 C, T, h, w) in one pass, or in one per tile."""
     grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
     mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.stride + 1)
     for place in grid.places:

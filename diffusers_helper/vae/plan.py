@@ -53,7 +53,7 @@ class VaeSettings:
         overlap: The least share of a tile that it has in common with its neighbour.
         precision: The type of the computation; "auto" is the type of the weights. Normalisation always
             computes in fp32, and if the result is not finite, everything is computed again in fp32.
-        memory_threshold: The share of the free memory that may be planned with.
+        memory_threshold: The share of the free memory that a plan may use.
         cleanup_frequency: The number of pieces after which the allocator's unused memory is returned to the
             driver; 0 for never.
         batch: Whether as many items of a batch are decoded together as the memory allows.
@@ -178,7 +178,7 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
         least = min(plan.working_bytes for plan in plans)
         raise InputError(
             f"The VAE needs {gb_text(least, up=True)} GB to {plans[0].task} this; of "
-            f"{gb_text(free_bytes)} GB of free memory {settings.memory_threshold:.0%} may be used.",
+            f"{gb_text(free_bytes)} GB of free memory, {settings.memory_threshold:.0%} may be used.",
             "Free memory, or choose smaller tiles or a smaller picture.",
         )
     first = fitting[0]
@@ -189,12 +189,12 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
 
 def tile_loss(tile_px: int) -> str:
     """Return a phrase for the PSNR of decoding in tiles of this size, and how it was measured."""
-    return f"about {_db(_TILE_DB, tile_px)} dB from one piece (the bundled VAE, {_TILE_CASE})"
+    return f"about {_db(_TILE_DB, tile_px)} dB against one piece (with the bundled VAE at {_TILE_CASE})"
 
 
 def window_loss(chunk: int) -> str:
-    """Return such a phrase for temporal windows that advance by this number of latent frames."""
-    return f"about {_db(_WINDOW_DB, chunk)} dB from one pass (the bundled VAE, {_WINDOW_CASE})"
+    """Return the same kind of phrase for temporal windows that advance by this number of latent frames."""
+    return f"about {_db(_WINDOW_DB, chunk)} dB against one pass (with the bundled VAE at {_WINDOW_CASE})"
 
 
 def _is_tile(side: int | None) -> bool:
@@ -247,7 +247,7 @@ def _reason(
         return f"{how}." if precision in ("fp16", "bf16") else f"{how}: exact."
     if not is_measured:
         return f"{how}. The result differs slightly from that of one pass; the difference was not measured."
-    return f"{how}: about {min(costs)} dB from one pass, by the bundled model's VAE."
+    return f"{how}: about {min(costs)} dB against one pass, measured with the bundled model's VAE."
 
 
 def _db(measured: Mapping[int, int], size: int) -> int:

@@ -86,7 +86,7 @@ def test_doctor_says_which_mode_is_in_force_whose_it_is_and_what_it_costs(root: 
     assert any(text.startswith("MIOPEN_FIND_MODE=FAST (Longtake's") for _, _, text in found)
     found = look(root, {VARIABLE: "1"})
     assert ("MIOpen", "ok", f"find mode NORMAL: {FIND_MODES['NORMAL']}") in found
-    assert any(text.startswith("MIOPEN_FIND_MODE=1 (yours; in place of FAST") for _, _, text in found)
+    assert any(text.startswith("MIOPEN_FIND_MODE=1 (yours; replaces FAST") for _, _, text in found)
     odd = [finding for finding in look(root, {VARIABLE: "QUICK"}) if "does not know" in finding[2]]
     assert [level for _, level, _ in odd] == ["note"]
 

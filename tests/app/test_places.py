@@ -139,7 +139,7 @@ def test_an_output_without_room_is_told(arguments: tuple[str, ...]) -> None:
     assert ended.returncode == 1
     assert ended.stderr == (
         "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
-        "Send it to a place with room.\n"
+        "Send it to a place with free space.\n"
     )
 
 

@@ -48,7 +48,7 @@ def steps(count: int) -> list[Event]:
 
 
 def failed(**facts: Any) -> Failed:
-    about = {"message": "There was not enough memory to go on.", "remedy": "Choose less.", **facts}
+    about = {"message": "There was not enough memory to continue.", "remedy": "Choose less.", **facts}
     return Failed(job=JOB, time=99.5, **about)
 
 
@@ -57,7 +57,7 @@ def test_it_tells_versions_settings_events_and_the_fault(outputs: Path) -> None:
     for expected in (
         "Longtake ", "Python 3.", "torch ", "diffusers ", "gradio 6.", "CPUs", "GB of RAM", JOB,
         "prompt: 'a red ball'", "model: 'demo'", "seed: 31337", "image: 'input.png'",
-        "There was not enough memory to go on.", "Choose less.", "| Traceback\n  |   boom",
+        "There was not enough memory to continue.", "Choose less.", "| Traceback\n  |   boom",
         f"Last {LAST_EVENTS} of 41 events", "12.00 s step_done section=1 step=12 steps=40", "99.50 s failed",
     ):  # fmt: skip
         assert expected in text, expected

@@ -143,9 +143,9 @@ def test_a_branch_says_what_it_cannot_change(order: GenerationRequest, whole: Re
         ({"mode": "forward" if order.mode == "inverted" else "inverted"}, "in this order"),
         ({"resolution": 96}, "one size"),
         ({"model": "other"}, "latents of this model"),
-        ({"crf": 30}, "written with it"),
+        ({"crf": 30}, "encoded with it"),
         ({"vae_tile": 96}, "decoded with it"),
-        ({"seconds": seconds_for(1)}, "at least one section to make"),
+        ({"seconds": seconds_for(1)}, "at least one new section"),
     ):
         with pytest.raises(InputError) as refusal:
             branch(folder, order, 1, change)

@@ -94,7 +94,7 @@ CASES = {
         "(ZeroDivisionError: division by zero)",
         ".",
     ),
-    "without words": (RuntimeError(), "error", "(RuntimeError: no further text)", "."),
+    "without words": (RuntimeError(), "error", "(RuntimeError: no text)", "."),
 }
 
 

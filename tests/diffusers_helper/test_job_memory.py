@@ -58,7 +58,7 @@ def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> 
 
 
 def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float]:
-    """Return settings with which everything stays, one model is resident, or blocks are streamed."""
+    """Return memory limits with which all models stay on the device, one does, or blocks are streamed."""
     plan = plan_of(tiny_request(small_scene), deep_models)
     cap = plan.smallest_cap_bytes
     if kind == "all stay":

@@ -61,7 +61,8 @@ def test_a_capture_can_be_run_again(
     file = sample(tmp_path / "captures", monkeypatch)
     monkeypatch.delenv("ROCM_NINODES_DEBUG")
     assert main(["replay", str(file)]) == 2
-    assert "The capture holds no model (ModelPatcher). Name its file with --model" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "The capture does not hold the model (ModelPatcher). Name its file with --model" in said
     weights = tmp_path / "model.safetensors"
     save_file({"weight": torch.zeros(1)}, weights)
     assert main(["replay", str(file), "--model", str(weights)]) == 0

@@ -74,7 +74,7 @@ def test_a_shortage_while_loading_reaches_the_page_with_the_guide(comfy: Comfy) 
     with pytest.raises(torch.OutOfMemoryError, match=r"1\. Reduce batch size") as caught:
         run("ROCMOptimizedUNetLoader", unet_name="a.safetensors")
     text = str(caught.value)
-    assert "it needed 8 GB more where 1 GB were free" in text
+    assert "it needed 8 GB more, but only 1 GB were free" in text
     assert "--reserve-vram 2" in text
     for word in ("preserved_gb", "doctor", "Longtake", "vae_tile"):
         assert word not in text

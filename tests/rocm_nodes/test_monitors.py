@@ -79,8 +79,8 @@ def test_a_run_that_fails_is_a_row_with_its_reason(comfy: Comfy) -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "scales", "word"),
-    [("64x64", "1", ""), ("64x65", "1", "64x65 is no size"), ("", "1", "is empty"), ("64x64", "x", "is 'x'"),
-     ("64x64," * 65, "1", "at most 64")],
+    [("64x64", "1", ""), ("64x65", "1", "64x65 is not a size"), ("", "1", "is empty"),
+     ("64x64", "x", "is 'x'"), ("64x64," * 65, "1", "at most 64")],
 )  # fmt: skip
 def test_the_benchmarks_texts_are_checked_before_the_run(sizes: str, scales: str, word: str) -> None:
     check = NODE_CLASS_MAPPINGS["ROCMFluxBenchmark"].VALIDATE_INPUTS

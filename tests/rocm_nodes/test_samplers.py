@@ -44,7 +44,7 @@ def test_the_precision_is_set_on_a_clone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda self, dtype: seen.append(dtype))
     _, text = run("ROCMOptimizedKSampler", **sampler_inputs(model), precision_mode="bf16")
     assert seen == [torch.bfloat16]
-    assert "the bits are not those of the stock node" in text
+    assert "the bits differ from those of the stock node" in text
 
 
 def test_the_advanced_sampler_passes_all_its_inputs_on() -> None:

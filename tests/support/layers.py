@@ -243,7 +243,7 @@ def is_blind(handler: ast.ExceptHandler, line: str) -> bool:
 
 
 def circles(graph: dict[str, set[str]]) -> list[str]:
-    """Return the nodes of a graph of imports that reach themselves."""
+    """Return the nodes of a graph of imports from which imports lead back to them."""
 
     def reached(start: str) -> set[str]:
         found: set[str] = set()

@@ -92,5 +92,5 @@ def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
     assert "29.5 dB" in card
     assert "123 steps in 10 minutes" in " ".join(card.split())
     # 1.96 times the standard error of 75 % of 56.
-    assert "to 11 points" in " ".join(card.split())
+    assert "within 11 points" in " ".join(card.split())
     assert "{" not in card

@@ -28,7 +28,7 @@ _CLOSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The first use of a rung of the ladder for one case of a convolution, as reported by the engine."""
+    """The first use of a rung of the fallback ladder for one case of a convolution."""
 
     case: str
     rung: str

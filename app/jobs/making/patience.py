@@ -36,7 +36,7 @@ def has_kernels(home: Path) -> bool:
 
 
 def card_in_use(environ: Mapping[str, str]) -> str:
-    """Return a name for the card and for everything whose change makes MIOpen search its kernels anew.
+    """Return a name that changes with the card and with anything else that makes MIOpen search again.
 
     Raises:
         InputError: If an environment variable has an invalid value.

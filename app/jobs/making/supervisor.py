@@ -48,7 +48,7 @@ _NOTICE_SECONDS = 60.0
 _POLITE = (-signal.SIGTERM, -signal.SIGHUP)
 _SIGNAL_SECONDS = 0.5
 _COMPILING = (
-    "MIOpen is compiling kernels, first run only: this can take many minutes without a sign of life. "
+    "MIOpen is compiling kernels, on the first run only. This can take many minutes without a sign of life. "
     "Later runs start at once."
 )
 _VMSTAT = Path("/proc/vmstat")
@@ -286,11 +286,11 @@ class _Run:
         section = f" section {begun}" if begun else " the beginning"
         message = (
             f"The engine, the process that makes the video, {death.cause} {death.place.words}. "
-            f"It was started again and goes on from{section}; nothing that was finished is lost."
+            f"It was restarted and continues from{section}; no finished work is lost."
         )
         if death.trial in self._deadly:
             message += (
-                " It was trying a convolution, which is computed another way on this card from now on; "
+                " It was trying a convolution, which from now on is computed another way on this card; "
                 "pixels differ by rounding."
             )
         return Warned(job=self._job.id, time=0.0, message=message)

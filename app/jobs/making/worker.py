@@ -28,7 +28,7 @@ from diffusers_helper.failures import failed_event
 from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
-_KILL_SECONDS = 1.0  # the rest of a stop's time that is kept for killing the engine
+_KILL_SECONDS = 1.0  # the part of a stop's time that is reserved for killing the engine
 _BEAT_SECONDS = 0.2  # the pause between two checks of whether something has ended
 # The first and the longest pause between two attempts while a temporary problem, such as a full disk, delays
 # a job.
@@ -140,7 +140,7 @@ class Worker:
                     self._look_around(leads=leads)
             except TROUBLE as error:
                 if trouble != (trouble := facts_of(error)["message"]):
-                    _log.warning("No job can be taken from the queue, which is tried again. %s", trouble)
+                    _log.warning("No job can be taken from the queue; this is tried again. %s", trouble)
                 self._wake.wait(_RETRY_SECONDS)
                 continue
             trouble = ""
@@ -182,7 +182,7 @@ class Worker:
         elif leads and time.monotonic() - self._tidied >= _TIDY_SECONDS:
             self._tidied = time.monotonic()
             if removed := tidy(self._store, self._retention):
-                _log.info("Removed as too old or too many: %s", ", ".join(removed))
+                _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
                 self._on_change()
 
     def _claim(self) -> Job | None:
@@ -273,7 +273,7 @@ class Worker:
 
         Raises:
             _AskedToEnd: If the job is asked to end before `write` succeeds.
-            OSError: If only this job's own files cannot be written, so that waiting would not help.
+            OSError: If only this job's own files cannot be written, so waiting would not help.
         """
         began, trouble = time.monotonic(), None
         while True:

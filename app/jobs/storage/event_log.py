@@ -72,7 +72,7 @@ class EventReader:
 
 
 def sync_video(event: Event, folder: JobFolder) -> None:
-    """Make sure that the name of the video that an event tells of is on the disk."""
+    """Make sure that the directory entry of an event's video, if it has one, is on the disk."""
     if video := getattr(event, "video", None):
         for path in {folder.path, Path(video).parent}:
             with contextlib.suppress(FileNotFoundError):

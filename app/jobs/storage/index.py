@@ -139,7 +139,7 @@ def _parent_of(folder: JobFolder) -> str:
     """Return the id of the job that a branch was made from; empty for any other job."""
     try:
         return Lineage.read(folder.lineage).parent
-    except InputError:  # the file is damaged, which whoever makes the job will say
+    except InputError:  # the file is damaged; making the job reports it
         return ""
 
 

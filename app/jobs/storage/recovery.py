@@ -25,12 +25,12 @@ from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
-TAKEN_OVER = "Longtake was ended while it made this video. It goes on; nothing that was finished is lost."
+TAKEN_OVER = "Longtake was ended while it was making this video. It continues; no finished work is lost."
 INTERRUPTED: dict[str, Any] = {
-    "message": "Longtake was ended while it made this video.",
-    "remedy": "It goes on when the page is started on this folder, or with: generate --resume",
+    "message": "Longtake was ended while it was making this video.",
+    "remedy": "It continues when the page is started on this folder, or with: generate --resume",
 }
-PAUSED: dict[str, Any] = {"message": "A person paused it.", "remedy": "It goes on when a person says so."}
+PAUSED: dict[str, Any] = {"message": "A person paused it.", "remedy": "It continues when it is resumed."}
 # The number of deaths of the program at the same point of a job after which the job fails. The job is usually
 # not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50

@@ -36,7 +36,7 @@ _REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
 class JobStore:
-    """The jobs of one folder, for any thread. Of several processes on a folder, the leading one makes them.
+    """The jobs of one folder, for any thread. If several processes use it, the leading one makes the jobs.
 
     A change is on the disk, in the job's folder, before it is in the index and before it is announced.
 
@@ -135,7 +135,7 @@ class JobStore:
 
     @property
     def held(self) -> Path:
-        """Return the path of a file; while it exists, no job may begin. It lists the jobs paused for that."""
+        """Return the path of a file that keeps jobs from beginning. It lists the jobs that were paused."""
         return self._file.parent / HELD
 
     def add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
@@ -189,7 +189,7 @@ class JobStore:
                     if isinstance(error, OSError) and is_storage_trouble(error):
                         raise
                     words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
-                    self._bury(database, row["id"], words, "Mend the folder, and let the job go on.")
+                    self._bury(database, row["id"], words, "Repair the folder, and resume the job.")
                     continue
                 if is_taken:
                     return job_from_row(self.outputs, made)

@@ -1,4 +1,4 @@
-// The page's way to the named endpoints, which programs reach by the same names.
+// The page's calls to the named endpoints, which programs call by the same names.
 
 /** Call an endpoint with all of its arguments in order, and return its answer; a refusal is an Error with a sentence. */
 export async function call(name, ...values) {
@@ -12,7 +12,7 @@ export async function call(name, ...values) {
       body: JSON.stringify({ data: values }),
     });
   } catch {
-    throw new Error('The server does not answer. This page tries again by itself.');
+    throw new Error('The server does not answer. This page reconnects by itself; then try again.');
   }
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(said.error || `The server refused this (${answer.status}).`);

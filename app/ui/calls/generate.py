@@ -23,9 +23,9 @@ MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1
 MOST_TAKEN_IN = 1000
 _THREADS = 2  # the threads that check and store calls; other work needs threads meanwhile
 _MESSAGES_BEHIND = 0
-_REQUEST = "request"  # the parameter through which gradio says who calls; it is no setting
-_GENERATE = "Makes a video that starts with a picture. Waits for its turn and returns the finished MP4."
-_ADD = "Puts a new job into the queue, without waiting for it, and returns its record."
+_REQUEST = "request"  # gradio's parameter for the caller, which is not a setting
+_GENERATE = "Make a video that starts with a picture. Wait for its turn, and return the finished MP4."
+_ADD = "Put a new job into the queue, and return its record without waiting for it."
 
 
 def add_endpoints(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
@@ -41,7 +41,7 @@ def add_endpoints(page: gr.Blocks, service: JobService, catalogue: Catalogue) ->
 
 
 class _Calls:
-    """The calls, whose jobs are stored at once; a bounded number of calls waits for them."""
+    """The calls of both endpoints. Jobs are stored at once; a bounded number of calls waits for them."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
@@ -52,7 +52,7 @@ class _Calls:
     async def store(self, settings: dict[str, Any]) -> Job:
         if self._taken_in >= MOST_TAKEN_IN:
             raise LongtakeError(
-                f"{MOST_TAKEN_IN} other calls are about to be stored; this one was not.", "Call again later."
+                f"{MOST_TAKEN_IN} other calls are being stored; this one was refused.", "Call again later."
             )
         self._taken_in += 1
         try:
@@ -66,7 +66,7 @@ class _Calls:
         """Return the job once it is over.
 
         Raises:
-            LongtakeError: If too many calls wait; the job is made without this one.
+            LongtakeError: If too many calls wait. The job is made nevertheless.
         """
         with self._room.place(listens) as place:
             ends = asyncio.ensure_future(self._endings.wait(job.id))
@@ -87,10 +87,10 @@ class _Calls:
 def endpoints(
     service: JobService, catalogue: Catalogue, listens: Callable[[gr.Request | None], bool] = lambda _: True
 ) -> dict[str, Callable[..., Awaitable[dict[str, Any]]]]:
-    """Return the endpoints' functions by their names; a job goes on even if its call is given up.
+    """Return the endpoints' functions by name. A job continues even if its caller no longer waits.
 
     Args:
-        listens: Returns whether whoever made a call still waits for its answer.
+        listens: Returns whether the caller still waits for the answer.
     """
     calls, records = _Calls(service, catalogue), Records(service, catalogue)
 
@@ -110,7 +110,7 @@ def endpoints(
 def _endpoint(
     calls: _Calls, signature: Signature, answer: Callable[[Job, gr.Request | None], Awaitable[dict[str, Any]]]
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return a function that stores a job and answers with what is made of it."""
+    """Return a function that stores a job and returns what `answer` makes of it."""
 
     async def endpoint(*values: object, **named: object) -> Any:
         given = signature.bind(*values, **named)
@@ -123,14 +123,14 @@ def _endpoint(
         except LongtakeError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
-    # Gradio reads names, defaults and the result from the first, the parameters' types from the second.
+    # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.
     endpoint.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     endpoint.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
     return endpoint
 
 
 def _parameters(preselected: str) -> list[Parameter]:
-    """Return the settings as parameters, but with an uploaded picture and by default the model's order."""
+    """Return the settings as parameters. The picture is an upload; the order defaults to the model's own."""
     types: dict[str, Any] = {
         name: setting.kind | None if setting.is_optional else setting.kind
         for name, setting in SETTINGS.items()

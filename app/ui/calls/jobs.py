@@ -22,7 +22,7 @@ _MOST_CHANGED = 1000
 
 
 class JobCalls:
-    """The endpoints of one service: each public method is one, which programs know by its docstring."""
+    """The endpoints for one service's jobs. The docstring of a method is what programs read about it."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._queue, self._catalogue = service, service.queue, catalogue
@@ -45,12 +45,12 @@ class JobCalls:
         before: str = "",
         limit: int = 50,
     ) -> dict[str, Any]:
-        """List jobs, the newest first: `jobs`, and `next`, the `before` of the next page."""
+        """Return `jobs`, newest first, and `next`, the argument `before` for the next page."""
         for state in states or ():
             if state not in get_args(JobState):
                 expected = ", ".join(get_args(JobState))
                 raise InputError(
-                    f"{short_repr(state)} is no state; expected {expected}.", "Correct `states`."
+                    f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`."
                 )
         keys = {self._catalogue.name_of(key): key for key in self._service.history.models()}
         found = self._service.history.search(
@@ -61,11 +61,11 @@ class JobCalls:
         return {"jobs": [self._records.of(job) for job in found.jobs], "next": found.next}
 
     def jobs_queue(self, first: int = 0, limit: int = 50) -> dict[str, Any]:
-        """Return the jobs that are not over, in their order, from number `first` on, with times in seconds.
+        """Return the jobs that are not over, in the order of the queue, from number `first` on.
 
-        `total` counts all of them, `left` is the time for all that will be made, and `held` tells whether
-        the whole queue rests. Each of `jobs` has `percent`, `left`, and if it is queued `turn`, which is 1
-        for the next one, and `begins_in`.
+        `total` is the number of all such jobs, `left` the seconds for those that will be made, and `held` is
+        true while the whole queue is paused. Each of `jobs` has `percent`, `left` in seconds and, if it is
+        queued, `turn` (1 for the next one) and `begins_in` in seconds.
         """
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)
@@ -110,15 +110,15 @@ class JobCalls:
         return self._presenter.show_job(job)
 
     def jobs_cancel(self, jobs: list[str], after_section: bool = False) -> list[dict[str, Any]]:
-        """End jobs, at once or after the section at hand; `asked` tells whether a job could be ended."""
+        """End jobs, at once or after the current section. `asked` is false for jobs that cannot be ended."""
         return self._each(jobs, self._queue.stop_after_section if after_section else self._queue.cancel)
 
     def jobs_pause(self, jobs: list[str]) -> list[dict[str, Any]]:
-        """Set jobs aside until they are resumed, and free the device."""
+        """Pause jobs until they are resumed, and free the device."""
         return self._each(jobs, self._queue.pause)
 
     def jobs_resume(self, jobs: list[str]) -> list[dict[str, Any]]:
-        """Let jobs go on that were paused or interrupted."""
+        """Resume jobs that were paused or interrupted."""
 
         def resume(job_id: str) -> bool:
             was = self._service.job(job_id).is_resumable
@@ -128,16 +128,16 @@ class JobCalls:
         return self._each(jobs, resume)
 
     def jobs_retry(self, jobs: list[str]) -> list[dict[str, Any]]:
-        """Let jobs go on that have failed or were cancelled."""
+        """Resume jobs that failed or were cancelled."""
         return self.jobs_resume(jobs)
 
     def jobs_hold(self) -> dict[str, Any]:
-        """Pause what is being made, and begin nothing else."""
+        """Pause the whole queue: the job that is being made, and all that would follow."""
         self._queue.hold()
         return {"held": True}
 
     def jobs_go_on(self) -> dict[str, Any]:
-        """Let the whole queue go on."""
+        """Resume the whole queue."""
         self._queue.go_on()
         return {"held": False}
 
@@ -189,13 +189,13 @@ class JobCalls:
         return self._records.of(self._queue.extend(job, longer or 0.0, **given))
 
     def jobs_favourite(self, jobs: list[str], favourite: bool = True) -> list[dict[str, Any]]:
-        """Mark jobs as ones to be kept, or take the mark away."""
+        """Mark jobs as favourites, which are never removed automatically, or remove the mark."""
         return [
             self._records.of(self._service.history.set_favourite(job_id, favourite)) for job_id in _some(jobs)
         ]
 
     def _each(self, jobs: list[str], ask: Callable[[str], bool]) -> list[dict[str, Any]]:
-        """Ask something of each job, if all of them are there, and return what became of them."""
+        """Call `ask` for each job, if all of them exist, and return their records."""
         for job_id in _some(jobs):
             self._service.job(job_id)
         asked = [ask(job_id) for job_id in jobs]
@@ -206,10 +206,10 @@ class JobCalls:
         ]
 
     def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
-        """Return changes of settings as requests take them.
+        """Return changed settings in the form that requests take.
 
         Raises:
-            InputError: For a picture, since a text could name any file of this machine.
+            InputError: For an unknown setting, and for a picture, which could be any file of this machine.
         """
         given = dict(changes or {})
         if "image" in given or not given.keys() <= SETTINGS.keys():
@@ -220,7 +220,7 @@ class JobCalls:
         return given
 
     def _request(self, job_id: str, changes: dict[str, Any] | None) -> GenerationRequest:
-        """Return a job's request with changes, if it fits into the memory of this machine."""
+        """Return a job's request with changes, after checking that it fits into this machine's memory."""
         data = json.loads(self._service.job(job_id).request.to_json())
         request = GenerationRequest.from_dict(data | self._inward(changes))
         name = self._catalogue.name_of(request.model)

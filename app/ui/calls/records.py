@@ -1,4 +1,4 @@
-"""The records of jobs as pages and programs get them: with addresses in the place of paths."""
+"""The records of jobs for pages and programs, with addresses in place of paths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Records:
     def of(self, job: Job) -> dict[str, Any]:
         """Return the record of a job, with the address of a small start picture and a few words about it.
 
-        `offered` tells whether the page offers the job's model, so that its form can take the settings.
+        `offered` is whether the page offers the job's model, so its form can take the settings.
         """
         address, request = _address(job.folder.parent), job.request
         order, length = SETTINGS["mode"].choices[request.mode], _length(request.seconds, request.mode)
@@ -48,7 +48,7 @@ class Records:
         """Return everything about a job, as `python -m app jobs show --json` prints it.
 
         Raises:
-            NoSuchJob: If there is none of that id.
+            NoSuchJob: If there is no job with that id.
         """
         outputs = self._service.job(job_id).folder.parent
         return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)

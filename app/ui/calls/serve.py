@@ -1,4 +1,4 @@
-"""The way in which a function over plain JSON becomes a named endpoint, for scripts and programs alike."""
+"""The conversion of functions over plain JSON into named endpoints, for scripts and programs alike."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 def add_calls(functions: Iterable[FunctionType | MethodType]) -> None:
     """Add an endpoint for each function to the page that is being built.
 
-    An endpoint has the name, the parameters and the description of its function, which runs in a thread and
-    returns plain JSON. It refuses with the text of a LongtakeError.
+    An endpoint has the name, the parameters and the docstring of its function, which runs in a thread and
+    returns plain JSON. If the function raises a LongtakeError, the caller gets its text.
     """
     room = _Room()
     for function in functions:
@@ -37,7 +37,7 @@ def add_calls(functions: Iterable[FunctionType | MethodType]) -> None:
 
 
 class _Room:
-    """The bounded room in which calls wait for one of a few threads."""
+    """The bounded waiting room of the calls, which run in a few threads."""
 
     def __init__(self) -> None:
         self._threads, self._waiting = asyncio.Semaphore(_THREADS), 0
@@ -45,7 +45,7 @@ class _Room:
     async def run(self, function: Callable[[], Any]) -> Any:
         if self._waiting >= MOST_WAITING:
             raise gr.Error(
-                f"{MOST_WAITING} other calls wait already. Call again later.", print_exception=False
+                f"{MOST_WAITING} other calls are already waiting. Call again later.", print_exception=False
             )
         self._waiting += 1
         try:
@@ -78,7 +78,7 @@ def _served(function: Callable[..., Any], room: _Room) -> Callable[..., Any]:
 
         return await room.run(checked)
 
-    # Gradio reads names, defaults and the result from the first, the parameters' types from the second.
+    # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.
     call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
     call.__annotations__ = hints
     return call
@@ -88,7 +88,7 @@ def _check(name: str, value: object, hint: Any) -> None:
     """Check the type of an argument.
 
     Raises:
-        InputError: If it is of another type.
+        InputError: If the argument has another type.
     """
     if not _fits(value, hint):
         kinds = " or ".join(_words(one) for one in _choices(hint) if one is not NoneType)

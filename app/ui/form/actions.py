@@ -39,17 +39,17 @@ def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Actions:
-    """The handlers of one job service."""
+    """The handlers of the page's controls for one job service."""
 
     service: JobService
     catalogue: Catalogue
 
     def start(self, settings: dict[str, Any], *, may_download: bool = False) -> str:
-        """Queue a job, and return a notice with its place, a question, or the reason of a refusal.
+        """Queue a job, and return a notice with its place, a question, or the reason for a refusal.
 
         Args:
             settings: The form's values.
-            may_download: Whether the person has agreed to the download of a model that is not here.
+            may_download: Whether the person has agreed to download a model that is not on this machine.
         """
         try:
             settings = settings | {
@@ -100,13 +100,13 @@ class Actions:
         job = running or (waiting[0] if waiting else None)
         if job is None:
             return view.passing_note("Nothing is running.")
-        return self._cancel(job.id, view.job_note("Ending: the work at hand is finished first.", job.id))
+        return self._cancel(job.id, view.job_note("Ending: the current work is finished first.", job.id))
 
     def _cancel(self, job_id: str, done: str) -> str:
         return done if self.service.cancel(job_id) else ""
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
-        """Return the values that change with the model, by name: settings, quick list, box and examples."""
+        """Return the values that change with the model, by name: settings and the parts in `AROUND`."""
         try:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message can name a model outside the list
@@ -116,7 +116,7 @@ class Actions:
         return changes | {"mode": _mode(info, mode)} | _around(info)
 
     def restore(self, kept: object) -> dict[str, Any]:
-        """Return the parts of the form that a browser kept, or else those of the start settings, by name."""
+        """Return the form's values that a browser kept, or else those of the start settings, by name."""
         usable = form.restored(self.catalogue, kept)
         if not usable:
             start = self._start_settings()
@@ -124,11 +124,11 @@ class Actions:
         return self._shown(usable)
 
     def fill(self, message: object) -> dict[str, Any]:
-        """Return the values of the form, and a notice, for settings that come from somewhere else.
+        """Return the values of the form, and a notice, for settings that come from outside the form.
 
         Args:
-            message: JSON with `restored`, the text of a `Restored`, and `kept`, what the browser keeps of
-                the form. Both are of unknown origin.
+            message: JSON with `restored`, the text of a `Restored`, and `kept`, the form's values that the
+                browser keeps. Both are of unknown origin.
         """
         try:
             said = json.loads(message) if isinstance(message, str) else {}
@@ -147,7 +147,7 @@ class Actions:
         return usable | {"mode": _mode(info, usable["mode"])} | _around(info)
 
     def reset(self, name: str) -> dict[str, Any]:
-        """Return every setting but picture, prompt and model: the start settings, or what the model wants."""
+        """Return all settings except picture, prompt and model: the start settings, or the model's own."""
         try:
             info = self.catalogue.info(name)
         except InputError:
@@ -198,7 +198,7 @@ class Actions:
 
 
 def _queued_note(before: int, jobs: list[Job]) -> str:
-    """Return a notice about jobs, the first of which has so many before it; empty for one that is next."""
+    """Return a notice about jobs, with `before` others ahead of the first, or "" for one that is next."""
     first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
     if len(jobs) > 1:
         return view.job_note(

@@ -1,4 +1,4 @@
-// The boxes of markup: the examples to click, the demo model, and the plan of the memory.
+// The boxes of markup: the examples to click, the demo model, and the memory plan.
 import { keep, recall } from '../storage.js';
 
 /** Start the example that is clicked. */
@@ -20,12 +20,12 @@ export function keepDemoClosed({ element }) {
   show();
 }
 
-/** Forget what the form carries along, once its button is pressed. */
+/** Forget what the form carries along when the button for that is pressed. */
 export function offerForgetting({ element, trigger }) {
   element.addEventListener('click', (event) => {
     if (!event.target.closest('.lt-forget')) return;
     trigger('click');
-    document.querySelector('#set-prompt textarea').focus(); // the button is about to leave
+    document.querySelector('#set-prompt textarea').focus(); // the button is about to disappear
   });
 }
 

@@ -1,4 +1,4 @@
-"""The settings of an earlier video that the form has no controls for, and carries along in a hidden field."""
+"""The settings of an earlier video that have no controls, so the form carries them in a hidden field."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Carried:
     """The settings without controls.
 
     Attributes:
-        settings: Such settings by name, as the sampler.
-        spans: The spans of first sections that were made with settings of their own.
+        settings: Settings that have no controls, such as the sampler, by name.
+        spans: The spans of first sections that were made with other settings.
     """
 
     settings: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Carried:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], spans: tuple[Span, ...]) -> Self:
-        """Return what must be carried of the settings of a video, so without those that are usual."""
+        """Return the settings of a video that must be carried: unusual ones that have no control."""
         unusual = {
             name: value for name, value in settings.items()
             if name in SETTINGS and not SETTINGS[name].on_page and value != SETTINGS[name].default
@@ -36,7 +36,7 @@ class Carried:
         return cls(unusual, spans)
 
     def to_text(self) -> str:
-        """Return what a hidden field holds; empty if there is nothing to carry."""
+        """Return the content of the hidden field, or "" if there is nothing to carry."""
         if not self.settings and not self.spans:
             return ""
         spans = [span.to_dict() for span in self.spans]
@@ -62,12 +62,12 @@ class Carried:
 
     @property
     def lineage(self) -> Lineage:
-        """Return the origin of a job that is made with them."""
+        """Return the lineage of a job that is made with these settings."""
         return Lineage(self.spans)
 
     @property
     def words(self) -> str:
-        """Return a sentence about what is carried; empty if it is nothing."""
+        """Return sentences about the carried settings, or "" if there are none."""
         said = [
             f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}" for name, value in self.settings.items()
         ]

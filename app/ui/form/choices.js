@@ -1,9 +1,9 @@
-// The choices of Order. Gradio gives each of them a group of its own, in which the arrow keys have nowhere to go.
+// The choices of Order. Gradio puts each of them into a separate group, in which the arrow keys have no effect.
 
 const GROUP = 'lt-mode';
 const STRAY = `#set-mode input[type="radio"]:not([name="${GROUP}"])`;
 
-/** Make the choices one group, also when another model brings others. */
+/** Put the choices into one group, including those that come with another model. */
 export function groupChoices() {
   const group = () => {
     for (const choice of document.querySelectorAll(STRAY)) choice.name = GROUP;

@@ -22,7 +22,7 @@ from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
 
 # No event of the page is an endpoint, shows Gradio's spinner, or waits for another one.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-# These run in the browser only, but whoever asks the server for them must not make gradio read a picture.
+# These run in the browser only. If a client calls them on the server, gradio must not read a picture.
 _SCRIPT: dict[str, Any] = {
     "queue": False, "preprocess": False, "show_progress": "hidden", "api_visibility": "private",
 }  # fmt: skip
@@ -41,7 +41,7 @@ class RequestForm:
         info = catalogue.info(catalogue.preselected)
         self._start_values = defaults(info, catalogue.planner)
         self.controls: dict[str, gr.components.Component] = {}
-        # The page puts these two to the stage.
+        # The page places these two beside the stage.
         self.offer = gr.HTML(
             view.offer(info),
             apply_default_css=False,
@@ -70,7 +70,7 @@ class RequestForm:
             self._add_others("Size and output")
         with gr.Accordion("Memory", open=False, elem_id="fold-memory"):
             self._add_memory(catalogue.planner)
-        # It says what the form carries along from an earlier video.
+        # This line says what the form carries along from an earlier video.
         self.carried_line = gr.HTML(
             apply_default_css=False, js_on_load=on_load("form/boxes.js", "offerForgetting")
         )
@@ -83,7 +83,7 @@ class RequestForm:
                 apply_default_css=False, elem_classes="lt-presets", js_on_load=on_load("form/presets.js")
             )
         self._add_buttons()
-        # These are invisible; they hold facts for the form's script, and take the pictures that it gets.
+        # This is invisible. It holds facts for the form's script and sends the script's events.
         self.facts = gr.HTML(
             {"defaults": catalogue.planner.defaults},
             html_template="",
@@ -94,7 +94,7 @@ class RequestForm:
     def _add_prompt(self, catalogue: Catalogue) -> None:
         info = catalogue.info(catalogue.preselected)
         self.controls["image"] = self.image
-        # People move the frame over the picture, whose script writes into this field.
+        # The script of the frame over the picture writes into this field.
         self.controls["crop"] = gr.Number(PAGE_SETTINGS["crop"].default, visible="hidden", elem_id="set-crop")
         self.prompt = self._add(
             "prompt", info=None, lines=2, max_lines=8, placeholder=SETTINGS["prompt"].help
@@ -150,7 +150,7 @@ class RequestForm:
         )
 
     def _add_buttons(self) -> None:
-        # This sticks to the lower edge of the window, so that it is always in sight.
+        # This sticks to the lower edge of the window, so it is always in sight.
         with gr.Column(elem_classes="lt-go"):
             self.notice = gr.HTML(
                 elem_id="notice",
@@ -171,7 +171,7 @@ class RequestForm:
             self.edited = gr.Textbox(visible=False)
 
     def _add_others(self, section: Section) -> None:
-        """Add the controls of a section that have no place of their own."""
+        """Add the remaining controls of a section."""
         for name, setting in PAGE_SETTINGS.items():
             if setting.section == section and name not in self.controls:
                 self._add(name)
@@ -209,7 +209,10 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     around = [form.examples, form.demo_box, form.offer]
 
     def named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., list[Any]]:
-        """Return a handler whose named results go to the outputs in order; missing ones stay unchanged."""
+        """Return a handler that passes the results of `make`, a dict by name, to the outputs in order.
+
+        An output without a result stays unchanged.
+        """
 
         def handler(*values: Any) -> list[Any]:
             made = make(*values)
@@ -226,7 +229,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
             described.facts,
         )  # fmt: skip
 
-    # A folded control has no change event; whoever sets it lets the script report that, as `facts.submit`.
+    # A control in a closed fold sends no change event, so the script reports changes to it as `facts.submit`.
     changes = [form.facts.submit, *(one.change for one in controls)]  # pyright: ignore[reportAttributeAccessIssue]
     gr.on(
         [page.load, *changes],
@@ -234,7 +237,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         [form.length, form.picture_note, form.model_note, form.memory, form.carried_line, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
-    # This reacts to people only, since a model that is restored brings its settings along.
+    # This reacts to people only, since the settings of a restored model are restored with it.
     chosen = ("steps", "guidance", "resolution", "mode")
     form.model.input(
         named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode],
@@ -246,7 +249,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     )  # fmt: skip
     form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions, named)
-    # The form's script was given a picture that was pasted, dropped, or kept by the browser.
+    # These events bring a picture that was pasted, dropped, or kept by the browser, and the crop.
     form.facts.input(None, None, form.image, js=call("form/uploaded.js", "givenPicture"), **_SCRIPT)
     form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
     form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
@@ -268,7 +271,7 @@ def _connect_restoring(
     named: Callable[..., Callable[..., list[Any]]],
     kept: list[str],
 ) -> None:
-    """Let the form take settings that the browser kept, or that come from somewhere else."""
+    """Let the form take settings that the browser kept, or that come from outside the form."""
     filled = [*(form.controls[name] for name in kept), form.examples, form.demo_box, form.offer]
     page.load(
         named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),

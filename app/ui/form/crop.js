@@ -3,7 +3,7 @@ import { make } from '../elements.js';
 import { facts, moveCropOn } from './component.js';
 
 const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
-const LEAST_ROOM = 0.5; // percent of the picture; less is no choice
+const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
 const PATIENCE = 2000; // milliseconds until the server knows of a move
 
 const hole = make('i', { role: 'slider', ariaLabel: 'Part of the picture that the video shows' });
@@ -105,14 +105,14 @@ function takePointer(down) {
   }
 }
 
-/** Show the crop that the server has just named. */
+/** Show the crop that the server has just sent. */
 export function tellCrop() {
   described = document.querySelector('#set-image img')?.src ?? null;
   if (moved === facts().cropAt || performance.now() - movedAt > PATIENCE) moved = null;
   placeCrop();
 }
 
-/** Put the crop back into the middle when another picture takes the place of one. */
+/** Move the crop back to the middle when another picture replaces one. */
 export function takePicture(value) {
   const isOther = picture !== null && picture !== (value?.url ?? null);
   picture = value?.url ?? null;

@@ -30,13 +30,13 @@ _MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resol
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The description of a form: all are markup but `facts`, which is for the script.
+    """The description of a form. All attributes are markup except `facts`, which is for the script.
 
     Attributes:
         carried: The line about what the form carries along from an earlier video.
         picture: The reason why the picture cannot be used; empty if it can, or if there is none.
-        facts: `crop` in percent of the picture or None, `size` in words, a state for each fold, the words
-            that the model knows if they are few, and the machine's defaults, which a browser need not keep.
+        facts: `crop` in percent of the picture or None, `size` as text, a state for each fold, the words that
+            the model knows if they are few, and the machine's defaults, which a browser need not keep.
     """
 
     length: str
@@ -131,21 +131,21 @@ class Describer:
         work = Work(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost, chunk)
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
         if pace is None:
-            return "The first video will tell how long it takes."
+            return "The first video will show how long it takes."
         jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
         words = about(pace.seconds(work))
-        return f"{words[0].upper()}{words[1:]} on this machine, from its {jobs}."
+        return f"{words[0].upper()}{words[1:]}, judging by this machine’s {jobs}."
 
 
 def _seeds(settings: dict[str, Any]) -> str:
-    """Return the seed in words, or that it is another one each time."""
+    """Return a phrase for the seed, or for a random one."""
     return "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
 
 
 def _many(settings: dict[str, Any]) -> str:
-    """Return how many videos a start makes; empty for one."""
+    """Return a phrase for the number of videos that a start makes, or "" for one."""
     count = _whole(settings.get(VARIANTS.name), 1)
-    return "" if count == 1 else f"{count} videos, with as many seeds"
+    return "" if count == 1 else f"{count} videos with different seeds"
 
 
 def _carried_words(settings: dict[str, Any]) -> str:
@@ -156,7 +156,7 @@ def _carried_words(settings: dict[str, Any]) -> str:
 
 
 def length_text(seconds: float, plan: SectionPlan) -> str:
-    """Return the actual length of the video, which consists of whole sections."""
+    """Return markup for the actual length of the video, which consists of whole sections."""
     return (
         f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in "
         f"{count_text(len(plan), 'section')}."

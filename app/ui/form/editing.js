@@ -1,4 +1,4 @@
-// The editing of a video that waits: its settings stand in the form, and the start button saves them.
+// The editing of a video that waits: the form shows its settings, and a button in place of Start saves them.
 import { call } from '../calls/call.js';
 import { make, setText } from '../elements.js';
 import { sceneNow, whenJobsAreTold } from '../jobs.js';
@@ -8,12 +8,12 @@ import { keptSettings } from './keep.js';
 import { judge as judgeSettings, whenSaved } from './notice.js';
 
 const MOST_PROMPT = 80; // characters
-const BEGUN = 'The video has begun meanwhile and keeps its settings. These can be started as another one.';
+const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
 const words = make('span');
 const leave = make('button', { type: 'button' });
 const bar = make('div', { className: 'lt-editing', hidden: true, tabIndex: -1 }, words, leave);
-let job = null; // the one that is edited
-let before = null; // what the form held before
+let job = null; // the job that is edited
+let before = null; // the form's values and picture before that
 
 function show(text, label) {
   document.documentElement.dataset.editing = job ? job.id : '';
@@ -23,7 +23,7 @@ function show(text, label) {
   bar.hidden = !text;
 }
 
-/** End the editing, and give the form back what it held before. */
+/** End the editing, and restore what the form held before. */
 function end() {
   const form = before;
   [job, before] = [null, null];
@@ -39,17 +39,17 @@ function short(prompt) {
 
 /** Put the settings of a job that has not begun into the form. */
 export async function editJob({ id, offered }) {
-  if (!offered) throw new Error('This page does not offer the model of this video. Use python -m app jobs, or duplicate it.');
+  if (!offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
   const found = await call('jobs_show', id);
   before ??= { settings: JSON.parse(keptSettings() || '{}'), picture: document.querySelector('#set-image img')?.src ?? null };
   job = found;
   await fillForm(job.request, job.request.image);
-  show(`These are the settings of a video that waits: ${short(job.request.prompt)}`, 'Leave it as it was');
+  show(`You are editing a video in the queue: ${short(job.request.prompt)}`, 'Cancel editing');
   document.querySelector('#set-prompt').scrollIntoView({ block: 'center' });
   bar.focus({ preventScroll: true });
 }
 
-/** Return the job that is edited and the form's values, which the server is about to judge. */
+/** Return the job that is edited and the form's values, which the server is about to check. */
 export function judge(names, _edited, ...values) {
   return [job?.id ?? '', ...judgeSettings(names, ...values)];
 }

@@ -30,7 +30,7 @@ _NOT_KEPT = ("image", "prompt", "crop")
 
 
 class FormCalls:
-    """The endpoints of the form. Each raises InputError for what cannot be used."""
+    """The endpoints of the form. Each raises InputError if an argument cannot be used."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -44,16 +44,16 @@ class FormCalls:
         )  # fmt: skip
 
     def recipe_read(self, file: dict[str, Any], name: str = "the file") -> dict[str, Any]:
-        """Return the settings that an uploaded MP4, PNG or JSON file carries, and the place of its picture.
+        """Return the settings in an uploaded MP4, PNG or JSON file for the form, and its picture's path.
 
         Args:
-            file: The upload, as its route describes it: an object with its `path`.
-            name: The name of the file for people.
+            file: The upload: an object with the `path` that the route for uploads returned.
+            name: The file's name, for messages.
         """
         return Restored.of_recipe(read_recipe(_upload(file)), name[:_MOST_NAME], self._catalogue).to_dict()
 
     def preset_list(self) -> list[str]:
-        """Return the names of the presets, sorted; the page begins with the one that is named "start"."""
+        """Return the names of the presets, sorted. The page begins with the one that is named "start"."""
         return list(preset_names(presets_folder()))
 
     def preset_load(self, name: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class FormCalls:
         return Restored.of_preset(found, title).to_dict()
 
     def preset_save(self, name: str, form: str) -> list[str]:
-        """Save the settings of the form as a preset, but for picture, crop and prompt.
+        """Save the settings of the form, except picture, crop and prompt, as a preset.
 
         Args:
             name: The preset's name; an older one of that name is replaced.
@@ -86,7 +86,7 @@ class FormCalls:
         return json.dumps(dict(found.settings), ensure_ascii=False, indent=1)
 
     def preset_default(self, name: str) -> list[str]:
-        """Let the page begin with the settings of a preset, and return the names of all."""
+        """Make a preset the one with which the page begins, and return the names of all."""
         folder = presets_folder()
         save_preset(folder, START, load_preset(folder, name).settings)
         return self.preset_list()
@@ -104,22 +104,24 @@ class FormCalls:
                 "The form is not JSON; expected its values by name.", "Reload the page."
             ) from error
         if not isinstance(values, dict):
-            raise InputError("The form is no JSON object; expected its values by name.", "Reload the page.")
+            raise InputError(
+                "The form is not a JSON object; expected its values by name.", "Reload the page."
+            )
         is_random = values.get("random_seed") is True
         known = {name: value for name, value in values.items() if name in (*SETTINGS, *PAGE_ONLY)}
         info = self._catalogue.info(str(known.get("model", self._catalogue.preselected)))
         request = to_request(known, info, self._catalogue.planner)
         left_out = [*_NOT_KEPT, *(["seed"] if is_random else [])]
-        if request.get("model") not in model_names():  # the folder of this program, whose place may change
+        if request.get("model") not in model_names():  # a folder, which may be moved
             left_out.append("model")
         return {name: value for name, value in request.items() if name not in left_out}
 
 
 def _upload(file: dict[str, Any]) -> Path:
-    """Return the path of an uploaded file.
+    """Return the path of an uploaded file, given its description.
 
     Raises:
-        InputError: For anything else.
+        InputError: If it does not describe an upload.
     """
     path = picture_path(file)
     if not path:

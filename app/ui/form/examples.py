@@ -1,4 +1,4 @@
-"""The page's examples: prompts that work with a model, with pictures and videos where there are some."""
+"""The page's examples: prompts that work with a model, with pictures and videos if there are any."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def example_picture(prompt: str) -> Image.Image | None:
 
 @functools.cache
 def example_media(prompt: str) -> tuple[str, str]:
-    """Return a prompt's picture and the video made of it, as data addresses; empty where there is none.
+    """Return a prompt's picture and the video made from it as data URLs, or "" for both without a picture.
 
-    Without a video the picture takes its place.
+    If there is no video, the picture takes its place.
     """
     picture = example_file(prompt)
     if picture is None:

@@ -1,4 +1,4 @@
-// The way in which other parts of the page put the settings of a video, a preset or a file into the form.
+// The functions by which other parts of the page put the settings of a video, a preset or a file into the form.
 import { recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
 import { passSettingsOn } from './component.js';
@@ -9,7 +9,7 @@ let message = '';
 /** Return the settings that the form is to take, as JSON, together with those that it has. */
 export const givenSettings = () => message;
 
-/** Show the form with what an endpoint has returned: settings as text and, if there is one, a picture. */
+/** Show the form with an endpoint's answer: settings as text and, if there is one, a picture. */
 export function restoreForm(restored) {
   message = JSON.stringify({ restored: restored.text, kept: recall('form') });
   if (restored.picture) handOver(described(restored.picture, 'start-picture.png'));
@@ -27,7 +27,7 @@ export async function fillForm(given, picture = null) {
   restoreForm({ text: JSON.stringify({ name: '', settings: given, carried, is_whole: true, notices: [] }) });
   if (!picture) return;
   const answer = await fetch(new URL(picture, document.baseURI));
-  if (!answer.ok) throw new Error('The start picture of this video is not there any more.');
+  if (!answer.ok) throw new Error('The start picture of this video no longer exists.');
   const content = await answer.blob();
   handOver(await upload(new File([content], picture.split('/').pop(), { type: content.type })));
 }

@@ -1,4 +1,4 @@
-// The folds of the form, each with its state at the right of its head, open or closed as this browser left them.
+// The folds of the form, with a summary at the right of each head. The browser remembers which ones are open.
 import { keep, recallTexts } from '../storage.js';
 
 const FOLDS = ['look', 'output', 'memory'];
@@ -21,19 +21,19 @@ function watchFold(name) {
 /** Return whether all folds are in the page. */
 export const foldsAreThere = () => FOLDS.every(head);
 
-/** Open the folds that were open last time, and keep which ones are open from now on. */
+/** Open the folds that were open last time, and from now on remember which ones are open. */
 export function prepareFolds() {
   const wereOpen = recallTexts('folds');
   FOLDS.forEach(watchFold);
   FOLDS.filter((name) => wereOpen.includes(name)).forEach(open);
 }
 
-/** Write a summary of its settings beside each head. */
+/** Write a summary of each fold's settings beside its head. */
 export function tellFolds(states) {
   for (const name of FOLDS) if (head(name)) head(name).dataset.state = states[name] || '';
 }
 
-/** Bring the control of a setting into the page: a closed fold does not hold its controls. */
+/** Bring the control of a setting into the page, by opening the folds: a closed fold has no controls. */
 export function openFoldOf(setting) {
   if (!document.querySelector(`#set-${setting}`)?.offsetParent) FOLDS.forEach(open);
 }

@@ -12,7 +12,7 @@ import { preparePromptHelp, tellPrompt } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 
 const MOST_SEEDS = 2 ** 31;
-const PATIENCE = 300; // animation frames until the other components stand
+const PATIENCE = 300; // animation frames to wait for the other components
 const PARTS = ['#set-image', '#set-prompt textarea', '#set-mode', '#set-seconds input[type="range"]'];
 
 const find = (selector) => document.querySelector(selector);
@@ -92,7 +92,7 @@ function prepareOnceThere(tries = 0) {
   else if (tries < PATIENCE) requestAnimationFrame(() => prepareOnceThere(tries + 1));
 }
 
-/** Bring the form to life. */
+/** Set up the form. */
 export default function startForm(component) {
   connect(component);
   document.addEventListener('click', takeClick, true);

@@ -1,4 +1,4 @@
-// The storage of the form for a reload or a restarted server: settings as text, the picture as the given file.
+// The storage of the form in the browser, for a reload or a restarted server: settings as text, the picture as a file.
 import { keep, recall } from '../storage.js';
 import { facts } from './component.js';
 import { givePicture } from './pictures.js';
@@ -36,7 +36,7 @@ function inPictures(mode, use) {
   });
 }
 
-let isPictureKnown = false; // an empty field means nothing until the kept picture was looked for
+let isPictureKnown = false; // an empty field means nothing until the kept picture has been looked for
 
 /** Keep the picture that the field holds, if any. */
 export async function keepPicture(value) {

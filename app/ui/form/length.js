@@ -1,26 +1,26 @@
-// The slider of the video's length, which gives most of its way to short videos. It takes the place of Gradio's.
+// The slider of the video's length, most of which is for short videos. It replaces Gradio's slider.
 
 const FINE_END = 20; // seconds
-const FINE_SHARE = 0.6; // of the way, for the lengths up to there
+const FINE_SHARE = 0.6; // of the slider, for the lengths up to that one
 const STEPS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
 
 const block = () => document.querySelector('#set-seconds');
 const stepAt = (seconds) => (seconds < FINE_END ? 0.1 : 1);
 const rounded = (seconds) => Number((Math.round(seconds / stepAt(seconds)) * stepAt(seconds)).toFixed(1));
 
-/** Return the share of the way at which a length lies, from 0 to 1. */
+/** Return the position of a length on the slider, from 0 to 1. */
 export function shareOf(seconds, low, high) {
   if (seconds <= FINE_END) return (FINE_SHARE * (seconds - low)) / (FINE_END - low);
   return FINE_SHARE + ((1 - FINE_SHARE) * (seconds - FINE_END)) / (high - FINE_END);
 }
 
-/** Return the length at a share of the way. */
+/** Return the length at a position on the slider. */
 export function lengthAt(share, low, high) {
   if (share <= FINE_SHARE) return rounded(low + (share / FINE_SHARE) * (FINE_END - low));
   return rounded(FINE_END + ((share - FINE_SHARE) / (1 - FINE_SHARE)) * (high - FINE_END));
 }
 
-/** Put the slider in the place of Gradio's. */
+/** Replace Gradio's slider. */
 export function prepareLength() {
   const field = block().querySelector('input[type="number"]');
   const theirs = block().querySelector('input[type="range"]');

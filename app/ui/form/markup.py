@@ -1,4 +1,4 @@
-"""The markup made of texts and requests, with everything escaped that a person or a file wrote."""
+"""The markup for notices and hints. All texts that come from a person or a file are escaped."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from diffusers_helper.models.downloads import Absence, NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import gb_text
 
-_TAKES_DAYS = "There is no GPU here: a video of this model would take days."
+_TAKES_DAYS = "This machine has no GPU, so a video of this model would take days."
 _PASSING_SECONDS = 8
-_NEWS_SECONDS = 0.3  # the news of a job may have been gathered so long before they are sent
+_NEWS_SECONDS = 0.3  # an update may be this old when it is sent
 _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 
 
 def ordinal(number: int) -> str:
-    """Return "first" for 1, and so on; from 11 on, "number 11"."""
+    """Return "first" for 1, and so on; from 11 on, return "number 11"."""
     return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"number {number}"
 
 
 def error_box(error: LongtakeError) -> str:
-    """Return a refusal as markup, which leaves when the setting at fault (or any, if none is) changes."""
+    """Return an error as markup, which disappears when the setting at fault, or else any setting, changes."""
     message, remedy = (escape(without_paths(words)) for words in page_error(error))
     about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
     return f'<div class="lt-box lt-error" role="alert" data-refused{about}><b>{message}</b> {remedy}</div>'
@@ -45,12 +45,12 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
 
 
 def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) -> str:
-    """Return what to know before a model is used here, as markup; empty if there is nothing to say."""
+    """Return a hint to read before a model is used here, as markup, or "" if there is nothing to say."""
     said: list[str] = []
     if absence is not None:
-        asks = "Start asks first; the files go into the cache of Hugging Face."
+        asks = "You are asked before the download starts. The files go into the cache of Hugging Face."
         if not absence.has_room:
-            asks = "That is not enough: free room, or set HF_HOME to a folder on a larger disk."
+            asks = "That is not enough: free some space, or set HF_HOME to a folder on a larger disk."
         said.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")
     if takes_days:
         said.append(_TAKES_DAYS)
@@ -58,7 +58,7 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
 
 
 def passing_note(text: str, *, saved: bool = False) -> str:
-    """Return a notice about what has just happened, as markup, which leaves by itself.
+    """Return a notice about what has just happened, as markup, which disappears by itself.
 
     Args:
         text: The notice.
@@ -69,10 +69,10 @@ def passing_note(text: str, *, saved: bool = False) -> str:
 
 
 def restored_note(name: str, notices: Sequence[str]) -> str:
-    """Return a notice about settings that are in the form again, which stays if it says what is missing.
+    """Return a notice about restored settings, as markup, which stays if something could not be restored.
 
     Args:
-        name: What they come from; empty if another part of the page says that.
+        name: Their origin; empty if another part of the page names it.
         notices: Sentences about what could not be restored.
     """
     if not notices:
@@ -80,14 +80,14 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
     said = "".join(f"<li>{escape(without_paths(page_words(one)))}</li>" for one in notices)
     found = f"These are the settings of {escape(name or 'this video')}"
     return (
-        f'<div class="lt-box" role="status"><b>{found}</b>, but for this:'
+        f'<div class="lt-box" role="status"><b>{found}</b>, except for this:'
         f'<ul class="lt-notices">{said}</ul>'
         '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
     )
 
 
 def carried_line(words: str) -> str:
-    """Return the line about settings that the form carries along; empty if there are none."""
+    """Return the line about settings that the form carries along, or "" if there are none."""
     if not words:
         return ""
     return (
@@ -97,7 +97,7 @@ def carried_line(words: str) -> str:
 
 
 def job_note(text: str, job_id: str, before: int = 0) -> str:
-    """Return a notice as markup, which leaves once its job is over or fewer than `before` jobs come first."""
+    """Return a notice as markup, which disappears once its job is over or fewer than `before` are ahead."""
     cause = (
         f'data-job="{escape(job_id)}" data-before="{before}" data-since="{time.time() + _NEWS_SECONDS:.1f}"'
     )
@@ -105,7 +105,7 @@ def job_note(text: str, job_id: str, before: int = 0) -> str:
 
 
 def demo_box(info: ModelInfo) -> str:
-    """Return a box about a model with a vocabulary, which a person may close; empty for other models."""
+    """Return a box about a model with a vocabulary, which a person may close, or "" for other models."""
     if not info.vocabulary:
         return ""
     groups = "".join(
@@ -115,18 +115,18 @@ def demo_box(info: ModelInfo) -> str:
     return (
         '<section class="lt-demo" aria-label="Demo model"><details>'
         "<summary><b>This is the demo model.</b> It is small, runs on any machine, and knows "
-        f"a few dozen words: which ones?</summary><dl>{groups}</dl></details>"
+        f"a few dozen words: show them.</summary><dl>{groups}</dl></details>"
         '<button type="button" class="lt-demo-close">Close</button></section>'
     )
 
 
 def offer(info: ModelInfo) -> str:
-    """Return a model's examples as large moving cards for the stage; empty if there are none."""
+    """Return a model's examples as large moving cards for the stage, or "" if there are none."""
     cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
     if not cards:
         return ""
     return (
-        '<section class="lt-offer" aria-label="Examples"><h2>Click one, and its video is made</h2>'
+        '<section class="lt-offer" aria-label="Examples"><h2>Click an example to make its video</h2>'
         f'<div class="lt-cards">{cards}</div>'
         '<p class="lt-hint">Or choose a picture of your own, write what should happen, and press Start '
         "Generation. The video grows here, section by section.</p></section>"
@@ -146,5 +146,5 @@ def _card(index: int, prompt: str) -> str:
 
 
 def start_label(jobs_before: int) -> str:
-    """Return the start button's label, which says what happens if it is pressed now."""
+    """Return the start button's label, which says what a press would do now."""
     return "Start Generation" + (f" (queued {ordinal(jobs_before + 1)})" if jobs_before else "")

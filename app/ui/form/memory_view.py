@@ -1,4 +1,4 @@
-"""The memory plan in words and as a bar."""
+"""The memory plan as text and as a bar."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Told:
 def tell(
     planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
 ) -> Told:
-    """Return the account of the plan for a video of this height and width, or None for an unknown picture."""
+    """Return the account of a plan. `shape` is the video's height and width; None for an unknown picture."""
     if not planner.knows_the_size and request.vram_cap_gb is None:
-        text = "Only the driver knows the card's size, so the plan is made together with the video."
+        text = "Only the driver knows how much memory this card has, so the plan is made when a video starts."
         return Told("planned at the start", f'<p class="lt-plan-say">{text}</p>')
     try:
         found = planner.plan(request, info, shape)
@@ -46,7 +46,7 @@ def tell(
 
 
 def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
-    """Return the cost of a plan in words."""
+    """Return a text about the memory and the streaming of a plan."""
     job = plan.job
     said = [f"Fits: peak {gb_text(job.peak_bytes)} of {gb_text(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
@@ -56,7 +56,7 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
         step = sample.streamed_bytes * (2 if request.cfg > 1 else 1)
         said.append(
             f"{len(sample.streamed_blocks)} of {blocks} blocks of the transformer are streamed, "
-            f"{gb_text(step)} GB a step."
+            f"{gb_text(step)} GB per step."
         )
         if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
             kept = gb_text(budget.preserved_in_force)
@@ -70,8 +70,8 @@ def _where(planner: Planner) -> str:
     if planner.profile.machine.kind != "cpu":
         return ""
     return (
-        '<p class="lt-hint">There is no GPU here: the plan is for the CPU’s main memory, and the cap '
-        "bounds what the networks and their tensors take of it.</p>"
+        '<p class="lt-hint">This machine has no GPU. The plan is for main memory, and the cap limits how '
+        "much of it the networks and their tensors use.</p>"
     )
 
 
@@ -82,7 +82,7 @@ def _fits(plan: VideoPlan, planner: Planner, request: GenerationRequest) -> str:
     return (
         f'{bar}<p class="lt-plan-say" data-fits="yes">{escape(sentence(plan, request))}</p>{_where(planner)}'
         f'<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
-        "that stay, what is streamed in one pass, predicted peak</caption><thead><tr>"
+        "that stay, weights streamed per pass, predicted peak</caption><thead><tr>"
         '<th scope="col">Stage</th><th scope="col">Stays</th><th scope="col">Streamed</th>'
         f'<th scope="col">Peak</th></tr></thead><tbody>{rows}</tbody></table></details>'
     )
@@ -114,7 +114,7 @@ Used = list[tuple[str, str, int]]
 
 
 def _used(stage: StagePlan) -> Used:
-    """Yield kind, name and bytes of everything that a stage has on the device."""
+    """Return the kind, name and bytes of everything that a stage has on the device."""
     parts = [
         ("stay", "weights that stay", stage.resident_bytes + stage.others_bytes),
         ("ring", "ring for streaming", stage.ring_bytes),
@@ -125,7 +125,7 @@ def _used(stage: StagePlan) -> Used:
 
 
 def _bar(budget: Budget, used: Used, stage: str) -> str:
-    """Draw the bar up to the device's memory, or to a little more than cap and use where they are small."""
+    """Return a bar that spans the device's memory, or little more than cap and use if these are small."""
     cap, total = budget.cap_bytes, sum(size for _, _, size in used)
     most = max(cap, total)
     whole = max(budget.total_bytes, most)

@@ -1,11 +1,12 @@
-// The notice beside the buttons, which answers a press and leaves with its cause: a setting, a job, or some seconds.
+// The notice beside the buttons, which answers a press. It disappears when its setting changes, its job moves up or
+// ends, or its time is over.
 import { isHeardAfter, placeOf, whenJobsAreTold } from '../jobs.js';
 import { expectStage } from '../live/live.js';
 import { openFoldOf } from './folds.js';
 
 let notice = null; // the component
-let settings = {}; // as the form has them now, by name, as text
-let judged = {}; // as the server judged them last
+let settings = {}; // the form's settings now, by name, as text
+let judged = {}; // the settings that the server checked last
 let place = -1; // where the notice's job was among the open ones when the page first heard of it
 let marked = null; // the control that was refused
 
@@ -15,14 +16,14 @@ const box = () => notice?.element.querySelector('.lt-box');
 const asText = (value) => JSON.stringify(value?.path ?? value ?? '');
 const isAsJudged = (name) => settings[name] === judged[name];
 
-// The page hears of a job a moment after the answer that is about it. Jobs of other programs may stand before it.
+// The page is told of a job a moment after the answer about it. Jobs of other programs may be ahead of it.
 function isInItsPlace(job, before, since) {
   if (place < 0 && !isHeardAfter(since)) return true;
   if (place < 0) place = placeOf(job);
   return place >= before && placeOf(job) === place;
 }
 
-/** Return whether a notice still has its cause. */
+/** Return whether a notice still applies. */
 function isTrue({ setting, refused, job, before, since }) {
   if (setting in settings) return isAsJudged(setting);
   if (refused !== undefined) return Object.keys(settings).every(isAsJudged);
@@ -37,13 +38,13 @@ function check() {
   if (box() && !isTrue(box().dataset)) clear();
 }
 
-/** Take the settings of the form, as they are now. */
+/** Take the form's present settings. */
 export function seeSettings(names, ...values) {
   settings = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
   check();
 }
 
-/** Note which settings the server is about to judge, and return them. */
+/** Note which settings the server is about to check, and return them. */
 export function judge(names, ...values) {
   clear();
   expectStage();
@@ -52,7 +53,7 @@ export function judge(names, ...values) {
   return values;
 }
 
-/** Note that the form is filled with the settings that the server has judged already. */
+/** Note that the form now has settings that the server has already checked. */
 export function takeAsJudged(names, ...values) {
   judged = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
   seeSettings(names, ...values);
@@ -89,7 +90,7 @@ function show() {
   check();
 }
 
-/** Bring the notice to life. */
+/** Set up the notice. */
 export default function startNotice(component) {
   notice = component;
   component.watch('value', show);

@@ -1,4 +1,4 @@
-// The number fields: one that is left empty keeps its value, and words say what became of an unusable entry.
+// The number fields. One that is left empty gets its value back, and a hint says how an unusable entry was changed.
 import { make } from '../elements.js';
 
 const TOLD_FOR = 8000; // milliseconds
@@ -20,15 +20,15 @@ export function refill(field) {
   if (!isNumber(field) || field.value || !before.get(field)) return;
   field.value = before.get(field);
   field.dispatchEvent(new Event('input', { bubbles: true }));
-  tell(field, `This needs a number, so ${field.value} stays.`);
+  tell(field, `A number is needed here, so ${field.value} stays.`);
 }
 
 function leave(field) {
   refill(field);
   const given = field.value;
-  // Gradio puts a number that lies outside the range at its end.
+  // Gradio moves a number outside the range to the nearer end.
   requestAnimationFrame(() => {
-    if (given && Number(field.value) !== Number(given)) tell(field, `${given} is not possible, so it became ${field.value}.`);
+    if (given && Number(field.value) !== Number(given)) tell(field, `${given} is not possible, so it was changed to ${field.value}.`);
   });
 }
 

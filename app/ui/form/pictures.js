@@ -1,4 +1,4 @@
-// Files that are pasted or dropped anywhere on the page, or that the browser kept: pictures, and files with a recipe.
+// The files that are pasted or dropped anywhere on the page, or chosen: pictures, and files with a recipe.
 import { make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
 import { restoreForm } from './fill.js';
@@ -12,7 +12,7 @@ export async function givePicture(file) {
   handOver(await upload(file));
 }
 
-/** Take a file: the settings that it carries, or else the picture. */
+/** Take a file: the settings in it, or else the picture. */
 export async function takeFile(file) {
   if (place()[0] !== 'create') goTo('create');
   const recipe = await recipeOf(file);
@@ -48,13 +48,13 @@ export function acceptPictures() {
     }, true);
   }
   document.addEventListener('drop', (event) => takeFirst(event, event.dataTransfer), true);
-  // Gradio would refuse a file by its name; the server looks at what is in it, and says what is wrong.
+  // Gradio would refuse a file by its name; the server reads its content, and says what is wrong.
   document.addEventListener('change', (event) => {
     if (!event.target.matches?.('#set-image input[type="file"]')) return;
     takeFirst(event, event.target);
     event.target.value = '';
   }, true);
-  // Gradio's own button only changes to the field that is there already.
+  // Gradio's own button only switches to the field, which is already there.
   document.addEventListener('click', (event) => {
     if (!event.target.closest?.('#set-image [aria-label="Upload file"]')) return;
     requestAnimationFrame(() => document.querySelector('#set-image input[type="file"]')?.click());

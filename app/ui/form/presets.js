@@ -23,7 +23,7 @@ function download(name, text) {
 /** The dialog with the presets. */
 class Presets {
   #list = make('ul', { className: 'lt-preset-list' });
-  #none = make('p', { className: 'lt-hint', textContent: 'There is none yet.' });
+  #none = make('p', { className: 'lt-hint', textContent: 'There are no presets yet.' });
   #said = make('p', { className: 'lt-hint', role: 'status' });
   #name = make('input', { type: 'text', maxLength: 50, required: true, ariaLabel: 'Name of the preset', placeholder: 'Name' });
   #file = make('input', { type: 'file', accept: '.json,.mp4,.png', hidden: true, ariaLabel: 'File with settings' });
@@ -35,7 +35,7 @@ class Presets {
     const open = textButton('Presets', 'Presets of settings', () => this.open());
     const form = make(
       'form', { className: 'lt-preset-save', method: 'dialog' },
-      make('label', { textContent: 'Save the present settings, without picture and prompt, as' }),
+      make('label', { textContent: 'Save the current settings, without picture and prompt, as' }),
       make('div', {}, this.#name, make('button', { type: 'submit', className: 'lt-main-button', textContent: 'Save' })),
     );
     form.addEventListener('submit', (event) => {
@@ -56,7 +56,7 @@ class Presets {
     this.elements = [open, this.#dialog];
   }
 
-  /** Open the dialog with the presets that there are. */
+  /** Open the dialog with the present list. */
   open() {
     this.#tell('');
     this.#dialog.showModal();
@@ -94,7 +94,7 @@ class Presets {
       }),
       ...(name === START ? [] : [act('Make default', async () => {
         this.#show(await call('preset_default', name));
-        this.#tell(`New pages, and “Reset to defaults”, begin with “${title}”.`);
+        this.#tell(`New pages and “Reset to defaults” now use “${title}”.`);
       })]),
       act('Export', async () => download(name, await call('preset_export', name))),
       act('Remove', async () => {
@@ -108,9 +108,9 @@ class Presets {
   #offerUndo(name, text) {
     const undo = textButton('Undo', `Bring ${titleOf(name)} back`, () => this.#do(async () => {
       await this.#take(name, new File([text], `${name}.json`, { type: 'application/json' }));
-      this.#tell('It is back.');
+      this.#tell('The preset is back.');
     }));
-    this.#said.replaceChildren(`“${titleOf(name)}” is removed. `, undo);
+    this.#said.replaceChildren(`“${titleOf(name)}” has been removed. `, undo);
     undo.focus();
   }
 
@@ -136,12 +136,12 @@ class Presets {
 
   async #take(name, file) {
     const upload = await uploadRecipe(file);
-    if (!upload) throw new Error(`${file.name} carries no settings. Choose a JSON file, or a video or picture of Longtake.`);
+    if (!upload) throw new Error(`${file.name} contains no settings. Choose a JSON file, or a video or picture from Longtake.`);
     this.#show(await call('preset_import', name, { path: upload.path }));
   }
 }
 
-/** Bring the presets to life. */
+/** Set up the presets. */
 export default function startPresets({ element }) {
   element.replaceChildren(...new Presets().elements);
 }

@@ -1,10 +1,10 @@
-// The example of a program that makes the same video, with the settings as the form has them now.
+// The example of a program that makes the same video, with the form's present settings.
 import { offerCopy } from '../copy.js';
 import { facts } from './component.js';
 
 const page = () => new URL('.', document.baseURI).href;
 
-/** Write the example anew. */
+/** Update the example. */
 export function tellProgram() {
   const code = document.querySelector('#lt-program pre code');
   if (code) code.textContent = (facts().program || '').replace('PAGE', () => page());

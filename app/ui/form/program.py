@@ -1,4 +1,4 @@
-"""The example of a program that makes the video of the form by the page's endpoint."""
+"""The example of a program that makes the form's video through the page's endpoint."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ print(video)  # the path of the finished MP4
 def example_program(request: Mapping[str, Any], preselected: str, picture: str) -> str:
     """Return the program, with a call that names the picture, the prompt and all settings that were changed.
 
-    The page's address stands in it as PAGE, since only the browser knows it.
+    PAGE stands for the page's address, which only the browser knows.
 
     Args:
-        request: The settings of the form, as a request has them.
-        preselected: The model of a call that names none.
+        request: The settings of the form, as in a request.
+        preselected: The model that a call gets if it names none.
         picture: The name of the picture's file.
     """
     usual = {name: setting.default for name, setting in SETTINGS.items()}
@@ -42,5 +42,5 @@ def example_program(request: Mapping[str, Any], preselected: str, picture: str) 
 
 
 def _written(value: object) -> str:
-    """Return a value as Python writes it, and a text in double quotes."""
+    """Return a value as Python code, with text in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

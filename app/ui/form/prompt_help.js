@@ -1,11 +1,11 @@
-// The help with the prompt, as one types: it names and underlines the words that the model does not know, says how
-// much room is left once there is little, and on the start button what a video without a prompt is like.
+// The help while a prompt is typed. It names and underlines the words that the model does not know, counts the
+// characters near the limit, and says on the start button what to expect of a video without a prompt.
 import { make, setText } from '../elements.js';
 import { facts } from './component.js';
 
 const WORD = /[\p{L}\p{N}]+/gu;
 const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
-const PAUSE = 900; // milliseconds without a key before a screen reader hears of it
+const PAUSE = 900; // milliseconds without a key before a screen reader is told
 const MOST_SHOWN = 12;
 const TEXT_STYLES = ['font', 'letterSpacing', 'wordSpacing', 'textIndent', 'padding', 'borderWidth', 'lineHeight'];
 
@@ -20,7 +20,7 @@ let speaking = 0;
 
 const promptBox = () => document.querySelector('#set-prompt textarea');
 
-/** Return [begin, end] of each unknown word. A word that is just being written may still become a known one. */
+/** Return [begin, end] of each unknown word. A word that is being typed may still become a known one. */
 function unknownPlaces(text, known, caret) {
   if (!known.length) return [];
   const places = [...text.matchAll(WORD)].map((match) => [match.index, match.index + match[0].length]);
@@ -46,7 +46,7 @@ function tellUnknown(words) {
   const marks = words.slice(0, MOST_SHOWN).flatMap((word) => [', ', make('mark', { textContent: word.slice(0, 40) })]);
   const end = more > 0 ? ` and ${more} more.` : '.';
   unknownLine.hidden = !words.length;
-  unknownLine.replaceChildren('Not known to the demo model, so ignored: ', ...marks.slice(1), end);
+  unknownLine.replaceChildren('The demo model does not know, and ignores: ', ...marks.slice(1), end);
 }
 
 function tellRoom(length, most) {
@@ -54,15 +54,15 @@ function tellRoom(length, most) {
   countLine.hidden = length < LITTLE_ROOM * most;
   countLine.dataset.full = length >= most;
   countLine.textContent = `${count}.`;
-  if (length >= most) countLine.textContent = `${count}: nothing more is taken.`;
-  if (leftOut) countLine.textContent = `${count}: the last ${leftOut} of what was put in are left out.`;
+  if (length >= most) countLine.textContent = `${count}: the limit is reached.`;
+  if (leftOut) countLine.textContent = `${count}: the last ${leftOut} that were inserted are left out.`;
 }
 
 function speak() {
   setText(spoken, [unknownLine, countLine].filter((line) => !line.hidden).map((line) => line.textContent).join(' '));
 }
 
-/** Update what is said about the prompt. */
+/** Update the help. */
 export function tellPrompt() {
   const box = promptBox();
   if (!box || !help.isConnected) return;

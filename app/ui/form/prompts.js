@@ -1,9 +1,9 @@
-// The prompts that this browser has started, in a menu above the prompt and by Alt + Up or Down in it.
+// The prompts that were started in this browser, in a menu above the prompt and by Alt + Up or Alt + Down.
 import { make } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
 
 const MOST_PROMPTS = 30;
-let place = -1; // in the list, while walking through it
+let place = -1; // the position in the list, while the keys step through it
 let draft = '';
 const history = make('div', { id: 'lt-history' });
 

@@ -11,7 +11,7 @@ const JSON_NAME = /\.json$/i;
 const bytesOf = async (blob) => new DataView(await blob.arrayBuffer());
 const kindAt = (bytes, at) => String.fromCharCode(...new Uint8Array(bytes.buffer, at, 4));
 
-/** Return the file without its pictures and sound, which may be large and tell nothing about the settings. */
+/** Return the file without its pictures and sound, which may be large and contain no settings. */
 async function withoutMedia(file) {
   const parts = [];
   for (let at = 0, count = 0; at + 8 <= file.size && count < MOST_BOXES; count += 1) {
@@ -19,7 +19,7 @@ async function withoutMedia(file) {
     let length = head.getUint32(0);
     if (length === 1 && head.byteLength === HEAD) length = Number(head.getBigUint64(8));
     length ||= file.size - at; // 0 stands for the rest
-    if (length < 8) break; // the file is damaged, as the server will say
+    if (length < 8) break; // the file is damaged, which the server reports
     if (kindAt(head, 4) !== 'mdat') parts.push(file.slice(at, at + length));
     at += length;
   }
@@ -46,7 +46,7 @@ export async function uploadRecipe(file) {
   return carrier && upload(carrier);
 }
 
-/** Return the settings that a file carries, as the endpoint does; null for a file that is just a picture. */
+/** Return the endpoint's answer about the settings in a file, or null for a file that is just a picture. */
 export async function recipeOf(file) {
   const { path } = (await uploadRecipe(file)) ?? {};
   return path ? call('recipe_read', { path }, file.name || 'the file') : null;

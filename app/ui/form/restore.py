@@ -27,15 +27,15 @@ _MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The settings of something earlier.
+    """The settings of an earlier video, a preset or a file.
 
     Attributes:
-        name: Its name for people.
-        settings: The settings that the form has controls for; None stands for the usual value.
+        name: The name of their origin, for messages.
+        settings: The settings that the form has controls for; None stands for the default.
         carried: The content of the form's hidden field.
-        is_whole: Whether settings that are not there get their usual values; otherwise they stay.
-        picture: The start picture among the uploads; empty if there is none.
-        notices: Sentences for a person about what could not be restored.
+        is_whole: Whether missing settings get their defaults, instead of staying as they are.
+        picture: The path of the start picture among the uploads; empty if there is none.
+        notices: Sentences about settings that could not be restored.
     """
 
     name: str
@@ -66,15 +66,15 @@ class Restored:
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, name: str, catalogue: Catalogue) -> Self:
-        """Return the settings of a file with a recipe."""
+        """Return the settings in a file's recipe."""
         picture, notices = _offered(recipe.picture) if recipe.picture else "", recipe.notices
         if "model" not in recipe.settings:
-            notices = (*notices, "The recipe does not tell where its model is; choose the model yourself.")
+            notices = (*notices, "The recipe does not say where its model is. Choose the model yourself.")
         return cls._of(name, recipe.settings, recipe.spans, catalogue, picture, notices)
 
     @classmethod
     def of_preset(cls, preset: Recipe, name: str) -> Self:
-        """Return the settings of a preset, which change nothing else in the form."""
+        """Return the settings of a preset, which leave the rest of the form unchanged."""
         carried = Carried.of(preset.settings, ()).to_text()
         return cls(name, preset.settings, carried, is_whole=False, notices=preset.notices)
 
@@ -95,7 +95,7 @@ class Restored:
         return cls(name, shown, carried, picture=picture, notices=notices)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the script passes on to the form: the place of the picture, and the rest as text.
+        """Return the data that the script passes on to the form: the picture's path, and the rest as text.
 
         A browser would round the large numbers among the settings if it read them.
         """
@@ -104,7 +104,7 @@ class Restored:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return what `to_dict` wrote as text, which may be of unknown origin.
+        """Return the settings in a text written by `to_dict`. The text may be of unknown origin.
 
         Raises:
             ValueError, TypeError, KeyError, AttributeError: For any other text.
@@ -122,25 +122,25 @@ class Restored:
 def merged(
     found: Restored, kept: Mapping[str, Any], catalogue: Catalogue
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the values of the form with restored settings, and all that is to be said about them.
+    """Return the values of the form with restored settings, and notices about them.
 
     Args:
         found: The restored settings.
-        kept: The form's values before, in which this machine's own are missing.
+        kept: The form's former values, without those that are this machine's defaults.
         catalogue: The models that the page offers.
     """
     given, notices = dict(found.settings), list(found.notices)
     model = given.get("model", kept.get("model", catalogue.preselected))
     if model not in catalogue.names:
         notices.append(
-            f"The model {short_repr(model)} is not on this page; {catalogue.preselected} is chosen."
+            f"This page does not offer the model {short_repr(model)}, so {catalogue.preselected} is chosen."
         )
         model = catalogue.preselected
     info = catalogue.info(model)
     if given.get("mode") not in (None, *info.modes):
-        notices.append(f"The model {info.title} makes no video in that order; its own is chosen.")
+        notices.append(f"The model {info.title} does not support that order, so its own is chosen.")
     usual = defaults(info, catalogue.planner)
-    # Texts first have no usual value: what a file does not say about them stays empty.
+    # Texts have no default, so those that a file does not contain become empty.
     usual |= {"prompt": "", "negative": "", "crop": PAGE_SETTINGS["crop"].default}
     values = dict(usual) if found.is_whole else {**usual, **kept}
     values |= {name: usual.get(name) if value is None else value for name, value in given.items()}
@@ -148,7 +148,7 @@ def merged(
     values |= {"model": model, "carried": carried}
     usable = restored(catalogue, json.dumps(values))
     notices += [
-        f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold; it keeps its own."
+        f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold. It stays unchanged."
         for name, value in given.items()
         if name in PAGE_SETTINGS and value is not None and name not in (*usable, "image")
     ]
@@ -156,7 +156,7 @@ def merged(
 
 
 def _offered(picture: bytes) -> str:
-    """Put a picture among the uploads, from where the form takes it, and return its place."""
+    """Write a picture to the uploads, where the form finds it, and return its path."""
     folder = Path(get_upload_folder()) / hashlib.sha256(picture).hexdigest()
     file = folder / _PICTURE_NAME
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The form's values: the first ones, those that a browser kept, and the request made of them."""
+"""The form's values: the initial ones, those that a browser kept, and the request made from them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, SettingInfo
 
-# Above this bound a browser's numbers have gaps, so that it could send another seed than it shows.
+# Above this bound a browser's numbers have gaps, so it could send a different seed from the one it shows.
 PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
 } | {"seed": PAGE_SEED}
 _TEXTS = ("prompt", "negative")
 VARIANTS = SettingInfo(
-    "Videos at Once", "They differ in their seeds alone, which follow each other.", "Look",
+    "Videos at Once", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,
 )  # fmt: skip
-# The values of the form that are no settings of a video, and those with which a new page begins.
+# The form's values that are not settings of a video, with their defaults.
 PAGE_ONLY: dict[str, Any] = {"random_seed": False, "variants": VARIANTS.default, "carried": ""}
 
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Return every setting but picture, prompt and model, as a model and the machine want them."""
+    """Return the defaults of all settings except picture, prompt and model, for a model and this machine."""
     own = {"mode": info.modes[0], "steps": info.steps, "guidance": info.guidance, "resolution": info.side}
     values = {name: setting.default for name, setting in PAGE_SETTINGS.items()} | own | planner.defaults
     values |= PAGE_ONLY
@@ -38,7 +38,7 @@ def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
 
 
 def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Return the form's values as a request, with resolution and memory only where they were changed.
+    """Return the form's values as a request, with resolution and memory only if they were changed.
 
     Raises:
         InputError: For a seed that a browser cannot hold exactly, or settings of an earlier video that
@@ -60,12 +60,12 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
 
 
 def seed_of(settings: dict[str, Any]) -> Any:
-    """Return the seed for a start with the form's values: its own, or another one each time."""
+    """Return the seed for a start with the form's values: the form's own, or a new random one."""
     return random_seed() if settings.get("random_seed") is True else settings.get("seed")
 
 
 def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
-    """Return the usable part of what a browser kept, which is JSON of unknown origin."""
+    """Return the usable part of the values that a browser kept, as JSON of unknown origin."""
     try:
         kept = json.loads(text) if isinstance(text, str) else None
     except ValueError:

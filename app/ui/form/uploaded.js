@@ -1,4 +1,4 @@
-// The uploads of the page, and the one that the picture field is to take.
+// The page's uploads, and the one that the picture field is to take.
 import { passPictureOn } from './component.js';
 
 let picture = null; // as Gradio describes a file
@@ -20,7 +20,7 @@ export async function upload(file) {
   return { ...described(path, name), size: file.size, mime_type: file.type };
 }
 
-/** Return Gradio's description of a file among the uploads. */
+/** Return a description of a file among the uploads, in Gradio's form. */
 export function described(path, name) {
   return { path, url: `${root()}${prefix()}/file=${path}`, orig_name: name, meta: { _type: 'gradio.FileData' } };
 }

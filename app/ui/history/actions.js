@@ -1,4 +1,4 @@
-// The actions on one video of the history.
+// The actions on a video of the history.
 import { call } from '../calls/call.js';
 import { offerCopy } from '../copy.js';
 import { restoreForm } from '../form/fill.js';
@@ -20,11 +20,11 @@ export class Actions {
     this.#on(parts.again, async () => {
       const seed = newSeed();
       const made = await call('jobs_duplicate', this.#video.job, { seed });
-      tell(`The same with the seed ${seed} is in the queue.`, made.id);
+      tell(`The same video with the seed ${seed} is in the queue.`, made.id);
     });
     this.#on(parts.goOn, async () => {
       await call('jobs_resume', [this.#video.job]);
-      tell('It goes on; nothing that was finished is made again.');
+      tell('The video continues; finished work is not repeated.');
     });
     this.#on(parts.remove, remove);
     offerCopy(parts.copy, parts.address);
@@ -34,7 +34,7 @@ export class Actions {
     button.addEventListener('click', () => actOnce(button, act, this.#tell));
   }
 
-  /** Show the buttons that suit a video. */
+  /** Show the buttons that apply to a video. */
   show(video) {
     const { card, isResumable, job, state } = video;
     this.#video = video;

@@ -2,6 +2,7 @@
 import { call } from '../calls/call.js';
 import { actOnce, make, setText } from '../elements.js';
 import { newSeed } from '../form/form.js';
+import { Further } from './further.js';
 
 const field = (label, control) => make('label', {}, make('span', { textContent: label }), control);
 const main = (textContent) => make('button', { type: 'submit', className: 'lt-main-button', textContent });
@@ -19,6 +20,7 @@ export class Branch {
   #prompt = make('textarea', { rows: 3, maxLength: 4000 });
   #seed = make('input', { type: 'text', inputMode: 'numeric', pattern: '[0-9]{1,16}', required: true });
   #seconds = make('input', { type: 'number', min: 1, max: 120, step: 0.1, required: true });
+  #further = new Further();
   #fixed = make('ul', { className: 'lt-fixed' });
   #longer = make('input', { type: 'number', step: 0.1, required: true });
   #longerKept = make('p', { className: 'lt-hint' });
@@ -38,10 +40,10 @@ export class Branch {
     const form = make(
       'form', {},
       field('Sections to keep', this.#keep), this.#strip, this.#kept,
-      field('Prompt of what is new', this.#prompt),
+      field('Prompt for the new sections', this.#prompt),
       make('div', { className: 'lt-pair' }, field('Seed', this.#seed), dice),
       field('Length of the whole video, in seconds', this.#seconds),
-      why, main('Make this branch'),
+      this.#further.element, why, main('Make this branch'),
     );
     this.#fold.append(form);
     this.#submit(form, () => this.#branch());
@@ -76,6 +78,7 @@ export class Branch {
     this.#prompt.value = branch.prompt;
     this.#seed.value = newSeed();
     this.#seconds.value = branch.seconds;
+    this.#further.fill(branch.further);
     this.#longer.min = branch.section;
     this.#longer.max = branch.longer;
     this.#longer.value = Math.min(branch.longer, 2 * branch.section);
@@ -102,6 +105,7 @@ export class Branch {
       ...(this.#prompt.value === branch.prompt ? {} : { prompt: this.#prompt.value }),
       ...(seed === branch.seed ? {} : { seed: Number(seed) }),
       ...(Number(this.#seconds.value) === branch.seconds ? {} : { seconds: Number(this.#seconds.value) }),
+      ...this.#further.changes,
     };
     const made = await call('jobs_branch', job, Number(this.#keep.value), null, changes);
     this.#tell(`The branch is in the queue. ${branch.kept[Number(this.#keep.value) - 1]}`, made.id);

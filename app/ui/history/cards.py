@@ -1,4 +1,4 @@
-"""The plain data of the history's cards, one for each video. The browser inserts it as text only."""
+"""The plain data of the history's cards, one per video. The browser inserts it as text only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import FPS
 
-_MOST_WORDS = 300  # characters of a prompt on a card; whoever opens it sees all of them
+_MOST_WORDS = 300  # characters of a prompt on a card; the opened video shows all of them
 _THUMB = re.compile(r"\d{4,9}\.webp")
 
 Shown = dict[str, Any]
 
 
 def card(job: Job) -> Shown:
-    """Return what a card shows of a job."""
+    """Return the data of a job's card."""
     return {
         "job": job.id,
         "state": job.state,
@@ -37,16 +37,16 @@ def card(job: Job) -> Shown:
 
 
 def model_title(model: str) -> str:
-    """Return the name of a model for people, by its name in a request; of a folder only its own name."""
+    """Return a model's title, given its name in a request. The title of a folder is its last part."""
     return find_model(model).title if model in model_names() else Path(model).name
 
 
 def _still(job: Job) -> str:
-    """Return the address of the picture of the part with which the video begins, or of the start picture."""
+    """Return the address of the thumbnail of the video's first section, or else of the start picture."""
     folder = JobFolder(job.folder)
     try:
         names = sorted(path.name for path in folder.thumbs.iterdir() if _THUMB.fullmatch(path.name))
-    except OSError:  # nothing was finished yet
+    except OSError:  # no section has been finished yet
         names = []
     if not names:
         return file_url(job, folder.input.name)

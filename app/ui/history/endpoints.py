@@ -16,7 +16,7 @@ MOST_CARDS = 200
 
 
 class HistoryCalls:
-    """The endpoints of one job service. Each raises InputError for what cannot be used."""
+    """The endpoints for one job service. Each raises InputError if an argument cannot be used."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
@@ -38,10 +38,10 @@ class HistoryCalls:
         before: str = "",
         limit: int = 24,
     ) -> dict[str, Any]:
-        """Return the videos that fit all of what is given, the newest first, as the page's cards show them.
+        """Return the videos that meet all given conditions, newest first, as the page's cards show them.
 
-        `cards` has at most `limit` of them, `next` is the `before` of the next page, `total` counts those on
-        all pages, and `models` names the models of all videos, one of which `model` may be.
+        `cards` has at most `limit` of them, `next` is the argument `before` for the next page, `total` is
+        their number on all pages, and `models` are the possible values of `model`.
         """
         history = self._service.history
         models = history.models()
@@ -63,7 +63,7 @@ class HistoryCalls:
         return self._opener.open(job)
 
     def history_settings(self, job: str) -> dict[str, Any]:
-        """Return the settings of a video for the form, and the place of its picture among the uploads."""
+        """Return the settings of a video for the form, and the path of its picture among the uploads."""
         return Restored.of_job(self._service.job(job), self._catalogue).to_dict()
 
 
@@ -71,5 +71,5 @@ def _states(given: list[str] | None) -> list[JobState]:
     for state in given or ():
         if state not in get_args(JobState):
             expected = ", ".join(get_args(JobState))
-            raise InputError(f"{short_repr(state)} is no state; expected {expected}.", "Correct `states`.")
+            raise InputError(f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`.")
     return cast(list[JobState], given or [])

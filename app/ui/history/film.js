@@ -1,4 +1,4 @@
-// A card of the history: a still that plays its video while a person points at it, and what the video is.
+// A card of the history: a still that plays its video while a person points at it, and facts about the video.
 import { make, reducedMotion, setText } from '../elements.js';
 import { call } from '../calls/call.js';
 import { stateWords, when } from './words.js';
@@ -6,7 +6,7 @@ import { stateWords, when } from './words.js';
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
 let playing = null; // the card whose video plays
 
-/** Return the words of a card beneath its prompt. */
+/** Return the line beneath a card's prompt. */
 const factsOf = ({ created, model }) => `${when(created)} · ${model}`;
 
 /** One card. Its element is an item of a list. */
@@ -24,7 +24,7 @@ export class Film {
   #video = null;
   #soon = 0;
 
-  /** `onError` is called with the sentence of a refusal. */
+  /** `onError` is called with the text of an error. */
   constructor(data, onError = () => {}) {
     this.#frame.append(this.#still, this.#state, this.#length);
     this.#link.append(this.#frame, this.#words, this.#facts);
@@ -52,7 +52,7 @@ export class Film {
     this.#link.focus();
   }
 
-  /** Mark the video as a favourite, or take the mark away. */
+  /** Mark the video as a favourite, or remove the mark. */
   async toggleFavourite() {
     const [job] = await call('jobs_favourite', [this.data.job], !this.data.favourite);
     this.show({ ...this.data, favourite: job.favourite });

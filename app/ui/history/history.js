@@ -1,4 +1,4 @@
-// The History tab: the shelf with all videos, or one of them, which has an address of its own.
+// The History tab: the shelf with all videos, or one opened video, which has its own address.
 import { call } from '../calls/call.js';
 import { queueNow, whenJobsAreTold } from '../jobs.js';
 import { Undo } from '../queue/undo.js';
@@ -7,7 +7,7 @@ import { partsAreThere } from './layout.js';
 import { Opened } from './opened.js';
 import { Shelf } from './shelf.js';
 
-const LEAST_PAUSE = 1000; // milliseconds between two looks at a change
+const LEAST_PAUSE = 1000; // milliseconds between two refreshes
 const MOST_WORDS = 60; // characters of a prompt beside Undo
 
 /** The tab. */
@@ -17,7 +17,7 @@ class History {
   #opened = null; // made when the first video is opened
   #job = ''; // the video that is open
   #scroll = 0; // where the shelf was left
-  #revision = null; // of the jobs, as they are shown
+  #revision = null; // of the jobs that are shown
   #looked = 0;
   #removed = ''; // the video that was removed last
   #undo;
@@ -61,7 +61,7 @@ class History {
     if (!this.#job && place()[0] === 'history') this.#scrolled = window.scrollY;
   }
 
-  /** Stop what plays, if another tab is shown. */
+  /** Stop playback if another tab is shown. */
   leave() {
     if (place()[0] === 'history' || !this.#job) return;
     this.#job = '';
@@ -74,7 +74,7 @@ class History {
     else this.#shelf.film(job)?.focus();
   }
 
-  // A video that another page or program has made, changed or removed appears so, too.
+  // Changes that other pages and programs make are shown, too.
   #follow() {
     const [tab] = place();
     if (tab !== 'history' || queueNow().revision === this.#revision || performance.now() - this.#looked < LEAST_PAUSE) return;
@@ -117,7 +117,7 @@ class History {
   }
 }
 
-/** Bring the tab to life. */
+/** Set up the tab. */
 export default function startHistory({ element }) {
   const history = new History(element.querySelector('.lt-past'));
   window.addEventListener('scroll', () => history.noteScroll(), { passive: true });

@@ -1,9 +1,9 @@
-// The elements of one opened video.
+// The elements of an opened video.
 import { make } from '../elements.js';
 
 const button = (textContent, className = '') => make('button', { type: 'button', textContent, className });
 
-/** Resolve once the parts of the live view are in the page, which a link may lead past. */
+/** Resolve once the parts of the live view are in the page, since a link may open a video before that. */
 export async function partsAreThere() {
   while (!document.querySelector('.lt-live .lt-spent')) await new Promise(requestAnimationFrame);
 }
@@ -41,7 +41,7 @@ export function layOut(root) {
     branch: fold('Continue from here', 'lt-branch'), longer: fold('Make it longer', 'lt-branch'),
     settings: make('dl', {}), states: make('ol', { className: 'lt-states' }),
     files: make('ul', { className: 'lt-files' }), family: make('div', { className: 'lt-family', hidden: true }),
-    parent: films('Branched from'), children: films('Branches of it'),
+    parent: films('Branched from'), children: films('Branches of this video'),
     log: fold('Log', 'lt-log', make('pre', { tabIndex: 0, ariaLabel: 'Log of this video' })),
   };
   parts.strip.replaceChildren();

@@ -1,4 +1,4 @@
-// One video of the history: the film itself, what it was made of, what happened to it, and what can be made of it.
+// One video of the history: the film, its settings, its records, and the actions on it.
 import { call } from '../calls/call.js';
 import { fillList, hasChanged, make, setText } from '../elements.js';
 import { showFigures } from '../live/figures.js';
@@ -26,7 +26,7 @@ function fileRow({ name, size, url }) {
   return make('li', {}, title, make('span', { textContent: size }));
 }
 
-/** The view of one video, which serves one after the other. */
+/** The view of one video, which is reused for the next one. */
 export class Opened {
   #root;
   #parts;
@@ -36,7 +36,7 @@ export class Opened {
   #actions;
   #branch;
   #job = '';
-  #video = null; // what the endpoint has told
+  #video = null; // the endpoint's last answer
 
   /** `remove` is called with the card of a video that is to be removed. */
   constructor(root, remove) {
@@ -63,7 +63,7 @@ export class Opened {
     if (this.#job === job) this.#parts.back.focus({ preventScroll: true });
   }
 
-  /** Bring what is shown up to date. */
+  /** Update the view. */
   async refresh() {
     const job = this.#job;
     try {
@@ -74,13 +74,13 @@ export class Opened {
     }
   }
 
-  /** Stop what plays. */
+  /** Stop playback. */
   close() {
     this.#job = '';
     this.#clear();
   }
 
-  /** Say something, with a link to a job if one is given. */
+  /** Show a text, with a link to a job if one is given. */
   tell(words, job = '') {
     const link = make('a', { href: `#history/${encodeURIComponent(job)}`, textContent: 'Show it' });
     this.#parts.say.replaceChildren(words, ...(job ? [' ', link] : []));
@@ -108,7 +108,7 @@ export class Opened {
     this.#video = video;
     parts.body.hidden = false;
     parts.view.dataset.state = video.state;
-    // An earlier video plays at once and again and again, as one in the making does.
+    // The video plays at once and in a loop, as it does while it is being made.
     this.#player.show({ ...video, state: 'running' });
     this.#strip.show(video);
     parts.strip.hidden = video.cells.length < 2;
@@ -120,7 +120,7 @@ export class Opened {
     this.#log.show(video);
     this.#actions.show(video);
     this.#branch.show(video);
-    this.#root.dataset.job = video.job; // shows that everything is there
+    this.#root.dataset.job = video.job; // shows that the view is complete
   }
 
   #showHead({ card, state, headline, remark }) {

@@ -1,4 +1,4 @@
-"""The plain data of one video of the history: what happened to it, and what can be made of it."""
+"""The plain data of one video of the history: its records, and the branches that it can have."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from app.ui.live.present import Presenter
 from app.ui.live.scene import file_url
 from diffusers_helper.output.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.lineage import SPAN_SETTINGS
 from diffusers_helper.packing import MAX_SECONDS, count_sections
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import size_text
@@ -22,7 +23,7 @@ Shown = dict[str, Any]
 
 
 class Opener:
-    """A view of the single videos of one service."""
+    """A source of data about single videos of one service."""
 
     def __init__(self, service: JobService) -> None:
         self._service, self._presenter = service, Presenter(service)
@@ -31,12 +32,12 @@ class Opener:
         """Return everything that the page shows of one video.
 
         Raises:
-            NoSuchJob: If there is none of that id.
+            NoSuchJob: If there is no job with that id.
         """
         job, family = self._service.job(job_id), self._service.history.family(job_id)
         shown = self._presenter.show_job(job_id)
         return shown | {
-            "preview": None,  # the stage has it
+            "preview": None,  # only the stage shows it
             "cells": [_with_thumbnail(job, cell) for cell in shown["cells"]],
             "card": card(job),
             "isResumable": job.is_resumable,
@@ -58,8 +59,12 @@ class Opener:
         ]
 
 
+# The settings of a branch that have separate fields in its form.
+_OWN_FIELDS = ("prompt", "seconds", "seed")
+
+
 def _with_thumbnail(job: Job, cell: Shown) -> Shown:
-    """Return a section with its picture, of which no event tells where a branch has kept it."""
+    """Return a section with its thumbnail. No event names the thumbnail of a section that a branch kept."""
     thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
     if cell["thumb"] or cell["state"] != "done" or not thumb.is_file():
         return cell
@@ -67,7 +72,7 @@ def _with_thumbnail(job: Job, cell: Shown) -> Shown:
 
 
 def files(job: Job) -> list[Shown]:
-    """Return the files of a job that a person may want, and what the others take together."""
+    """Return the files of a job that a person may want, and the total size of the others."""
     folder = JobFolder(job.folder)
     own = [folder.input, folder.log, *([job.video] if job.video else [])]
     listed = [
@@ -86,8 +91,21 @@ def _size(file: Path) -> int | None:
         return None
 
 
+def _control(name: str, value: Any) -> Shown:
+    """Return the data for the field of a setting that a branch may change."""
+    setting = SETTINGS[name]
+    numeric = {"low": setting.low, "high": setting.high, "step": setting.step} if setting.is_number else {}
+    return {
+        "name": name,
+        "label": setting.label,
+        "value": value,
+        "choices": list(setting.choices.items()),
+        **numeric,
+    }
+
+
 def branch_facts(job: Job) -> Shown:
-    """Return what a branch of a job can keep, what it may change, and why nothing else."""
+    """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
     sections, found = count_sections(request.seconds), count_kept(folder)
     most = min(found, sections - (request.mode == "inverted"))
@@ -96,12 +114,14 @@ def branch_facts(job: Job) -> Shown:
     for name, reason in fixed.items():
         reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
     longest = count_sections(MAX_SECONDS) - sections
+    further = [name for name in SPAN_SETTINGS if name not in _OWN_FIELDS]
     return {
         "isInverted": request.mode == "inverted",
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
         "prompt": request.prompt,
         "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
         "seconds": request.seconds,
+        "further": [_control(name, getattr(request, name)) for name in further],
         "section": SECTION_SECONDS,
         "longer": round(longest * SECTION_SECONDS, 1) if found >= sections and most else 0,
         "keptByLonger": kept_words(request, min(most, found)) if most > 0 else "",

@@ -1,4 +1,4 @@
-"""The History tab, whose cards the script takes from the endpoint `/history_search`."""
+"""The History tab, whose script gets the cards from the endpoint `/history_search`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ const PAGE = 24;
 const MOST = 200; // the most that an endpoint returns
 const TYPING = 200; // milliseconds without a key before a search
 const MADE = ['running', 'waiting', 'paused', 'interrupted', 'finished', 'failed', 'cancelled'];
-// A video that waits for its turn stands in the Queue tab; here it would only hide those that exist.
+// A video that waits for its turn is in the Queue tab; here it would only hide those that exist.
 const STATES = [
   ['All videos', MADE], ['Finished', ['finished']], ['Being made', ['running', 'waiting', 'paused', 'interrupted']],
   ['Failed', ['failed']], ['Ended early', ['cancelled']], ['In the queue', ['queued']],
@@ -27,7 +27,7 @@ export class Shelf {
   #films = new Map(); // by job
   #next = '';
   #models = [];
-  #asked = 0; // the number of the last question, since only the last answer counts
+  #asked = 0; // the number of the last request, since only the last answer counts
   #typing = 0;
   #end; // watches for the end of the list
 
@@ -56,18 +56,18 @@ export class Shelf {
       this.load();
     });
     find('.lt-more').addEventListener('click', () => this.#more());
-    // The next page comes before the end of this one is reached.
+    // The next page is loaded before the end of this one is reached.
     this.#end = new IntersectionObserver(([end]) => { if (end.isIntersecting) this.#more(); }, { rootMargin: '600px' });
     find('.lt-films').addEventListener('keydown', (event) => this.#takeKey(event));
   }
 
-  /** Load the first page for the search as it is. */
+  /** Load the first page of the current search. */
   async load() {
     clearTimeout(this.#typing);
     await this.#ask('', PAGE);
   }
 
-  /** Bring the cards up to date, in their places. */
+  /** Update the cards in place. */
   async refresh() {
     const pages = Math.max(1, Math.ceil(this.#films.size / PAGE));
     await this.#ask('', Math.min(MOST, pages * PAGE));
@@ -134,7 +134,7 @@ export class Shelf {
     this.#find('.lt-films').dataset.shown = wanted.length;
   }
 
-  // An observer tells what it sees when it begins, also if the end has not moved out of sight.
+  // An observer also reports when it begins, so it sees an end that has stayed in sight.
   #watchEnd(isMore) {
     const more = this.#find('.lt-more');
     more.hidden = !isMore;
@@ -152,7 +152,7 @@ export class Shelf {
   #tellNone(total) {
     const none = this.#find('.lt-shelf-none');
     none.hidden = total > 0;
-    setText(none, this.#isNarrowed ? 'No video fits this search.' : 'There is no video yet. Make one under Create; it stays here.');
+    setText(none, this.#isNarrowed ? 'No video matches this search.' : 'There is no video yet. Make one in the Create tab, and it appears here.');
   }
 
   #offerModels(models) {

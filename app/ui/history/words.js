@@ -1,4 +1,4 @@
-// The words of the history for states and times.
+// The history's texts for states and times.
 
 const STATES = {
   queued: 'In the queue', running: 'Being made', waiting: 'Waiting', paused: 'Paused', interrupted: 'Interrupted',
@@ -9,10 +9,10 @@ const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle:
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
 const A_DAY = 86400000; // milliseconds
 
-/** Return a state for people. */
+/** Return the label of a state. */
 export const stateWords = (state) => STATES[state] ?? state;
 
-/** Return a moment, in seconds since the epoch, such as `today, 08:15`. */
+/** Return a text such as `today, 08:15` for a time in seconds since the epoch. */
 export function when(seconds) {
   const date = new Date(1000 * seconds);
   const midnight = new Date().setHours(0, 0, 0, 0);
@@ -21,5 +21,5 @@ export function when(seconds) {
   return `${day}, ${TIME.format(date)}`;
 }
 
-/** Return a moment to the second. */
+/** Return a time to the second, as text. */
 export const exactly = (seconds) => EXACT.format(new Date(1000 * seconds));

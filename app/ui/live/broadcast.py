@@ -1,4 +1,4 @@
-"""The watch over the jobs, which all open pages share."""
+"""The watch over the jobs, which is shared by all open pages."""
 
 from __future__ import annotations
 
@@ -63,10 +63,9 @@ class _Watch:
 
 
 class Broadcast:
-    """The sender of one watch's updates to every page, within one event loop; a page holds no thread.
+    """The sender of one watch's updates to every page, within one event loop. A page needs no thread.
 
-    The watch lasts as long as there are pages. One that hangs is replaced when the next page comes, or when a
-    page asks again.
+    The watch lasts as long as there are pages. One that hangs is replaced when a page subscribes.
     """
 
     def __init__(self, service: JobService) -> None:

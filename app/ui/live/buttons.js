@@ -1,4 +1,4 @@
-// The buttons of the job on the stage: pause, stop after this section, and go on.
+// The buttons of the job on the stage: pause, stop after this section, and resume.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 
@@ -10,9 +10,9 @@ const STOP = { none: 'Stop after this section', stop_after_section: 'Ends after 
 export class JobButtons {
   #parts;
   #job = '';
-  #asked = new Map(); // what was asked of a job and is not told yet
+  #asked = new Map(); // the requests for the job that no scene has confirmed yet
 
-  /** `resumed` is called when a person lets a job go on. */
+  /** `resumed` is called when a person resumes a job. */
   constructor(box, resumed) {
     const find = (selector) => box.querySelector(selector);
     this.#parts = { resume: find('.lt-resume'), pause: find('.lt-pause'), stop: find('.lt-stop') };
@@ -24,7 +24,7 @@ export class JobButtons {
     this.#parts.stop.addEventListener('click', () => this.#ask('stop_after_section', 'jobs_cancel', [this.#job], true));
   }
 
-  /** Show the buttons that make sense for a scene. */
+  /** Show the buttons that apply to a scene. */
   show(scene) {
     const { resume, pause, stop } = this.#parts;
     if (scene.job !== this.#job || scene.state !== 'running') this.#asked.clear();

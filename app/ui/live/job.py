@@ -33,7 +33,7 @@ class Cell:
     """A section at its place in the video.
 
     Attributes:
-        number: Its number in the order of making, from 1.
+        number: Its number in the order in which sections are made, from 1.
         begin, end: Its seconds in the finished video.
         thumbnail: The path of a small picture of it.
     """
@@ -54,14 +54,14 @@ class LiveJob:
         pace: The machine's usual pace with the job's model; None if it has made no video with it yet.
         width, height: The video's sides in pixels; 0 while they are unknown.
         plan: The sections, which are known before the engine reports anything.
-        section: The section in the making, in order of making from 1; 0 before the first.
-        download: The bytes of the model that are here and those in all, while some are missing.
+        section: The number of the section that is being made, as in `Cell`; 0 before the first.
+        download: The model's bytes that are on this machine, and all of its bytes; None unless it downloads.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
         video: Path of the newest version that can be watched.
         seconds_in_front: Seconds that were added before the first version's beginning.
-        preview: Path of a small picture of the section in the making.
+        preview: Path of a small picture of the section that is being made.
         last_sign: Time of the engine's last event, in seconds since the job began to run.
-        stages: Seconds of each stage, in the order in which they first came.
+        stages: Seconds of each stage, in the order in which they first occurred.
         end: The final event.
     """
 
@@ -99,7 +99,7 @@ class LiveJob:
         self._foresee()
 
     def apply(self, event: Event) -> None:
-        """Update the state by the next event."""
+        """Update the state with the next event."""
         before = self._place
         if isinstance(event, JobStarted):
             self.width, self.height = event.width, event.height
@@ -127,7 +127,7 @@ class LiveJob:
         self.last_sign = event.time
 
     def _foresee(self) -> None:
-        """Estimate the whole job by the machine's pace, as soon as the video's size is known."""
+        """Estimate the whole job from the machine's pace as soon as the video's size is known."""
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
             pixels, cost = self.width * self.height, passes(request.cfg)
@@ -229,7 +229,7 @@ class LiveJob:
 
     @property
     def section_percent(self) -> float:
-        """Return the share of the section in the making that is done, 0 to 100; it never falls."""
+        """Return the share of the current section that is done, 0 to 100; it never falls."""
         return 100.0 * (1.0 - self._section_rest)
 
     @property
@@ -254,7 +254,7 @@ class LiveJob:
 
     @property
     def is_guess(self) -> bool:
-        """Return whether the time left is a guess, as there is no measurement of the whole work yet."""
+        """Return whether the time left is a guess, because no decode has been measured yet."""
         return self.section > 0 and not self.timing.has_tail
 
     def seconds_left(self, elapsed: float) -> float | None:

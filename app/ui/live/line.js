@@ -1,14 +1,14 @@
 // The line of progress above the buttons, for windows in which the stage may be out of view.
 import { make, setText } from '../elements.js';
 
-const narrow = window.matchMedia('(max-width: 900px)'); // the stage does not stand beside the form then
+const narrow = window.matchMedia('(max-width: 900px)'); // then the stage is not beside the form
 
 /** Bring the stage into view, if it may be out of it. */
 export function bringStage() {
   if (narrow.matches) document.querySelector('.lt-stage')?.scrollIntoView({ block: 'start' });
 }
 
-/** The line: what happens, the time left, and a bar; a press leads to the stage. */
+/** The line: what happens, the time left, and a bar. A press brings the stage into view. */
 export class Line {
   #view;
   #words = make('span', { className: 'lt-line-words' });

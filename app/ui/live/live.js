@@ -1,7 +1,7 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 //
-// The server sends the scene of the job that is made. A video that has just finished stays on the stage while the
-// next one is made; an announcement beside it leads there.
+// The server sends the scene of the job that is being made. A video that has just finished stays on the stage while
+// the next one is made; an announcement beside it leads to that one.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { tellJobs } from '../jobs.js';
@@ -28,12 +28,12 @@ const OVER = ['finished', 'failed', 'cancelled'];
 
 const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
 const isWorthKeeping = (scene) => OVER.includes(scene.state) && Boolean(scene.video || scene.failure);
-// An id begins with the time of its making.
+// An id begins with the time of its creation.
 const comesAfter = (scene, other) => isOpen(scene) || scene.job > other.job;
 
 let live = null; // the view of this page
 
-/** Let the job that a person is about to start have the stage, unless another one is being made. */
+/** Give the stage to the job that a person is about to start, unless another one is being made. */
 export const expectStage = () => live?.expect();
 
 /** Bring the stage into view after a start, unless it was refused. */
@@ -62,7 +62,7 @@ class Live {
   #now = null; // what the server sent last
   #shown = null; // the scene on the stage
   #stays = false; // whether that is one that has ended, while the server sends another
-  #asked = ''; // the job whose end is asked for
+  #asked = ''; // the job whose last scene has been requested
   #isExpecting = false; // whether a person has started a job that is not shown yet
   #watched = false; // whether this page was open when the job on the stage ended
 
@@ -81,7 +81,7 @@ class Live {
     prepareCopy(find('.lt-failure'));
   }
 
-  /** Take what the server sent. */
+  /** Take a scene from the server. */
   receive(scene) {
     const before = this.#now;
     this.#now = scene;
@@ -95,7 +95,7 @@ class Live {
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
   }
 
-  /** Decide what is shown, now that the server sends another job than that on the stage. */
+  /** Decide what is shown now that the server sends a job other than the one on the stage. */
   #meetOther(before) {
     const [shown, now] = [this.#shown, this.#now];
     const isNews = before?.job === now.job ? isOpen(before) : comesAfter(now, shown);
@@ -145,7 +145,7 @@ class Live {
     bringStage();
   }
 
-  /** Let the next job that begins have the stage, or not. */
+  /** Give the stage to the next job that begins, or not. */
   expect(isExpecting = true) {
     const isBusy = this.#now !== null && isOpen(this.#now);
     this.#isExpecting = isExpecting && !isBusy;
@@ -157,7 +157,7 @@ class Live {
     if (this.#now) this.#showOnStage(this.#now);
   }
 
-  /** Show a scene, before any or after another. */
+  /** Show a scene on the stage, whether or not it has shown one before. */
   #showOnStage(scene) {
     this.#notice(scene);
     this.show(scene);
@@ -195,7 +195,7 @@ class Live {
     setText(this.#view.querySelector('.lt-say'), words.trim());
   }
 
-  /** Tell what is new in a scene that goes onto the stage. */
+  /** Announce what is new in a scene that goes onto the stage. */
   #notice(scene) {
     const before = this.#shown;
     const isOther = before?.job !== scene.job;
@@ -216,7 +216,7 @@ class Live {
   #end(scene) {
     const { sentence } = ENDS[scene.state];
     if (scene.job === this.#shown.job) this.#watched = true;
-    this.#announce(scene.failure ? '' : `${sentence}.`); // a failure is an alert of its own
+    this.#announce(scene.failure ? '' : `${sentence}.`); // the card shows a failure as an alert
     notify(`Longtake: ${sentence.toLowerCase()}`, scene.prompt, scene.job);
   }
 
@@ -227,7 +227,7 @@ class Live {
   }
 }
 
-/** Bring the live view to life. */
+/** Set up the live view. */
 export default function startLive({ element, props, trigger, watch }) {
   live = new Live(element.querySelector('.lt-view'), () => trigger('submit'));
   live.show(props.value);

@@ -43,7 +43,7 @@ export class Log {
     try {
       const answer = await fetch(new URL(address, document.baseURI), { cache: 'no-store' });
       text = answer.ok ? await answer.text() : 'Nothing has been logged for this video.';
-    } catch { // The server is away; the next reading comes.
+    } catch { // The server does not answer; the next reading may succeed.
       return;
     }
     if (address !== this.#address) return;

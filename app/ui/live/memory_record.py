@@ -13,7 +13,7 @@ from diffusers_helper.events import STAGES
 from diffusers_helper.units import duration, gb_text
 
 Shown = dict[str, Any]
-# A cap this many times as high as the peak would flatten the plot; it is then given in words alone.
+# A cap this many times as high as the peak would flatten the plot; it is then given only as text.
 _CAP_DRAWN = 4.0
 _HEADROOM = 1.06
 _MAX_BYTES = 4_000_000
@@ -42,7 +42,7 @@ def memory_of(file: Path) -> Shown | None:
 
 @lru_cache(maxsize=32)
 def _read(file: Path, changed: int, size: int) -> Shown | None:
-    """Read the file; `changed` is for the cache alone."""
+    """Read the file. `changed` is only a key for the cache."""
     if size > _MAX_BYTES:
         return None
     try:
@@ -76,7 +76,7 @@ def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> 
     whole = _HEADROOM * max(highest, cap if drawn else 0, 1)
     first, last = min(use.begin for use in uses), max(use.end for use in uses)
     length = max(last - first, 1e-6)
-    kept = f"Tensors only: of the cap {gb_text(reserve)} GB are kept for what no tensor shows."
+    kept = f"Only tensors are shown. {gb_text(reserve)} GB of the cap are reserved for all other memory."
     heaviest = max(uses, key=lambda use: use.measured_bytes)
     facts = [("Peak on the device", f"{gb_text(peak)} GB under a cap of {gb_text(cap)} GB")]
     if retries:

@@ -1,4 +1,4 @@
-// The announcement beside a finished video: what is made meanwhile, with a button that leads there.
+// The announcement beside a finished video: the video that is made meanwhile, with a button that shows it.
 import { setText } from '../elements.js';
 import { about } from '../text.js';
 
@@ -7,10 +7,10 @@ const KINDS = {
   queued: ['Next', 'Show it'],
   running: ['Next', 'Watch it'],
   waiting: ['Next', 'Show it'],
-  finished: ['Finished since', 'Show it'],
-  failed: ['Failed since', 'Show it'],
+  finished: ['Also finished', 'Show it'],
+  failed: ['Another one failed', 'Show it'],
 };
-const OTHERS = ['The newest', 'Show it'];
+const OTHERS = ['Newest', 'Show it'];
 
 /** Return a prompt in one line of bounded length. */
 function short(prompt) {
@@ -24,7 +24,7 @@ function progress(scene) {
   return [scene.headline, scene.left === null ? '' : `${about(scene.left)} left`].filter(Boolean).join(', ');
 }
 
-/** Return the sentence that tells screen readers of the job that follows. */
+/** Return the sentence that announces the following job to screen readers. */
 export const nextWords = (scene) => (scene.state === 'running' || scene.state === 'queued' ? `Next: ${short(scene.prompt)}.` : '');
 
 /** The announcement. */

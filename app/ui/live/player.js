@@ -2,7 +2,7 @@
 import { reducedMotion } from '../elements.js';
 import { FRAME, Videos } from './videos.js';
 
-/** Return a moment of the video as `1.2`, in seconds. */
+/** Return a time in the video, in seconds, as text such as `1.2`. */
 const moment = (seconds) => seconds.toFixed(1);
 
 /** The player on a stage. */
@@ -13,7 +13,7 @@ export class Player {
   #onTime;
   #job = null;
 
-  /** `onTime` is called with the moment that is shown. */
+  /** `onTime` is called with the time of the frame that is shown. */
   constructor(stage, onTime) {
     const find = (selector) => stage.querySelector(selector);
     this.#stage = stage;
@@ -39,7 +39,7 @@ export class Player {
     });
   }
 
-  /** Show what a scene has of its job's video. */
+  /** Show the video of a scene's job, or its picture if there is none yet. */
   show(scene) {
     if (scene.job !== this.#job) {
       this.#job = scene.job;
@@ -53,7 +53,7 @@ export class Player {
     if (scene.video) this.#videos.want({ url: scene.video.url, front: scene.video.front, autoplay: isRunning });
   }
 
-  /** Show the moment so many seconds from the video's beginning. */
+  /** Jump to a time in the video, in seconds. */
   jump(at) {
     if (!this.#videos.hasVideo) return;
     this.#videos.jump(at);

@@ -1,4 +1,4 @@
-"""The presenter, which turns scenes, and single jobs of any age, into what pages show."""
+"""The presenter, which turns scenes, and single jobs of any age, into the data that pages show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 
 
 class Presenter:
-    """A presenter of one service's jobs, which remembers facts of models and reports of failures."""
+    """A presenter of one service's jobs, which caches facts about models and reports of failures."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
@@ -23,14 +23,14 @@ class Presenter:
         self._report = cache(lambda job_id: report_text(service, job_id))
 
     def show(self, seen: Scene) -> scene.Shown:
-        """Return what pages show of a scene."""
+        """Return the data that pages show for a scene."""
         return scene.show(seen, time.time(), find_model=self._find_model, report=self._report)
 
     def show_job(self, job_id: str) -> scene.Shown:
-        """Return what pages show of one job, as its log tells it now.
+        """Return the data that pages show for one job, according to its log.
 
         Raises:
-            NoSuchJob: If there is none of that id.
+            NoSuchJob: If there is no job with that id.
         """
         job = self._service.job(job_id)
         live = LiveJob(job, None, *size_of(job))

@@ -1,4 +1,4 @@
-// The times, which go on between two updates, and the sign of life of engine and connection.
+// The times, which advance between two updates, and the signs of life of the engine and the connection.
 import { setText } from '../elements.js';
 import { duration } from '../text.js';
 
@@ -15,14 +15,14 @@ function timeText(scene, since, isLost) {
   if (scene.left === null || isLost) return soFar;
   const left = scene.left - since;
   if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
-  return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `more to do · ${soFar}`;
+  return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `longer than expected · ${soFar}`;
 }
 
-// From here nobody can tell a broken connection from a server that has ended.
+// The page cannot distinguish a broken connection from a server that has ended.
 function lostWords({ state }) {
   const isOpen = ['queued', 'running', 'waiting'].includes(state);
-  const video = isOpen ? ' If the server has ended, the video goes on once it runs again.' : '';
-  return `Connection lost. This page tries again by itself.${video}`;
+  const video = isOpen ? ' If the server has ended, the video continues once it runs again.' : '';
+  return `Connection lost. This page reconnects by itself.${video}`;
 }
 
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */
@@ -88,6 +88,6 @@ export class Pulse {
       const limit = AbortSignal.timeout(RETRY_EVERY);
       const answer = await fetch('gradio_api/startup-events', { cache: 'no-store', signal: limit });
       if (answer.ok && performance.now() - this.#received > LOST_AFTER) this.#subscribe();
-    } catch { /* The server is still away. */ }
+    } catch { /* The server still does not answer. */ }
   }
 }

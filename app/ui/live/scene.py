@@ -44,7 +44,7 @@ def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
     Args:
         prompt: The prompt of the job.
         job_id: The job's id.
-        frames_so_far: The frames of an unfinished video, which gets a name of its own; 0 for a finished one.
+        frames_so_far: The frames of an unfinished video, which the name includes; 0 for a finished one.
     """
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")
@@ -61,7 +61,7 @@ def show(
     find_model: Callable[[str], ModelInfo | None],
     report: Callable[[str], str],
 ) -> Shown:
-    """Return what the live view shows of a scene.
+    """Return the data that the live view shows for a scene.
 
     Args:
         scene: The state of the jobs.
@@ -119,7 +119,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _warnings(live: LiveJob) -> list[str]:
-    """Return each warning once, in the order in which they first came."""
+    """Return each distinct warning in order of first appearance, without paths, with a count if repeated."""
     times = Counter(without_paths(warning, live.job.folder.parent) for warning in live.warnings)
     return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
@@ -144,8 +144,8 @@ def _pictures(live: LiveJob) -> Shown:
         "preview": None,
     }
     if live.video is not None:
-        # Each version has an address of its own, also where a later one gets the same name.
-        # The events have the paths of that time; the outputs folder may have been moved since.
+        # Each version has its own address, even if a later one gets the same name.
+        # Events hold the paths of their time; the outputs folder may have been moved since.
         url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
         shown["video"] = {
             "url": url,
@@ -180,11 +180,11 @@ def _span(cell: Cell) -> str:
 def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
-    facts = [("Took", duration(elapsed))] if live.job.started else []
+    facts = [("Total time", duration(elapsed))] if live.job.started else []
     if memory is not None:
         facts += memory["facts"]
     if live.timing.step is not None:
-        facts.append(("A step", duration(live.timing.step)))
+        facts.append(("Time per step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
         facts.append(("Peak in main memory so far", f"{gb_text(live.end.peak_host_bytes)} GB"))
     if isinstance(live.end, Finished) and live.end.advice:
@@ -201,7 +201,7 @@ def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
 def _inline(path: Path) -> str | None:
     try:
         data = path.read_bytes()
-    except OSError:  # replaced or removed by now; the next step brings another
+    except OSError:  # it has been replaced or removed; the next step brings another
         return None
     kind = mimetypes.guess_type(path.name)[0]
     if not kind or not kind.startswith("image/") or len(data) > _MAX_PREVIEW_BYTES:

@@ -1,4 +1,4 @@
-// The card beneath the stage, with the job's state and progress, its downloads, and its failure.
+// The card beneath the stage, with the job's state and progress, the download, and the failure if there is one.
 import { offerCopy } from '../copy.js';
 import { fillList, hasChanged, make, setText } from '../elements.js';
 import { showFigures } from './figures.js';
@@ -25,14 +25,14 @@ function showProgress(find, scene) {
   setText(find('.lt-percent'), `${whole} %`);
 }
 
-// While a video is made, the link has its place before there is something to download, so that nothing moves.
+// While a video is made, space is reserved for the link before there is something to download, so nothing moves.
 function showDownload(link, { video, state }) {
   link.hidden = !video && state !== 'running';
   link.classList.toggle('lt-reserved', !video);
   if (!video) return;
   link.href = video.url;
   link.download = video.name;
-  setText(link, `Download ${video.whole ? 'the video' : 'what there is'} (${video.seconds.toFixed(2)} s)`);
+  setText(link, `Download ${video.whole ? 'the video' : 'the video so far'} (${video.seconds.toFixed(2)} s)`);
 }
 
 function showWarnings(list, warnings) {

@@ -1,5 +1,5 @@
-// The strip of sections in order of the video, one button each; a click jumps there. One button is in the tab
-// order, and the arrow keys go to the others.
+// The strip of sections in order of the video, with a button for each, which jumps there. One button is in the tab
+// order, and the arrow keys lead to the others.
 import { hasChanged, make } from '../elements.js';
 
 /** The strip of sections. */
@@ -12,7 +12,7 @@ export class Strip {
   #running = 0; // the section that was last brought into view
   #playing = -1;
 
-  /** `jump` is called with a moment of the video that exists. */
+  /** `jump` is called with a time in the video so far, in seconds. */
   constructor(strip, jump) {
     this.#strip = strip;
     this.#jump = jump;
@@ -33,7 +33,7 @@ export class Strip {
     if (!this.#strip.contains(document.activeElement)) this.#reveal(this.#cells[running].button);
   }
 
-  /** Mark the section that holds this moment of the video that exists. */
+  /** Mark the section at a time in the video so far. */
   mark(at) {
     const playing = this.#cells.findLastIndex((cell) => at + this.#hidden >= cell.begin - 0.001);
     if (playing === this.#playing) return;

@@ -16,7 +16,7 @@ from app.ui.live.broadcast import Broadcast
 from app.ui.scripts import on_load
 from app.ui.waiting import Place, Room, hears
 
-# One more page takes the place of the one that was opened first, which asks again after a while.
+# A further page takes the place of the one opened first, which subscribes again after a while.
 MOST_PAGES = 100
 _MESSAGES_BEHIND = 5
 
@@ -31,7 +31,7 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
                 async for change in changes:
                     yield change
 
-    # Gradio reads from its type that the argument is the request; here annotations are text.
+    # Gradio recognises the request by the argument's type, but in this module annotations are text.
     updates.__annotations__["asked"] = gr.Request
     outputs = [result.view, request.start, request.end]
     quiet: dict[str, Any] = {
@@ -69,8 +69,8 @@ _HERE = Path(__file__).parent
 class Result:
     """The component that shows video, preview, sections, progress and figures.
 
-    Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so that
-    focus, scrolling and layout stay where they are.
+    Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so the
+    focus, the scroll position and the layout stay as they are.
     """
 
     def __init__(self) -> None:

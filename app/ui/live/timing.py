@@ -27,9 +27,9 @@ class Place:
 class Timing:
     """The measured durations of one job, in seconds, and the estimate of the rest.
 
-    A section costs its steps, the time that the first of them takes more (such as moving the weights), and
-    the tail: decoding and writing, which counts per latent frame that is decoded. The machine's pace in
-    earlier jobs counts as one more measurement, and is all there is at first.
+    The time of a section consists of its steps, the extra time of the first step (for example to move the
+    weights), and the tail: decoding and writing, which is measured per decoded latent frame. The machine's
+    pace in earlier jobs counts as one more measurement, and at first is the only one.
 
     Attributes:
         steps: The number of steps of a section.
@@ -72,7 +72,7 @@ class Timing:
         (self._lead_seconds if is_first else self._step_seconds).append(max(_SHORTEST, seconds))
 
     def tail_took(self, seconds: float, section: int) -> None:
-        """Add the time to decode and write a section, numbered in order of making from 1."""
+        """Add the time to decode and write a section. Sections are numbered as they are made, from 1."""
         self._tail_so_far = None
         self._tail_seconds.append(max(_SHORTEST, seconds) / self._work[section - 1])
 
@@ -94,7 +94,7 @@ class Timing:
 
     @property
     def sampling(self) -> float:
-        """Return the cost of a section's steps, in seconds, or in steps as long as none was measured."""
+        """Return the cost of a section's steps, in seconds, or in steps until one has been measured."""
         step = self.step
         if step is None:
             return float(self.steps)
@@ -116,12 +116,12 @@ class Timing:
         return sum(self.sampling + self.tail(number) for number in range(first, len(self.plan) + 1))
 
     def rest_of(self, place: Place) -> float:
-        """Return the cost of what is left of a place's section."""
+        """Return the cost of the rest of a place's section."""
         sampling, tail = self.sampling, self.tail(place.section)
         return sampling * (1.0 - place.step / self.steps) + tail * (1.0 - place.tail_share)
 
     def rest(self, place: Place) -> float:
-        """Return the cost of what is left of the whole work."""
+        """Return the cost of the rest of the job."""
         return self.rest_of(place) + self.total(place.section + 1)
 
     def rest_of_tail(self, section: int, since: float, share: float, since_share: float) -> float:

@@ -2,7 +2,7 @@
 // and only then put on top, so that the picture neither jumps nor goes black.
 import { reducedMotion } from '../elements.js';
 
-/** Seconds that a frame is shown. */
+/** The duration of a frame, in seconds. */
 export const FRAME = 1 / 30;
 const LOAD_LIMIT = 30000; // milliseconds
 const SEEK_LIMIT = 15000;
@@ -15,7 +15,7 @@ const isOver = (video) => video.ended || (video.duration && video.currentTime >=
 const play = (video) => video.play().catch(() => {});
 const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
 
-/** Resolve when the video sends the event; reject on its error, after the limit, or when it is called off. */
+/** Resolve when the video sends the event; reject on its error, after the limit, or when `calledOff` aborts. */
 function once(video, name, limit, calledOff) {
   return new Promise((done, fail) => {
     const listening = new AbortController();
@@ -107,7 +107,7 @@ export class Videos {
     if (!this.#isSwapping) this.#top.loop = loops;
   }
 
-  /** Forget the job that was shown, and whatever is under way for it. */
+  /** Forget the job that was shown, and stop all work for it. */
   clear() {
     this.#job.abort();
     this.#job = new AbortController();
@@ -122,7 +122,7 @@ export class Videos {
     this.#asked = '';
   }
 
-  /** Bring a version on top as soon as it can be shown; a newer one takes its place in the queue. */
+  /** Bring a version on top as soon as it can be shown, unless a newer one is wanted before that. */
   want(version) {
     if (this.#asked === version.url) return;
     this.#asked = version.url;
@@ -162,7 +162,7 @@ export class Videos {
     if (plays) play(this.#top);
   }
 
-  // A newer version replaced it meanwhile, or the connection was lost: the next scene asks again, if it is wanted.
+  // A newer version has replaced it, or the connection was lost. If it is still wanted, the next scene asks again.
   #askAgain(version, error) {
     console.info('video:', error.message);
     setTimeout(() => { if (this.#asked === version.url) this.#asked = ''; }, RETRY_AFTER);
@@ -174,8 +174,8 @@ export class Videos {
     this.#isHeld = false;
   }
 
-  // Brings the lower video to where the upper one is, or, while that plays, to where it will be when the seek
-  // is over: that takes about as long as the one before did. `added` is what the new version has in front.
+  // Brings the lower video to the upper one's time, or, while that one plays, to the time at which it will be after
+  // the seek, which takes about as long as the last one. `added` is the length that the new version has in front.
   async #align(added, calledOff) {
     const [top, under] = [this.#top, this.#under];
     const goal = () => top.currentTime + added;

@@ -19,7 +19,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
 
 _SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
-_LOOK_AGAIN = 0.5  # seconds between two looks for a job while none runs
+_LOOK_AGAIN = 0.5  # seconds between two checks for a job while none runs
 _RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
 
 
@@ -31,9 +31,9 @@ class Scene:
         live: The job that is shown, if any.
         running: The job that is being made.
         waiting: The jobs that come after it, oldest first.
-        wishes: What a person wants of the shown job, which is being made, and has not got yet.
+        wishes: The unfulfilled wishes of persons for the shown job, if it is being made.
         jobs_first: The number of jobs before the shown one.
-        held: Whether the whole queue rests.
+        held: Whether the whole queue is paused.
     """
 
     live: LiveJob | None
@@ -49,7 +49,7 @@ class Scene:
 
 
 def watch(service: JobService) -> Iterator[Scene]:
-    """Yield scenes of the running job, or else of the newest one, for ever and at least one a second."""
+    """Yield scenes of the running job, or else of the newest one, for ever, at least one per second."""
     live: LiveJob | None = None
     paces = PaceBook(service)
     while True:
@@ -96,7 +96,7 @@ def _wishes(service: JobService, job_id: str) -> frozenset[Wish]:
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
-    """Return the newest job; a page that has shown none yet gets only one that is worth a look."""
+    """Return the newest job; if none has been shown yet, the newest that has a video or ended recently."""
     for job in service.jobs(limit=20):
         if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
             return job
@@ -104,7 +104,7 @@ def _newest(service: JobService, live: LiveJob | None) -> Job | None:
 
 
 def size_of(job: Job) -> tuple[int, int]:
-    """Return width and height of a job's video before its engine tells them; zeros if they are unknown."""
+    """Return the width and height that a job's video will have, or zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)
         with Image.open(JobFolder(job.folder).input) as picture:

@@ -1,4 +1,4 @@
-"""The words for a watched job, which say what happens now, what it waits for, and what was set."""
+"""The texts for a watched job: what happens now, what it waits for, and its settings."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def headline(live: LiveJob, jobs_first: int, wishes: Collection[Wish] = (), *, h
     Args:
         live: The job.
         jobs_first: The number of jobs that come before a waiting one.
-        wishes: What a person wants of a job that is being made.
-        held: Whether the whole queue rests.
+        wishes: The wishes of persons for a job that is being made.
+        held: Whether the whole queue is paused.
     """
     if live.job.state in _OVER:
         return _OVER[live.job.state]
@@ -36,7 +36,7 @@ def headline(live: LiveJob, jobs_first: int, wishes: Collection[Wish] = (), *, h
         if wish in wishes:
             return f"{word}: {_at_hand(live)} is finished first"
     if live.job.state == "queued" and held:
-        return "Waiting until the queue goes on"
+        return "Waiting until the queue is resumed"
     if live.job.state == "queued":
         first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
         return f"Waiting for its turn{first}"
@@ -56,7 +56,7 @@ def headline(live: LiveJob, jobs_first: int, wishes: Collection[Wish] = (), *, h
 
 
 def doing(live: LiveJob) -> str:
-    """Return what happens to the section in the making, as it is spoken."""
+    """Return a phrase for the current work on the section, for screen readers."""
     if live.stage == "write":
         return "being written"
     if live.in_tail:
@@ -65,20 +65,20 @@ def doing(live: LiveJob) -> str:
 
 
 def _at_hand(live: LiveJob) -> str:
-    """Return what is finished before a job stops that a person wants to stop."""
+    """Return a phrase for the work that is finished before a job ends or pauses at a person's request."""
     at_hand: dict[Stage | None, str] = {
         "decode": "the part being decoded", "write": "the section being written",
         "sample": "the step being computed",
     }  # fmt: skip
-    return at_hand.get(live.stage, "the work at hand")
+    return at_hand.get(live.stage, "the current work")
 
 
 def remark(live: LiveJob, wishes: Collection[Wish] = ()) -> str:
-    """Return the few words that stand beside the headline."""
+    """Return the short text beside the headline."""
     if live.state == "queued":
-        return "It starts by itself; this tab may be closed."
+        return "It starts by itself; you may close this tab."
     if "stop_after_section" in wishes:
-        return "It ends with the section at hand."
+        return "It ends after the current section."
     if live.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
     if live.job.is_over:
@@ -86,10 +86,10 @@ def remark(live: LiveJob, wishes: Collection[Wish] = ()) -> str:
     if not live.section:
         return f"Model, prompt and picture come first, then section 1 of {live.sections}."
     if live.is_guess:
-        return "The first video measures the pace."
+        return "This first video shows how fast the machine is."
     if live.job.request.mode == "inverted" and live.sections > 1:
         if not live.sections_done:
-            return "From end to start, which keeps the picture from drifting."
+            return "It is made from end to start, which keeps the picture from drifting."
         if live.section == live.sections:
             return "The end exists; the beginning is being made now."
         return "The video grows towards its beginning."
@@ -100,11 +100,11 @@ def _outcome(live: LiveJob) -> str:
     if live.video is None:
         return "No section was finished, so there is no video."
     made = f"{live.video_frames / FPS:.2f} s, {live.video_frames} frames"
-    return made if live.state == "finished" else f"What was made until then is kept: {made}."
+    return made if live.state == "finished" else f"The part made until then is kept: {made}."
 
 
 def usual(live: LiveJob) -> tuple[str, float]:
-    """Return what the engine is doing, and its usual silence in words and in seconds."""
+    """Return a phrase for the engine's current work and its usual duration, and the duration in seconds."""
     if live.in_tail:
         if live.timing.has_tail:
             tail = live.timing.tail(live.section)
@@ -119,7 +119,7 @@ def usual(live: LiveJob) -> tuple[str, float]:
 
 
 def stage_seconds(live: LiveJob) -> list[tuple[str, float]]:
-    """Return the durations of the stages in the order in which they came, without those that took no time."""
+    """Return the durations of the stages in order of first occurrence, without those that took no time."""
     return [(_title(stage), seconds) for stage, seconds in live.stages.items() if seconds >= 0.05]
 
 
@@ -134,7 +134,7 @@ def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[s
         "resolution": request.resolution or (info.side if info else None),
     }
     shown = {name: value for name, value in values.items() if name != "image" and value is not None}
-    # The VAE's settings are told where they are a person's own.
+    # The VAE's settings are listed only if they differ from the defaults.
     shown = {
         name: value for name, value in shown.items()
         if not name.startswith("vae_") or value != SETTINGS[name].default

@@ -3,9 +3,9 @@ import { isMade } from './row.js';
 
 const SLACK = 4; // pixels that a press may move before it counts as a drag
 const EDGE = 72; // pixels from the window's edge within which the page scrolls
-const SPEED = 10; // pixels for each frame
+const SPEED = 10; // pixels per frame
 
-/** What moves the rows of a queue. */
+/** The mover of a queue's rows. */
 export class Mover {
   #list;
   #queue;
@@ -22,7 +22,7 @@ export class Mover {
     document.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#end(false); });
   }
 
-  /** Whether a row hangs on the pointer. */
+  /** Whether a row is being dragged. */
   get isMoving() { return this.#drag !== null; }
 
   #takeKey(event) {

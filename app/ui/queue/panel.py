@@ -1,4 +1,4 @@
-"""The Queue tab, whose rows the script takes from the endpoint `/jobs_queue`."""
+"""The Queue tab, whose script gets the rows from the endpoint `/jobs_queue`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The Queue tab. It holds the rows near the window only, so that a thousand videos cost no more than fifty.
+// The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty.
 import { call } from '../calls/call.js';
 import { hasChanged, setText } from '../elements.js';
 import { editJob } from '../form/editing.js';
@@ -11,7 +11,7 @@ import { Row, isMade, isMovable, title } from './row.js';
 import { Undo } from './undo.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
-const MOST_ROWS = 200; // the server sends no more
+const MOST_ROWS = 200; // the most that the server sends
 const NOTHING = { total: 0, first: 0, held: false, left: null, jobs: [] };
 
 /** The list of the videos that are not over. */
@@ -44,7 +44,7 @@ class Queue {
     whenShown('queue', () => this.load());
   }
 
-  /** The jobs near the window, in their order. */
+  /** The jobs near the window, in the order of the queue. */
   get jobs() { return this.#data.jobs; }
 
   /** The place of the first of them among all, from 0. */
@@ -75,7 +75,7 @@ class Queue {
     }
   }
 
-  /** Do something with the queue, after what was asked before, and show what became of it. */
+  /** Change the queue once earlier changes are done, and then show it. */
   change(act) {
     this.#open += 1;
     this.#complain(null);
@@ -86,7 +86,7 @@ class Queue {
     return this.#changes;
   }
 
-  /** Give a job another place at once, and tell the server. `to` counts the jobs near the window without it. */
+  /** Move a job at once, and tell the server. `to` is its new index among the other jobs near the window. */
   move(job, to) {
     const others = this.jobs.filter((one) => one.id !== job.id);
     const [before, after] = [others[to], others[to - 1]];
@@ -101,11 +101,11 @@ class Queue {
   step(job, by) {
     const from = this.jobs.findIndex((one) => one.id === job.id);
     const to = from + by;
-    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.tell(`${title(job)} cannot go further.`);
+    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.tell(`${title(job)} cannot be moved further.`);
     else this.move(job, to);
   }
 
-  /** Draw what a change will lead to, before the server has answered. */
+  /** Draw the expected result of a change before the server answers. */
   #assume(job, facts) {
     const jobs = this.jobs.map((one) => (one.id === job.id ? { ...one, ...facts } : one));
     this.#data = { ...this.#data, jobs };
@@ -117,7 +117,7 @@ class Queue {
     this.draw();
   }
 
-  /** Let a job be the next one, or the last. */
+  /** Make a job the next one or the last one. */
   sendTo(end, job) {
     const others = this.jobs.filter((one) => one.id !== job.id);
     const made = others.filter(isMade);
@@ -129,7 +129,7 @@ class Queue {
     return this.change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
   }
 
-  /** Draw the rows, each in the place of the one that was there. */
+  /** Draw the rows, and keep those that are there. */
   draw() {
     const { list, section, empty } = this.#parts;
     const { jobs, first, total } = this.#data;
@@ -171,17 +171,17 @@ class Queue {
     const { total, held, jobs } = this.#data;
     const running = jobs.find(isMade);
     const words = `${total === 1 ? '1 video' : `${total} videos`}${this.#timeWords(running)}.`;
-    setText(say, [total ? words : '', held ? 'The queue rests: nothing is made until it goes on.' : ''].join(' ').trim());
+    setText(say, [total ? words : '', held ? 'The queue is paused: no video is made until you resume it.' : ''].join(' ').trim());
     hold.hidden = !total && !held;
     setText(hold, held ? 'Let the queue go on' : 'Pause everything');
-    hold.title = held ? '' : 'The device is free for other work until you let the queue go on.';
+    hold.title = held ? '' : 'This frees the device for other work until you resume the queue.';
     hold.setAttribute('aria-pressed', String(held));
   }
 
   #timeWords(running) {
     const { left } = this.#data;
     const scene = sceneNow();
-    if (left === null) return '. The first one that is made will tell how long they take';
+    if (left === null) return '. The time is unknown until the first one is made';
     const live = running && scene.job === running.id ? scene.left : null;
     const seconds = left + (live === null || live === undefined ? 0 : live - (running.left ?? 0));
     return seconds > 0 ? `, ${about(seconds)} in all` : '';
@@ -267,7 +267,7 @@ class Queue {
       stop: () => this.#end(job, 'stop_after_section'),
       cancel: () => this.#end(job, 'cancel'),
       duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
-        .then(() => this.tell(`A copy of ${title(job)} waits at the end.`)),
+        .then(() => this.tell(`A copy of ${title(job)} is at the end of the queue.`)),
       remove: () => {
         this.#assumeAway(job);
         this.change(async () => {
@@ -284,7 +284,7 @@ class Queue {
   }
 }
 
-/** Bring the panel to life. */
+/** Set up the panel. */
 export default function startQueue({ element }) {
   return new Queue(element.querySelector('.lt-queue'));
 }

@@ -1,11 +1,11 @@
-// One row of the queue: a picture, the words of the video, its state, and what can be done with it.
+// A row of the queue: a picture, the video's prompt and facts, its state, and its actions.
 import { hasChanged, make, setText } from '../elements.js';
 import { about, duration } from '../text.js';
 
 const GRIP = 'M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01';
 const SVG = 'http://www.w3.org/2000/svg';
 const MADE = ['running', 'waiting'];
-const WISHES = { cancel: 'Ending: the work at hand is finished first', pause: 'Pausing: the step at hand is finished first', stop_after_section: 'Ends after this section' };
+const WISHES = { cancel: 'Ending after the current work', pause: 'Pausing after the current step', stop_after_section: 'Ends after this section' };
 
 /** Return whether a job is being made. */
 export const isMade = (job) => MADE.includes(job.state);
@@ -13,13 +13,13 @@ export const isMade = (job) => MADE.includes(job.state);
 /** Return whether a job can be given another place. */
 export const isMovable = (job) => !isMade(job);
 
-/** Return the prompt of a job in few words. */
+/** Return the prompt of a job in one line. */
 export function title(job) {
   const words = job.request.prompt.trim().replace(/\s+/g, ' ');
   return words || 'a video without a prompt';
 }
 
-/** Return what can be done with a job, as pairs of a name and a label: at first sight, and behind "More". */
+/** Return the actions for a job as pairs of a name and a label: those in sight, and those behind "More". */
 function actions(job) {
   const places = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['later', 'Later'], ['last', 'Make it the last one']];
   const copy = ['duplicate', 'Duplicate'];
@@ -32,7 +32,7 @@ function actions(job) {
   return [[...edit, halt, ['remove', 'Remove']], [...places, copy]];
 }
 
-/** Return the words for a job's state and for its time; `live` is its scene while it is made. */
+/** Return the texts for a job's state and for its time; `live` is its scene while it is made. */
 function stateOf(job, live, { held }) {
   if (isMade(job)) {
     const wish = Object.keys(WISHES).find((one) => job.wishes.includes(one));
@@ -41,12 +41,12 @@ function stateOf(job, live, { held }) {
     return [WISHES[wish] ?? now, left === null ? '' : `${about(left)} left`];
   }
   const takes = job.left === null ? '' : `takes ${about(job.left)}`;
-  if (job.state === 'paused') return ['Paused, until you let it go on', takes];
+  if (job.state === 'paused') return ['Paused until you resume it', takes];
   if (job.state !== 'queued') return [['Interrupted', job.reason].filter(Boolean).join(': '), takes];
-  if (held) return ['Waits until the queue goes on', takes];
+  if (held) return ['Waiting until the queue is resumed', takes];
   const turn = job.turn === 1 ? 'Next' : `Number ${job.turn}`;
   const begins = job.begins_in ? `begins in ${about(job.begins_in)}` : '';
-  return [[job.turn ? turn : 'Waits', begins].filter(Boolean).join(', '), takes];
+  return [[job.turn ? turn : 'Waiting', begins].filter(Boolean).join(', '), takes];
 }
 
 function grip() {
@@ -66,7 +66,7 @@ function button([name, label], job) {
   return one;
 }
 
-/** A row. Its element stays the same for as long as the job is shown, so that the focus stays where it is. */
+/** A row. Its element stays the same while the job is shown, so the focus stays where it is. */
 export class Row {
   element;
   job = null;

@@ -1,7 +1,7 @@
-// The bar that offers to bring back what was removed, until it is closed or something else is removed later.
+// The bar that offers to undo a removal, until it is closed or a later removal takes its place.
 import { setText } from '../elements.js';
 
-const TOGETHER = 10000; // milliseconds within which removals are taken back together
+const TOGETHER = 10000; // milliseconds within which removals are undone together
 
 /** The bar. */
 export class Undo {

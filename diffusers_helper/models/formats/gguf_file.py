@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor, count, cut_off
 
-# Type: name, values in a block, bytes of a block.
+# The name, the values per block and the bytes per block of each type.
 _TYPES: dict[int, tuple[str, int, int]] = {
     0: ("float32", 1, 4), 1: ("float16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
     6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36),
@@ -19,7 +19,7 @@ _TYPES: dict[int, tuple[str, int, int]] = {
     26: ("int32", 1, 4), 27: ("int64", 1, 8), 28: ("float64", 1, 8), 29: ("IQ1_M", 256, 56),
     30: ("bfloat16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
 }  # fmt: skip
-# The kinds of metadata by their numbers, as `struct` writes them; 8 is a text and 9 a list.
+# The kinds of metadata by their numbers, as formats of `struct`; 8 is a text, and 9 is a list.
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 _MOST_TENSORS, _MOST_TEXT = 1_000_000, 64 * 1024**2
@@ -27,7 +27,7 @@ _ALIGNMENT = 32
 
 
 class _Reader:
-    """The values of a GGUF header, one after the other."""
+    """A reader of the values of a GGUF header, one after the other."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self._size = stream, size
@@ -47,7 +47,7 @@ class _Reader:
         return self._take(self.whole("Q", _MOST_TEXT)).decode("utf-8", "replace")
 
     def value(self, kind: int) -> str:
-        """Return one value of the metadata as a text; only the length of a list."""
+        """Return one value of the metadata as text. For a list, return its length."""
         if kind == _TEXT:
             return self.text()
         if kind == _LIST:
@@ -73,7 +73,7 @@ class _Reader:
 
 
 def read_gguf(file: Path) -> Contents:
-    """Return the contents of a GGUF file, with the names and shapes in torch's order.
+    """Return the contents of a GGUF file, with shapes in torch's order of dimensions.
 
     Raises:
         OSError: If the file cannot be read.
@@ -85,7 +85,7 @@ def read_gguf(file: Path) -> Contents:
         stream.seek(4)
         version = reader.number("I")
         if version not in (2, 3):
-            raise NotWeights(f"is of GGUF version {version}, not 2 or 3; take a newer file of the model.")
+            raise NotWeights(f"has GGUF version {version}, which is not 2 or 3; use a newer file.")
         tensor_count, value_count = reader.whole("Q", _MOST_TENSORS), reader.whole("Q", _MOST_TENSORS)
         metadata: dict[str, str] = {}
         for _ in range(value_count):
@@ -108,5 +108,5 @@ def read_gguf(file: Path) -> Contents:
     problems = [cut_off(size, needed)] if size < needed else []
     if unknown:
         kinds = ", ".join(map(str, sorted(unknown)))
-        problems.append(f"has the GGUF types {kinds}, which are not known; take a file of another type.")
+        problems.append(f"has the GGUF types {kinds}, which are not known; use a file of another type.")
     return Contents("gguf", tensors, metadata, tuple(problems))

@@ -1,4 +1,4 @@
-"""Files that lie where weights are expected and are something else, such as web pages or pointers."""
+"""The recognition of files that are found in place of weights, such as web pages or pointers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_page(start: bytes) -> bool:
 
 
 def foreign_content(start: bytes) -> str:
-    """Return what a file is that is no file with weights, as the end of a sentence that begins with its name.
+    """Return what kind of file this is, as the end of a sentence that begins with the file's name.
 
     Args:
         start: The first bytes of the file.
@@ -37,7 +37,7 @@ def foreign_content(start: bytes) -> str:
     if start.lstrip()[:1] in (b"{", b"["):
         return f"is a JSON text, not weights; give the file with the weights, or {_AGAIN}"
     if not start.strip(b"\0"):
-        return f"begins with zeros, as a download that was broken off leaves it; {_AGAIN}"
+        return f"begins with zeros, like an interrupted download; {_AGAIN}"
     return (
         "is not a file with weights: it is neither safetensors, GGUF nor a checkpoint of torch; "
         "give another file."

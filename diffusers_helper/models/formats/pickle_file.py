@@ -1,7 +1,7 @@
 """The list of tensors in a `.pt`, `.ckpt` or `.bin` file, read from the pickle's opcodes without unpickling.
 
 torch writes a ZIP archive with the pickle `data.pkl` and one record for each storage; before version 1.6 it
-wrote a row of pickles. A pickle is a program for a small machine with a stack. `_Machine` follows that
+wrote a sequence of pickles. A pickle is a program for a small machine with a stack. `_Machine` follows that
 program without calling anything: each call becomes a `_Call`, from which the tensors are read.
 """
 
@@ -22,11 +22,11 @@ _STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
 }  # fmt: skip
-# What torch's weights-only load calls, too. Anything else would be code of the file's author.
+# The functions that torch's weights-only load may call, too. Any other call would run the author's code.
 _HARMLESS = {
     "collections.OrderedDict", "torch.Size", "torch.device", "torch.Tensor", "torch.nn.parameter.Parameter",
     "torch.serialization._get_layout", "_codecs.encode",
-    # What old checkpoints of Stable Diffusion name beside their weights.
+    # Old checkpoints of Stable Diffusion name these beside their weights.
     "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "numpy.dtype",
     "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
 }  # fmt: skip
@@ -50,7 +50,7 @@ class _Name:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that the pickle asks for."""
+    """A call in the pickle, with its arguments. It is not carried out."""
 
     path: str
     arguments: tuple[Any, ...]
@@ -58,7 +58,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
-    """The values of one or several tensors, which lie outside the pickle."""
+    """A reference to the values of one or several tensors, which are outside the pickle."""
 
     dtype: str
     key: str
@@ -66,7 +66,7 @@ class _Storage:
 
 
 class _Machine:
-    """The pickle's stack, on which calls stay descriptions."""
+    """A stack machine that follows a pickle's opcodes, and records calls instead of carrying them out."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -74,7 +74,7 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self, stream: BinaryIO) -> Any:
-        """Return what one pickle describes.
+        """Return the object that one pickle describes.
 
         Raises:
             ValueError, IndexError, TypeError, KeyError: If it is damaged.
@@ -114,7 +114,7 @@ class _Machine:
             raise ValueError(f"opcode {name}")
 
     def _marked(self) -> list[Any]:
-        """Take what lies above the last mark off the stack."""
+        """Remove the values above the last mark from the stack, and return them."""
         items: list[Any] = []
         while (item := self._stack.pop()) is not _MARK:
             items.append(item)
@@ -161,7 +161,7 @@ class _Machine:
 
 
 def _storage(reference: Any) -> Any:
-    """Return the storage that a reference to outside the pickle stands for."""
+    """Return the storage that a persistent reference in the pickle names."""
     if not isinstance(reference, tuple):
         return None
     entries = cast(tuple[Any, ...], reference)
@@ -176,7 +176,7 @@ def read_pickle(file: Path) -> Contents:
 
     Raises:
         OSError: If the file cannot be read.
-        NotWeights: If it is damaged, or holds something else.
+        NotWeights: If it is damaged, or contains something else.
     """
     with file.open("rb") as stream:
         is_archive = stream.read(2) == b"PK"
@@ -191,7 +191,9 @@ def _read_archive(file: Path) -> Contents:
             if not pickles:
                 raise NotWeights("is a ZIP archive without weights; unpack it, and give the file inside.")
             if sizes[pickles[0]] > _MOST_BYTES:
-                raise NotWeights(f"has a list of tensors of {sizes[pickles[0]]} bytes; take another file.")
+                raise NotWeights(
+                    f"has a list of tensors of {sizes[pickles[0]]} bytes, which is too long; use another one."
+                )
             data = archive.read(pickles[0])
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         raise NotWeights("is damaged or incomplete; download it again.") from error
@@ -212,7 +214,7 @@ def _read_legacy(file: Path) -> Contents:
     size = file.stat().st_size
     with file.open("rb") as stream:
         tensors, storages, problems = _tensors(stream, pickles=_LEGACY_PICKLES)
-        # Behind the pickles lie the list of storages, and each storage with its length in front.
+        # The pickles are followed by the list of storages, and by each storage after its length.
         needed = stream.tell() + sum(8 + one.num_values * BITS.get(one.dtype, 8) // 8 for one in storages)
     if size < needed:
         problems.append(cut_off(size, needed))
@@ -220,7 +222,7 @@ def _read_legacy(file: Path) -> Contents:
 
 
 def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list[_Storage], list[str]]:
-    """Return the tensors, the storages and the problems that some pickles in a row describe."""
+    """Return the tensors, the storages and the problems that consecutive pickles describe."""
     names: set[str] = set()
     content: Any = None
     try:
@@ -229,7 +231,7 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list
             content = machine.run(stream)
             names |= machine.names
     except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-        raise NotWeights("is damaged, or holds no weights of torch; download it again.") from error
+        raise NotWeights("is damaged, or contains no weights of torch; download it again.") from error
     tensors: dict[str, Tensor] = {}
     storages: dict[str, _Storage] = {}
     for name, storage, shape in _found(content, ""):
@@ -238,7 +240,7 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list
         storages[storage.key] = storage
     code = sorted(name for name in names if not _is_harmless(name))
     problems = [
-        f"holds more than weights: it names {name}, which Longtake does not run; take a .safetensors file."
+        f"contains more than weights: it names {name}, which Longtake does not run; use a .safetensors file."
         for name in code[:1]
     ]
     return tensors, list(storages.values()), problems
@@ -254,7 +256,7 @@ def _is_harmless(name: str) -> bool:
 
 
 def _found(content: Any, prefix: str) -> Iterator[tuple[str, _Storage, tuple[int, ...]]]:
-    """Return the tensors in nested dictionaries, by their names joined with dots."""
+    """Yield the name, storage and shape of each tensor in nested dicts, whose keys are joined with dots."""
     if isinstance(content, _Call):
         arguments = content.arguments
         if content.path.endswith("_rebuild_parameter") and arguments:

@@ -1,4 +1,4 @@
-"""The contents of a file with weights in any known format, which its first bytes tell and not its name."""
+"""The reader of files with weights in any known format, which it recognises by the first bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_contents(file: Path) -> Contents:
 
     Raises:
         OSError: If the file cannot be read.
-        NotWeights: If it is something else, or cut off before the list of its tensors ends.
+        NotWeights: If it is something else, or truncated within the list of its tensors.
     """
     with file.open("rb") as stream:
         start = stream.read(_START_BYTES)
@@ -27,7 +27,7 @@ def read_contents(file: Path) -> Contents:
         return read_gguf(file)
     if start[:2] == b"PK" or (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
         return read_pickle(file)
-    # The length of the header stands in front of it, so that its first letter is the ninth byte.
+    # The length of the header precedes it, so its first letter is the ninth byte.
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 2**40:
         return read_safetensors(file)
     if file.suffix == ".safetensors" and 0 < len(start) < 9:

@@ -26,7 +26,7 @@ class Entry:
     """One tensor of a safetensors file, without its values.
 
     Attributes:
-        begin, end: The place of its bytes behind the header.
+        begin, end: The range of its bytes, counted from the end of the header.
     """
 
     dtype: str
@@ -46,8 +46,8 @@ class Header:
 
     Attributes:
         tensors: The tensors by name.
-        metadata: What the file's author has noted.
-        num_bytes: The bytes before the first tensor.
+        metadata: The metadata of the file's author.
+        num_bytes: The number of bytes before the first tensor.
     """
 
     tensors: Mapping[str, Entry]
@@ -60,7 +60,7 @@ def read_header(file: Path) -> Header:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError, struct.error: If it is no safetensors file.
+        ValueError, struct.error: If it is not a safetensors file.
     """
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
@@ -68,7 +68,7 @@ def read_header(file: Path) -> Header:
             raise ValueError(f"a header of {length} bytes")
         content: Any = json.loads(stream.read(length))
     if not isinstance(content, dict):
-        raise ValueError("a header that is no JSON object")
+        raise ValueError("a header that is not a JSON object")
     entries = cast(dict[str, Any], content)
     metadata: Any = entries.pop("__metadata__", {})
     try:
@@ -115,10 +115,10 @@ def _problems(header: Header, size: int) -> Iterable[str]:
     if size < needed:
         yield cut_off(size, needed)
     elif size > needed:
-        yield f"has {size - needed} bytes behind its last tensor; download it again."
+        yield f"has {size - needed} bytes after its last tensor; download it again."
     unknown = sorted({entry.dtype for entry in header.tensors.values()} - set(_NAMES))
     if unknown:
-        yield f"has the types {', '.join(unknown)}, which are not known; take another file."
+        yield f"has the types {', '.join(unknown)}, which are not known; use another file."
     for name, entry in header.tensors.items():
         expected = entry.count * BITS.get(_NAMES.get(entry.dtype, ""), 0) // 8
         if expected and entry.end - entry.begin != expected:

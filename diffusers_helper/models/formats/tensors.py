@@ -1,4 +1,4 @@
-"""The tensors of a file with weights as its header lists them, in one form for all formats."""
+"""The list of a file's tensors, in one form for all formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Format = Literal["safetensors", "gguf", "pickle", "diffusers"]
 
 
 class NotWeights(ValueError):
-    """A file that holds no weights, or that was cut off before the list of its tensors ends.
+    """The error for a file without weights, or one that is truncated within the list of its tensors.
 
     The text is the end of a sentence that begins with the file's name.
     """
@@ -22,7 +22,7 @@ class Tensor:
     """One tensor, without its values.
 
     Attributes:
-        dtype: The type by torch's name, or by GGUF's for its blocks.
+        dtype: The name of the type in torch, or in GGUF for types that only GGUF has.
     """
 
     dtype: str
@@ -35,8 +35,8 @@ class Contents:
     """The contents of a file with weights.
 
     Attributes:
-        metadata: What the file's author has noted.
-        problems: What is wrong with the file; each is the end of a sentence that begins with the file's name.
+        metadata: The metadata of the file's author.
+        problems: The file's faults, each as the end of a sentence that begins with the file's name.
     """
 
     format: Format
@@ -45,7 +45,7 @@ class Contents:
     problems: tuple[str, ...] = ()
 
 
-# Bits of one value, by torch's name of the type.
+# The bits of a value, by the name of the type in torch.
 BITS = {
     "complex128": 128, "complex64": 64, "float64": 64, "int64": 64, "uint64": 64, "float32": 32, "int32": 32,
     "uint32": 32, "float16": 16, "bfloat16": 16, "int16": 16, "uint16": 16, "float8_e4m3fn": 8,
@@ -60,5 +60,5 @@ def count(shape: tuple[int, ...]) -> int:
 
 
 def cut_off(size: int, needed: int) -> str:
-    """Return the sentence's end for a file that is shorter than its header says."""
+    """Return the end of a sentence about a file that is shorter than its header says."""
     return f"is incomplete: it has {size} bytes of {needed}; download it again."

@@ -151,7 +151,7 @@ def test_an_incomplete_command_is_answered_in_one_line(
     assert "--help" in err
     if not arguments:
         assert err.startswith(
-            "The command is missing; there are generate, jobs, tune, plan, doctor, models, "
+            "The command is missing; expected one of generate, jobs, tune, plan, doctor, models, "
             "inspect, install-comfyui-nodes, uninstall-comfyui-nodes."
         )
 
@@ -354,7 +354,7 @@ def test_an_output_without_room_ends_the_program_with_a_sentence(
     assert process.returncode == 1
     assert err.decode().endswith(
         "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
-        "Send it to a place with room.\n"
+        "Send it to a place with free space.\n"
     )
     (job,) = (path.name for path in program.outputs.iterdir() if path.name[0] != ".")
     assert JobService(program.outputs).job(job).state == state

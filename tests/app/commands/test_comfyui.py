@@ -62,14 +62,15 @@ def test_a_file_of_somebody_else_is_left_alone(
     file = comfyui / "custom_nodes" / SHIM
     file.write_text("mine = 1\n")
     assert main([command, str(comfyui)]) == 2
-    assert "is not a file of these nodes" in capsys.readouterr().err
+    assert "was not written by" in capsys.readouterr().err
     assert file.read_text() == "mine = 1\n"
 
 
 @pytest.mark.parametrize(
     ("version", "code", "words"),
-    [("0.3.63", 2, "ComfyUI is 0.3.63; expected 0.3.64 or newer"),
-     ("0.4.0", 0, "ComfyUI is 0.4.0; the nodes were tried with 0.3.64"), ("x", 2, "cannot be read")],
+    [("0.3.63", 2, "ComfyUI has version 0.3.63; expected 0.3.64 or newer"),
+     ("0.4.0", 0, "ComfyUI has version 0.4.0; the nodes were tested with 0.3.64"),
+     ("x", 2, "cannot be read")],
 )  # fmt: skip
 def test_versions_are_checked(
     comfyui: Path, version: str, code: int, words: str, capsys: pytest.CaptureFixture[str]

@@ -67,9 +67,9 @@ def test_a_machine_without_a_gpu_is_well(root: Path) -> None:
     report = look(root, CPU)
     assert report.is_well
     texts = [finding.text for finding in report.findings]
-    assert "no GPU; the CPU computes" in texts
+    assert "no GPU was found; the CPU is used" in texts
     assert "50 of 64 GB available" in texts
-    assert "SDPA runs _scaled_dot_product_flash_attention; plans count with it" in texts
+    assert "SDPA runs _scaled_dot_product_flash_attention; plans assume it" in texts
     assert any("OMP_WAIT_POLICY=PASSIVE (Longtake's" in text for text in texts)
     assert any("peaks at" in text for text in texts)
 
@@ -161,7 +161,7 @@ def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
     notes = {finding.text: finding.remedy for finding in report.findings if finding.level == "note"}
     for part in (
         "other programs hold 10 GB", "MIOPEN_FIND_TIME_LIMIT", "expandable segments", "GB used",
-        "calls the card gfx1100, the kernel gfx1030",
+        "calls the card gfx1100, but the kernel driver calls it gfx1030",
     ):  # fmt: skip
         assert any(part in text and remedy for text, remedy in notes.items()), part
 
@@ -170,7 +170,7 @@ def test_hidden_cards_and_an_apu_that_comes_first_are_noted(root: Path) -> None:
     write_card(root, 110501, GB, gtt=GB, cores=16, number=1)
     write_card(root, 110000, 24 * GB, number=2)
     first = look(root, {**ROCM, "arch": "gfx1151"})
-    assert any("the processor's own GPU comes first" in finding.text for finding in first.findings)
+    assert any("the processor's integrated GPU is used first" in finding.text for finding in first.findings)
     hidden = look(root, CPU, {"HIP_VISIBLE_DEVICES": ""})
     assert any("hides all AMD cards" in finding.text for finding in hidden.findings)
 
@@ -226,9 +226,9 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().out
     assert f"Removed {home / '.config/miopen'}: 1 file, 0.002 GB." in said
     assert "is a link to" in said
-    assert f"MIOPEN_USER_DB_PATH is {elsewhere}; left alone" in said
+    assert f"MIOPEN_USER_DB_PATH names {elsewhere}, which was left alone" in said
     assert not (home / ".config/miopen").exists()
     kept = [home / ".config/other/settings", home / ".cache/torch/kernel", elsewhere / "kernels"]
     assert all(file.read_text() == "keep" for file in kept)
     clear_miopen_cache(home, {})
-    assert "no cache of MIOpen's to remove" in capsys.readouterr().out
+    assert "no MIOpen cache to remove" in capsys.readouterr().out

@@ -77,14 +77,14 @@ def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, c
     assert shown["states"][1]["reason"] == "A person cancelled it."
     assert command("show", job.id) == 0
     text = command.text
-    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A person handed it in."):
+    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A person submitted it."):
         assert words in text
 
 
 def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: Command) -> None:
     settings = ("--image", str(sharing.picture), "--prompt", "a ball", "--seconds", "1")
     assert command("add", *settings) == 0
-    assert "No program makes jobs here now" in command.text
+    assert "No program makes jobs in this folder now" in command.text
     server = sharing.open()
     (added,) = command.records("add", *settings, "--seed", "7")
     assert (added["has_maker"], added["request"]["seed"]) == (True, 7)

@@ -114,8 +114,8 @@ def test_a_flipped_bit_and_a_shorter_file_are_found(
     capsys.readouterr()
     assert main(["models", "verify", INFO.name]) == 1
     text = capsys.readouterr().out
-    assert f"{WEIGHTS} has another checksum; remove the model and get it again." in text
-    assert text.count("right") == len(PARTS) - 1
+    assert f"{WEIGHTS} has a wrong checksum; remove the model and get it again." in text
+    assert text.count("correct") == len(PARTS) - 1
     file.write_bytes(data[:-5])
     assert main(["models", "verify", INFO.name]) == 1
     assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in capsys.readouterr().out
@@ -144,7 +144,7 @@ def test_only_what_belongs_to_the_model_is_removed(
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "y\n"))
     assert main(["models", "remove", INFO.name]) == 0
     said = capsys.readouterr()
-    assert "vae stays: framepack-i2v uses it." in said.out
+    assert "vae stays because it is used by framepack-i2v." in said.out
     assert said.err.endswith("GB of framepack-f1: transformer? [y/N] ")
     gone = set(before) - set(files(cache))
     assert gone
@@ -154,14 +154,14 @@ def test_only_what_belongs_to_the_model_is_removed(
     assert main(["models", "remove", OTHER.name, "--yes"]) == 0
     assert files(cache) == [str(foreign.relative_to(cache))]
     assert main(["models", "remove", OTHER.name, "--yes"]) == 2
-    assert "Nothing of model framepack-i2v alone" in capsys.readouterr().err
+    assert "Model framepack-i2v has no files of its own" in capsys.readouterr().err
 
 
 def test_a_local_model_is_not_removed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "remove", "demo", "--yes"]) == 2
-    assert "only downloaded models are removed" in capsys.readouterr().err
+    assert "only downloaded models can be removed" in capsys.readouterr().err
     assert main(["models", "verify", str(tiny_model)]) == 0
-    assert capsys.readouterr().out.count("headers and sizes right") == len(PARTS)
+    assert capsys.readouterr().out.count("headers and sizes correct") == len(PARTS)
     assert main(["models", "list", str(tiny_model)]) == 0
     assert "transformer: 0.00" in capsys.readouterr().out
 

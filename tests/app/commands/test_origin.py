@@ -60,7 +60,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     branch = ("generate", "--branch", folder.job, "--keep", "2")
     code, out, err = program.run(*branch, "--seed", "12", *shared)
     assert code == 0, err
-    assert "The last 2.4 s of the video are kept, since the end is made before the beginning" in err
+    assert "The last 2.4 s of the video are kept, because the end is made before the beginning" in err
     child = JobFolder(Path(out.splitlines()[-1]).parent)
     lineage = Lineage.read(child.lineage)
     assert (lineage.parent, lineage.kept, [span.last for span in lineage.spans]) == (folder.job, 2, [1, 2])
@@ -71,7 +71,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
 
     code, _, err = program.run(*branch, "--crf", "30", *shared)
     assert code == 2
-    assert "A branch cannot change --crf. The kept sections are written with it already." in err
+    assert "A branch cannot change --crf. The kept sections were already encoded with it." in err
     assert len([path for path in program.outputs.iterdir() if path.name[0] != "."]) == 2
 
 
@@ -83,8 +83,8 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
         (["--recipe", "none.mp4"], "none.mp4 cannot be read"),
         (["--recipe", "text.txt"], "text.txt carries no recipe"),
         (["--recipe", "request.json"], "expected --image"),
-        (["--keep", "2"], "belong to --branch"),
-        (["--branch", "x"], "either --keep or --longer"),
+        (["--keep", "2"], "need --branch"),
+        (["--branch", "x"], "without --keep and --longer"),
         (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
     ],
 )

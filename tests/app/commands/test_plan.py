@@ -56,9 +56,9 @@ def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) 
     assert "8 sections, 289 frames, on gfx1100 with 24 GB (profile gfx1100)" in text
     assert "Cap 20 of 24 GB, preserved 18 GB, reserve 1 GB" in text
     row = next(line.split() for line in text.splitlines() if line.startswith("sample"))
-    assert row[:6] == ["sample", "transformer", "8", "1.7", "22.3", "a"]
-    assert "Denoising: 2 of 60 blocks stay: of 20 GB, 18 GB are preserved." in text
-    assert "Text encoder: 2 of 32 blocks stay: of 20 GB" in text
+    assert row[:6] == ["sample", "transformer", "8", "1.7", "22.3", "per"]
+    assert "Denoising: 2 of 60 blocks stay on the device: of 20 GB, 18 GB are preserved." in text
+    assert "Text encoder: 2 of 32 blocks stay on the device: of 20 GB" in text
     assert main(["plan", "--card", "gfx1100:24", "--seconds", "1"]) == 0
     assert "1 section, 37 frames" in capsys.readouterr().out
 

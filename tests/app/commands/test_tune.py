@@ -205,7 +205,7 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
 
     monkeypatch.setattr(conv_probe._Inputs, "run_checked", stopping)
     assert run(tiny_model) == 130
-    assert "goes on from here" in capsys.readouterr().err
+    assert "continues from here" in capsys.readouterr().err
     first = RouteStore(routes_folder()).routes("cpu")
     assert set(first) == {str(six_cases[3]), str(six_cases[0])}  # one case in the middle, for the estimate
     assert run(tiny_model, "--json") == 0
@@ -228,7 +228,7 @@ def test_a_rung_that_computes_something_else_is_not_chosen(
     replace_rung(monkeypatch, "taps", lambda result: result[..., 1:])
     found = measure(case, CPU, routes, classify)
     assert set(found.milliseconds) == {"tiles"}
-    assert found.failed["miopen"] == "wrong result: off by 1 of its size"
+    assert found.failed["miopen"] == "wrong result: relative error 1"
     assert found.failed["taps"].startswith("wrong shape (1, 5, 4, 6, 7); expected")
     assert routes.get(case).rung == "tiles"
     replace_rung(monkeypatch, "tiles", lambda result: result * float("nan"))

@@ -166,7 +166,7 @@ def test_an_error_ends_its_job_in_words_for_a_person(
 def test_a_dead_engine_is_noticed_and_a_new_one_goes_on(open_studio: Studio, fault: str) -> None:
     job = open_studio.submit(f"sections=3 steps=2 at=3 fault={fault} times=2")
     first, *_, end = events = open_studio.events(job)
-    deaths = [event for event in events if isinstance(event, Warned) and "started again" in event.message]
+    deaths = [event for event in events if isinstance(event, Warned) and "restarted" in event.message]
     assert len(deaths) == 2
     assert "section 2" in deaths[0].message
     assert isinstance(first, JobStarted)
@@ -230,7 +230,7 @@ def test_stop_ends_job_and_engine(open_studio: Studio, fault: str) -> None:
     assert open_studio.service.job(job.id).state == "interrupted"
     assert open_studio.service.job(job.id).frames == 37
     assert open_studio.service.job(waiting.id).state == "queued"
-    with pytest.raises(LongtakeError, match="nothing that was finished is lost"):
+    with pytest.raises(LongtakeError, match="no finished work is lost"):
         open_studio.events(job)
 
 

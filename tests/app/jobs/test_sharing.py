@@ -114,7 +114,7 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_person_says_so(sh
     assert [one.state for one in states] == ["queued", "running", "paused", "queued", "running", "finished"]
     assert all(one.time for one in states)
     assert [one.reason for one in states][:4] == [
-        "A person handed it in.", "It is its turn.", "A person paused it.", "A person let it go on.",
+        "A person submitted it.", "It is its turn.", "A person paused it.", "A person resumed it.",
     ]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_every_problem_is_told_with_its_line(folder: Path) -> None:
     words = {
         2: "is not JSON", 3: "a JSON object", 4: "is not JSON", 5: "`steps` is 1000", 6: "'lora' is not a",
         7: "no picture", 8: "none.png cannot be read", 9: "is not a picture", 10: "`model` is 'none'",
-        11: "`model` is 3", 12: "a home folder that exists",
+        11: "`model` is 3", 12: "a user with a home folder",
     }  # fmt: skip
     assert told.keys() == words.keys()
     assert [line for line in words if words[line] not in told[line]] == [], told
@@ -91,7 +91,7 @@ def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
     assert "4 fields" in told[4]
     assert "not CSV" in told[6]
     (problem,) = read_batch(write(folder, "b.csv", "image,image", "boat.png,boat.png"), {}).problems
-    assert "'image' is there twice" in problem.text
+    assert "'image' appears twice" in problem.text
 
 
 @pytest.mark.parametrize(

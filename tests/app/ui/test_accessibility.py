@@ -96,14 +96,14 @@ def test_the_upload_button_is_named_by_its_own_text(browser: Any, stand: Stand) 
 
 def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) -> None:
     themed.get_by_role("tab", name="Queue").click()
-    themed.get_by_text("Nothing waits").wait_for()
+    themed.get_by_text("The queue is empty").wait_for()
     check(themed, "empty queue")
     jobs = [
         stand.service.submit(GenerationRequest(image=str(photo), prompt=one, seconds=2.4)) for one in "abcd"
     ]
     stand.engine.go(FIRST)
     stand.service.queue.pause(jobs[2].id)
-    themed.get_by_text("Paused, until").wait_for()
+    themed.get_by_text("Paused until").wait_for()
     themed.get_by_text("Section 1 of 2 is finished").last.wait_for()
     themed.get_by_label("More for b").click()
     check(themed, "queue with a menu")

@@ -163,7 +163,7 @@ def test_an_address_is_no_picture_and_nobody_asks_for_it(client: Client) -> None
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for address in (f"http://127.0.0.1:{server.server_port}/x.png", "https://192.0.2.1/x.png"):
-            with pytest.raises(AppError, match="image is not an upload; expected a picture sent along"):
+            with pytest.raises(AppError, match="image is not an upload; expected an uploaded picture"):
                 client.predict(image=handle_file(address), api_name="/generate")
         server.shutdown()
     assert asked == []

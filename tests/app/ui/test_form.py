@@ -139,7 +139,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
     told = describer.describe(values)
     assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in told.length
-    assert "The first video will tell how long it takes." in told.length
+    assert "The first video will show how long it takes." in told.length
     assert told.facts["size"] == "144 × 112 of 320 × 240"
     assert told.facts["look"] == "seed 31337 · 8 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640}).facts["size"]
@@ -154,7 +154,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
         Actions(service, Catalogue()).run_example("demo", 0)
         (job,) = service.jobs()
         assert [item for item in service.follow(job.id) if item][-1][1].is_final
-        assert "on this machine, from its last job." in describer.describe(values).length
+        assert "judging by this machine’s last job." in describer.describe(values).length
     finally:
         service.stop()
 

@@ -68,7 +68,7 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
     assert 4 < peak_in(state) < 8
     peak = state.removeprefix("fits, peak ").removesuffix(" GB")
     assert (
-        f"Fits: peak {peak} of 20 GB. 58 of 60 blocks of the transformer are streamed, 22.3 GB a step."
+        f"Fits: peak {peak} of 20 GB. 58 of 60 blocks of the transformer are streamed, 22.3 GB per step."
         in text
     )
     assert "cap 20 " in text
@@ -83,14 +83,14 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
     ):
         assert stage in text
     # With real guidance, a step runs the transformer twice.
-    assert "44.6 GB a step" in told(RADEON, cfg=2.0)[1]
+    assert "44.6 GB per step" in told(RADEON, cfg=2.0)[1]
 
 
 def test_less_preserved_means_less_streamed_and_more_taken() -> None:
     streamed, peaks = list[float](), list[float]()
     for preserved in (18.0, 14.5, 10.0, 0.0):
         state, text = told(RADEON, preserved_gb=preserved)
-        streamed.append(float(re.findall(r"streamed, ([\d.]+) GB a step", text)[0]))
+        streamed.append(float(re.findall(r"streamed, ([\d.]+) GB per step", text)[0]))
         peaks.append(peak_in(state))
     assert streamed == sorted(streamed, reverse=True)
     assert streamed[0] > streamed[-1] + 10
@@ -107,13 +107,13 @@ def test_without_a_gpu_it_says_what_the_cap_means() -> None:
     state, text = told(COMPUTER, "demo")
     assert state == "fits, peak 0.095 GB"
     assert "Everything fits at once and stays on the device." in text
-    assert "There is no GPU here: the plan is for the CPU’s main memory" in text
+    assert "This machine has no GPU. The plan is for main memory" in text
 
 
 def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
     state, text = told(RADEON, vram_cap_gb=4)
     assert state == "does not fit"
-    least = re.findall(r"the smallest cap that works is ([\d.]+) GB", text)[0]
+    least = re.findall(r"The smallest cap that works is ([\d.]+) GB", text)[0]
     assert f"Set VRAM Cap to {least} GB or more or choose a smaller Resolution." in text
     assert told(RADEON, vram_cap_gb=float(least))[0].startswith("fits, peak ")
     state, text = told(RADEON, preserved_gb=19.9)
@@ -196,7 +196,7 @@ def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(t
     state, text = told(planner, preserved_gb=0)
     assert peak_in(state) < peak_in(before[0])
     assert "Memory ran out on this card before, so the plan is smaller than it could be:" in text
-    assert f"`{FORGET}` forgets that." in text
+    assert f"`{FORGET}` discards this." in text
     planner.local.learned.forget()
     assert told(planner, preserved_gb=0) == before
 
@@ -227,10 +227,10 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
     assert "22.3 GB of streamed weights do not fit into 8 GB of free main memory" in told(planner)[1]
     planner.disks.wait()
-    assert "about 11 s a step for that" in told(planner)[1]
-    assert "about 22 s a step for that" in told(planner, cfg=2.0)[1]
+    assert "this adds about 11 s per step" in told(planner)[1]
+    assert "this adds about 22 s per step" in told(planner, cfg=2.0)[1]
     again = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
-    assert "about 11 s a step for that" in told(again)[1]
+    assert "this adds about 11 s per step" in told(again)[1]
     assert threads == ["disk"]
 
 

@@ -71,7 +71,7 @@ def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Pa
     no_notice(page)
     stand.engine.hold_cancel()
     page.get_by_role("button", name="End Generation").click()
-    notice(page, "Ending: the work at hand is finished first.")
+    notice(page, "Ending: the current work is finished first.")
     stand.engine.release_cancel()
     no_notice(page)
     page.get_by_role("button", name="Start Generation (queued second)").wait_for()
@@ -132,7 +132,7 @@ def test_what_a_person_writes_never_becomes_markup(page: Any, stand: Stand, phot
 
 def test_the_demo_model_names_its_words(page: Any) -> None:
     page.get_by_text("This is the demo model.").wait_for()
-    page.get_by_text("which ones?").click()
+    page.get_by_text("show them.").click()
     assert "diamond" in page.locator(".lt-demo dl").inner_text()
     page.get_by_label("Prompt", exact=True).fill("the red <b>walrus</b> moves right")
     page.locator("#lt-unknown").wait_for()

@@ -87,16 +87,16 @@ def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Sta
     kept(page, '"seconds":19')
     field.fill("")
     field.press("Tab")
-    page.get_by_role("status").get_by_text("This needs a number, so 19 stays.").wait_for()
+    page.get_by_role("status").get_by_text("A number is needed here, so 19 stays.").wait_for()
     assert field.input_value() == "19"
     field.fill("500")
-    page.get_by_text("This needs a number").wait_for(state="detached")
+    page.get_by_text("A number is needed here").wait_for(state="detached")
     field.press("Tab")
-    page.get_by_text("500 is not possible, so it became 120.").wait_for()
+    page.get_by_text("500 is not possible, so it was changed to 120.").wait_for()
     field.fill("30")
     field.fill("")
     field.press("Control+Enter")
-    page.get_by_text("This needs a number, so 120 stays.").wait_for()
+    page.get_by_text("A number is needed here, so 120 stays.").wait_for()
     assert stand.service.jobs() == []
     there, back = (scripts.call("form/length.js", name) for name in ("shareOf", "lengthAt"))
     for seconds in (1, 1.1, 5, 19.9, 20, 21, 119, 120):
@@ -113,13 +113,13 @@ def test_a_model_that_is_not_here_is_downloaded_only_after_a_yes(
     page.get_by_role("option", name="FramePack F1").click()
     note = page.locator("#model-note")
     note.get_by_text("FramePack F1 is not on this machine").wait_for()
-    assert "There is no GPU here: a video of this model would take days." in note.inner_text()
+    assert "This machine has no GPU, so a video of this model would take days." in note.inner_text()
     start(page, photo)
     yes = page.get_by_role("button", name="Download 39.4 GB and start")
     yes.wait_for()
     question = page.locator("#notice").inner_text()
     assert "FramePack F1 is not on this machine: 39.4 GB to download, and 100 GB free." in question
-    assert "There is no GPU here: a video of this model would take days." in question
+    assert "This machine has no GPU, so a video of this model would take days." in question
     page.get_by_role("button", name="Not now").click()
     no_notice(page)
     assert stand.service.jobs() == []

@@ -160,11 +160,11 @@ def test_unknown_words_are_marked_where_they_stand_as_one_types(page: Any) -> No
     # The person may still be typing "green".
     assert marked.all_text_contents() == ["walrus"]
     assert page.evaluate(MARKS) == pytest.approx(page.evaluate(WORDS, "walrus"), abs=2)
-    page.get_by_role("status").get_by_text("Not known to the demo model, so ignored: walrus.").wait_for()
+    page.get_by_role("status").get_by_text("The demo model does not know, and ignores: walrus.").wait_for()
     prompt_box(page).press_sequentially("b ball")
     page.wait_for_function("document.querySelectorAll('.lt-mirror span').length === 2")
     assert (
-        page.locator("#lt-unknown").inner_text() == "Not known to the demo model, so ignored: walrus, greb."
+        page.locator("#lt-unknown").inner_text() == "The demo model does not know, and ignores: walrus, greb."
     )
     described = prompt_box(page).get_attribute("aria-describedby").split()
     assert "walrus" in "".join(page.locator(f"#{name}").text_content() for name in described)
@@ -196,12 +196,12 @@ def test_the_end_of_the_prompts_room_is_told_before_it_is_reached(
     page.evaluate("navigator.clipboard.writeText('x'.repeat(500))")
     box.press("Control+v")
     page.get_by_text(
-        "4000 of 4000 characters: the last 104 of what was put in are left out."
+        "4000 of 4000 characters: the last 104 that were inserted are left out."
     ).first.wait_for()
     box.press("Backspace")
     page.get_by_text("3999 of 4000 characters.").first.wait_for()
     box.press_sequentially("yz")
-    page.get_by_text("4000 of 4000 characters: nothing more is taken.").first.wait_for()
+    page.get_by_text("4000 of 4000 characters: the limit is reached.").first.wait_for()
     assert box.input_value().endswith("xxy")
 
 
@@ -269,7 +269,7 @@ def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> No
 
 def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: Any, stand: Stand) -> None:
     ready(page)
-    page.get_by_text("The first video will tell how long it takes.").wait_for()
+    page.get_by_text("The first video will show how long it takes.").wait_for()
     page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
     job = status(page, state="running").get_attribute("data-job")
     size(page, "128 × 128 of 256 × 256")
@@ -279,7 +279,7 @@ def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: A
     assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 8, None)
     stand.engine.go(FIRST + FURTHER + 1)
     status(page, state="finished", frames=73)
-    page.get_by_text(re.compile(r"\bon this machine, from its last job\.")).wait_for()
+    page.get_by_text(re.compile(r"\bjudging by this machine’s last job\.")).wait_for()
 
 
 def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> None:

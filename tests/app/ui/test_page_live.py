@@ -248,7 +248,7 @@ def test_a_cancel_says_what_is_waited_for(page: Any, stand: Stand, photo: Path) 
     page.locator(".lt-headline", has_text="Ending: the step being computed is finished first").wait_for()
     stand.engine.release_cancel()
     ended = status(page, state="cancelled", frames=33)
-    assert "Download what there is (1.10 s)" in ended.inner_text()
+    assert "Download the video so far (1.10 s)" in ended.inner_text()
     shows(page, 33)
 
 
@@ -286,7 +286,7 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     assert failed.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator(".lt-report").inner_text()
     shows(page, 33)
-    assert "Download what there is (1.10 s)" in failed.inner_text()
+    assert "Download the video so far (1.10 s)" in failed.inner_text()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     failed.get_by_role("button", name="Copy report").click()
     failed.get_by_role("button", name="Copied").wait_for()

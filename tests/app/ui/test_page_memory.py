@@ -84,7 +84,7 @@ def said(page: Any, text: str) -> str:
 def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     open_memory(page)
     assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
-    before = said(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB a step.")
+    before = said(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB per step.")
     assert re.match(r"Fits: peak \d\.\d of 20 GB\.", before)
     cap, weights, used = page.evaluate(BAR)
     assert cap == pytest.approx(20 / 24, abs=0.02)
@@ -173,13 +173,13 @@ def test_every_setting_of_the_vae_can_be_made_and_is_planned_with(
 ) -> None:
     open_memory(page)
     assert number(page, "vae_tile") == 256
-    said(page, "The VAE works in tiles of 256 pixels: about 45 dB from one piece")
+    said(page, "The VAE works in tiles of 256 pixels: about 45 dB against one piece")
     page.locator("#set-vae_precision").get_by_label("16 bit, wide range").check()
     own = {"vae_tile": 128, "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4}
     for name, value in own.items():
         put(page, name, value)
-    said(page, "The VAE works in tiles of 128 pixels: about 36 dB from one piece")
-    said(page, "The VAE chunk is 2: about 31 dB from one pass")
+    said(page, "The VAE works in tiles of 128 pixels: about 36 dB against one piece")
+    said(page, "The VAE chunk is 2: about 31 dB against one pass")
     start(page, photo, prompt="a ball")
     status(page, state="running")
     (job,) = stand.service.jobs()

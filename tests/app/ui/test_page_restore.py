@@ -35,7 +35,7 @@ def drop(page: Any, content: bytes, name: str, kind: str) -> None:
 def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(page: Any, stand: Stand) -> None:
     given = {"prompt": 'say "hi" <b>', "seed": 9, "steps": 12, "seconds": 3.6, "mode": "forward", "glow": 3}
     drop(page, json.dumps(given).encode(), "request.json", "application/json")
-    told = notice(page, "These are the settings of request.json, but for this:")
+    told = notice(page, "These are the settings of request.json, except for this:")
     assert "has the setting 'glow' (3), which this version does not know" in told.inner_text()
     page.wait_for_selector('#fold-look > button[data-state="seed 9 · 12 steps · guidance 10"]')
     assert page.get_by_label("Prompt", exact=True).input_value() == 'say "hi" <b>'
@@ -68,7 +68,7 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     page.wait_for_selector('#fold-look > button[data-state="random seed · 8 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
     assert page.get_by_label("number input for Videos at Once").input_value() == "3"
-    page.locator('#start[data-many="3 videos, with as many seeds"]').click()
+    page.locator('#start[data-many="3 videos with different seeds"]').click()
     wait_until(lambda: len(stand.service.jobs()) == 6)
     seeds = [job.request.seed for job in stand.service.jobs(limit=3)]
     assert seeds[0] == seeds[1] + 1 == seeds[2] + 2
@@ -86,7 +86,7 @@ def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"steps\":17')")
     page.get_by_role("button", name="Presets of settings").click()
     dialog = page.get_by_role("dialog", name="Presets")
-    dialog.get_by_text("There is none yet.").wait_for()
+    dialog.get_by_text("There are no presets yet.").wait_for()
     dialog.get_by_label("Name of the preset").fill("Slow & <b>soft</b>")
     page.keyboard.press("Enter")
     dialog.get_by_role("status").get_by_text("expected 1 to 50 characters").wait_for()
@@ -95,14 +95,14 @@ def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     dialog.get_by_text("“Slow & soft” is saved.").wait_for()
     assert violations(page) == []
     dialog.get_by_role("button", name="Make default: Slow & soft").click()
-    dialog.get_by_text("begin with “Slow & soft”").wait_for()
+    dialog.get_by_text("now use “Slow & soft”").wait_for()
     with page.expect_download() as download:
         dialog.get_by_role("button", name="Export: Slow & soft").click()
     exported = Path(download.value.path()).read_bytes()
     assert json.loads(exported)["steps"] == 17
     dialog.get_by_role("button", name="Remove: Slow & soft").click()
     dialog.get_by_role("button", name="Bring Slow & soft back").click()
-    dialog.get_by_text("It is back.").wait_for()
+    dialog.get_by_text("The preset is back.").wait_for()
     file = tmp_path / "Given.json"
     file.write_bytes(exported.replace(b"17", b"19"))
     page.set_input_files('input[aria-label="File with settings"]', str(file))

@@ -128,11 +128,11 @@ def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: 
     program.go(FIRST)
     job = status(page, state="running", frames=33).get_attribute("data-job")
     program.kill()
-    page.locator(".lt-pulse-text").get_by_text("the video goes on once it runs again").wait_for()
+    page.locator(".lt-pulse-text").get_by_text("the video continues once it runs again").wait_for()
     assert page.locator(".lt-status").get_attribute("data-job") == job
     program.begin()
     running = status(page, state="running", job=job, frames=33)
-    page.get_by_text("Longtake was ended while it made this video. It goes on").first.wait_for()
+    page.get_by_text("Longtake was ended while it was making this video. It continues").first.wait_for()
     said = running.inner_text()
     assert "Traceback" not in said
     assert page.locator("a.lt-download").is_visible()

@@ -192,4 +192,4 @@ def test_merged_settings_of_another_model_follow_that_model() -> None:
     found = Restored("x", {"model": "framepack-f1", "mode": "inverted", "steps": None})
     values, notices = merged(found, {}, CATALOGUE)
     assert (values["model"], values["mode"], values["steps"]) == ("framepack-f1", "forward", 25)
-    assert "makes no video in that order" in " ".join(notices)
+    assert "does not support that order" in " ".join(notices)

@@ -201,7 +201,7 @@ def test_a_smaller_plan_takes_over_from_an_empty_device() -> None:
 
 
 class Card(AccountingDevice):
-    """An account that counts as a GPU of which other programs hold the most."""
+    """An accounting device that counts as a GPU, most of whose memory is held by other programs."""
 
     has_gpu = True
 

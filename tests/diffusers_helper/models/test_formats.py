@@ -65,7 +65,7 @@ def test_a_gguf_file_of_unknown_kinds(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "a.gguf", {"a.weight": (99, (2, 32), bytes(68))})
     assert read_contents(file).problems[0].startswith("has the GGUF types 99,")
     file.write_bytes(b"GGUF\x01\0\0\0" + bytes(16))
-    with pytest.raises(NotWeights, match="is of GGUF version 1"):
+    with pytest.raises(NotWeights, match="has GGUF version 1"):
         read_contents(file)
     file.write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16)
     with pytest.raises(NotWeights, match="has a damaged GGUF header"):
@@ -99,7 +99,7 @@ def test_a_pickle_that_would_run_code_is_told(tmp_path: Path, is_new: bool) -> N
     contents = read_contents(file)
     assert contents.tensors == {"a": Tensor("float32", (2,), 8)}
     (problem,) = contents.problems
-    assert problem.startswith(f"holds more than weights: it names {os.mkdir.__module__}.mkdir")
+    assert problem.startswith(f"contains more than weights: it names {os.mkdir.__module__}.mkdir")
     assert not mark.exists()
 
 
@@ -124,7 +124,7 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
     assert read_contents(file).problems[0].startswith(f"is incomplete: it has {len(whole) - 200} bytes")
     for damaged in (whole[:200], b"\x80\x02" + b"garbage" * 20):
         file.write_bytes(damaged)
-        with pytest.raises(NotWeights, match="is damaged, or holds no weights"):
+        with pytest.raises(NotWeights, match="is damaged, or contains no weights"):
             read_contents(file)
 
 
@@ -136,7 +136,7 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
         (PAGE.encode(), 'is a web page ("Sign in to the hub"), not weights: the server answered'),
         (b"\n <html>" + bytes(50), "is a web page, not weights"),
         (b'{"error": "Repository not found"}', "is a JSON text, not weights"),
-        (bytes(4096), "begins with zeros, as a download that was broken off leaves it"),
+        (bytes(4096), "begins with zeros, like an interrupted download"),
         (b"hello world, this is no file of weights", "is not a file with weights"),
         (b"abc", "is incomplete: it has 3 bytes of "),
         ((40).to_bytes(8, "little") + b'{"a":', "is incomplete: it has 13 bytes of 48; download it again."),
@@ -169,7 +169,7 @@ def test_safetensors_that_are_cut_off_or_too_long(tmp_path: Path) -> None:
         f"is incomplete: it has {len(data) - 8} bytes of {len(data)}; download it again.",
     )
     file.write_bytes(data + b"more")
-    assert read_contents(file).problems[0].startswith("has 4 bytes behind its last tensor")
+    assert read_contents(file).problems[0].startswith("has 4 bytes after its last tensor")
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_a_lora_is_not_taken_for_its_model(tmp_path: Path) -> None:
     save_file({"diffusion_model.clean_x_embedder.proj.lora_A.weight": torch.zeros(2, 2)}, file)
     facts = inspect_checkpoint(file, "transformer")
     assert (facts.model, facts.key_style) == ("LoRA", "lora")
-    assert facts.problems == ("style.safetensors holds LoRA, but the transformer must be FramePack; choose "
-                              "another one.",)  # fmt: skip
+    problem = "style.safetensors contains LoRA, but the transformer must be FramePack; choose another one."
+    assert facts.problems == (problem,)
 
 
 def test_the_folder_of_a_model_is_told_by_parts(published: Path, folder: Path) -> None:
@@ -170,14 +170,14 @@ def test_shards_and_their_index_are_compared(published: Path, tmp_path: Path) ->
     name = sorted(tensors)[0]
     save_file({(f"other.{key}" if key == name else key): value for key, value in tensors.items()}, first)
     missing, unexpected = inspect_checkpoint(place).problems
-    assert missing == f"{index.name} lists 1 tensors that are missing, as {name}; download all again."
-    assert f"1 tensors that it does not list, as other.{name}" in unexpected
+    assert missing == f"{index.name} lists 1 missing tensor, such as {name}; download all files again."
+    assert f"1 tensor that it does not list, such as other.{name}" in unexpected
     second.unlink()
     (problem,) = inspect_checkpoint(place).problems
-    assert problem == f"{second.name} is missing, which {index.name} lists; download it again."
+    assert problem == f"{second.name}, which {index.name} lists, is missing; download it again."
     index.write_text("[]")
     assert inspect_checkpoint(place).problems == (
-        f"{index.name} is not a list of weights; download it again.",
+        f"{index.name} is not an index of weights; download it again.",
     )
     index.unlink()
     assert "lacks the index of its" in inspect_checkpoint(place).problems[0]
@@ -200,10 +200,10 @@ def test_missing_and_foreign_tensors_are_named(folder: Path) -> None:
     gone, odd = "single_transformer_blocks.0.proj_mlp.bias", "extra.weight"
     save_file({name: value for name, value in tensors.items() if name != gone}, file)
     (problem,) = inspect_checkpoint(file).problems
-    assert problem == f"{file.name} lacks 1 of {len(tensors)} tensors, as {gone}; download it again."
+    assert problem == f"{file.name} lacks 1 of {len(tensors)} tensors, such as {gone}; download it again."
     save_file(tensors | {odd: torch.zeros(1)}, file)
     (problem,) = inspect_checkpoint(file, "transformer").problems
-    assert f"holds 1 tensors that FramePack has not, as {odd};" in problem
+    assert f"contains 1 tensor foreign to FramePack, such as {odd};" in problem
     quantised = {name: value.to(torch.float8_e4m3fn) for name, value in tensors.items()}
     save_file(quantised | {"x_embedder.proj.scale_weight": torch.ones(1)}, file)
     facts = inspect_checkpoint(file, "transformer")
@@ -214,13 +214,13 @@ def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "notes.txt").write_text("nothing")
-    assert inspect_checkpoint(folder).problems == ("mine holds no weights; choose another folder.",)
+    assert inspect_checkpoint(folder).problems == ("mine contains no weights; choose another folder.",)
     (problem,) = inspect_checkpoint(folder, "tokenizer").problems
-    assert problem == "mine holds no files of the tokenizer; choose another folder."
+    assert problem == "mine contains no files of the tokenizer; choose another folder."
     save(folder / "a.safetensors", a=torch.zeros(1))
     assert inspect_checkpoint(folder).tensors == 1
     save(folder / "b.safetensors", a=torch.zeros(1))
-    assert inspect_checkpoint(folder).problems == ("mine holds 2 files with weights; name one of them.",)
+    assert inspect_checkpoint(folder).problems == ("mine contains 2 files with weights; name one of them.",)
     (folder / "b.safetensors").rename(folder / "pytorch_model.bin")  # libraries read only the other one
     assert inspect_checkpoint(folder).problems == ()
     save(folder / "model.safetensors", a=torch.zeros(1), b=torch.zeros(1))
@@ -230,10 +230,10 @@ def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "place", "told"),
     [
-        ("vae", "transformer", "vae holds Hunyuan VAE, but the transformer must be FramePack; choose"),
-        ("image_encoder", "text_encoder_2", "image_encoder holds SigLIP, but the text_encoder_2 must be"),
-        ("text_encoder", "tokenizer", "text_encoder holds weights, where the files of the tokenizer are"),
-        ("tokenizer", "transformer", "tokenizer holds tokenizer, but the transformer must be FramePack;"),
+        ("vae", "transformer", "vae contains Hunyuan VAE, but the transformer must be FramePack; choose"),
+        ("image_encoder", "text_encoder_2", "image_encoder contains SigLIP, but the text_encoder_2 must be"),
+        ("text_encoder", "tokenizer", "text_encoder contains weights, but must contain the files of the"),
+        ("tokenizer", "transformer", "tokenizer contains tokenizer, but the transformer must be FramePack;"),
     ],
 )  # fmt: skip
 def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, told: str) -> None:

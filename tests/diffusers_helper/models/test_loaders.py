@@ -159,8 +159,8 @@ def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
     ("file", "expected"),
     [
         ("transformer/config.json", "config.json"),
-        ("vae/diffusion_pytorch_model.safetensors", "vae holds no weights"),
-        ("text_encoder/model.safetensors", "text_encoder holds no weights"),
+        ("vae/diffusion_pytorch_model.safetensors", "vae contains no weights"),
+        ("text_encoder/model.safetensors", "text_encoder contains no weights"),
         ("tokenizer_2/tokenizer.json", "tokenizer_2"),
         ("feature_extractor/preprocessor_config.json", "feature_extractor"),
     ],
@@ -209,7 +209,7 @@ def test_parts_that_do_not_fit_together(folder: Path, tmp_path: Path) -> None:
     wide = tiny_transformer().__class__.from_config(dict(tiny_transformer().config) | {"text_embed_dim": 24})
     wide.save_pretrained(folder / "transformer")
     message = reason(str(folder)).message
-    assert "text_encoder gives 16 values a token" in message
+    assert "text_encoder gives 16 values per token" in message
     assert "expected 24" in message
 
 

@@ -175,26 +175,29 @@ HEAD = _boxes((b"ftyp", bytes(16)))
 PNG = plain_png(Image.new("RGB", (16, 16)))
 GOOD = recipe_of().to_json()
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "is no JSON"),
-    "another kind": (b"\xff\xd8\xff\xe0" + bytes(999), "is no JSON"),
-    "nested": (b'{"recipe":1,"settings":' + b"[" * 200_000, "is no JSON"),
-    "not a number": (b'{"recipe": NaN}', "is no JSON"),
-    "a list": (b"[1]", "no JSON object"),
+    "empty": (b"", "is not JSON"),
+    "another kind": (b"\xff\xd8\xff\xe0" + bytes(999), "is not JSON"),
+    "nested": (b'{"recipe":1,"settings":' + b"[" * 200_000, "is not JSON"),
+    "not a number": (b'{"recipe": NaN}', "is not JSON"),
+    "a list": (b"[1]", "not a JSON object"),
     "other JSON": (b'{"nodes": []}', "none of the settings"),
     "no settings": (b'{"recipe": 1}', "has no settings"),
     "long text": (b'"' + b"x" * (MAX_TEXT + 1), "4 MiB of text"),
-    "box over the end": (HEAD + struct.pack(">I4s", 2**31, b"moov"), "reaches over the end"),
-    "huge box": (HEAD + struct.pack(">I4sQ", 1, b"mdat", 2**63) + bytes(99), "reaches over the end"),
-    "tiny box": (HEAD + struct.pack(">I4s", 3, b"moov") + bytes(99), "reaches over the end"),
+    "box over the end": (HEAD + struct.pack(">I4s", 2**31, b"moov"), "extends past the end"),
+    "huge box": (HEAD + struct.pack(">I4sQ", 1, b"mdat", 2**63) + bytes(99), "extends past the end"),
+    "tiny box": (HEAD + struct.pack(">I4s", 3, b"moov") + bytes(99), "extends past the end"),
     "many boxes": (HEAD + _boxes((b"free", b"")) * 2000, "more than 1000 boxes"),
     "torn header": (HEAD + b"\0\0", "ends early"),
     "no comment": (HEAD + _boxes((b"moov", _boxes((b"mvhd", bytes(9))))), "not made by Longtake"),
-    "comment of others": (_mp4(b"made on holiday"), "is no JSON"),
+    "comment of others": (_mp4(b"made on holiday"), "is not JSON"),
     "long comment": (_mp4(b" " * (MAX_TEXT + 1)), "larger than any recipe"),
-    "not UTF-8": (_mp4(b'{"recipe": 1, "settings": {"prompt": "\xff"}}'), "is no JSON"),
+    "not UTF-8": (_mp4(b'{"recipe": 1, "settings": {"prompt": "\xff"}}'), "is not JSON"),
     "no chunk": (PNG, "not made by Longtake"),
-    "cut PNG": (with_recipe(PNG, GOOD, PICTURE)[:-900], "over the end"),
-    "changed picture": (with_recipe(PNG, GOOD, PICTURE).replace(PICTURE, PICTURE[:-1] + b"x"), "has changed"),
+    "cut PNG": (with_recipe(PNG, GOOD, PICTURE)[:-900], "past the end"),
+    "changed picture": (
+        with_recipe(PNG, GOOD, PICTURE).replace(PICTURE, PICTURE[:-1] + b"x"),
+        "does not match",
+    ),
 }
 
 
@@ -229,7 +232,7 @@ def test_a_compressed_text_is_read_within_bounds() -> None:
         return PNG[:-12] + chunk + PNG[-12:]
 
     assert read_recipe(packed(GOOD.encode())).settings["prompt"] == SCRIPTS
-    with pytest.raises(InputError, match="is no JSON"):
+    with pytest.raises(InputError, match="is not JSON"):
         read_recipe(packed(b" " * 3 * MAX_TEXT))
 
 

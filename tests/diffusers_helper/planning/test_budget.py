@@ -131,7 +131,7 @@ def test_without_preserved_memory_nearly_all_blocks_stay() -> None:
     sample = transformer_plan(24, 20, 0).stage("sample")
     assert sample.resident_bytes > 15 * GB
     assert sample.peak_bytes > 18.5 * GB
-    assert "working takes" in sample.reason
+    assert "the working set takes" in sample.reason
 
 
 def test_everything_stays_where_there_is_as_much_as_framepack_asks() -> None:
@@ -177,7 +177,7 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_three_remedies() -> No
     assert error.stage == "sample"
     assert error.smallest_cap_bytes == 7 * GB == least_resident(stage.model) + 3 * GB
     assert "4 GB" in error.message
-    assert "working takes 3 GB" in error.message
+    assert "the working set takes 3 GB" in error.message
     assert len(error.remedies) == 3
     assert "`vram_cap_gb` to 7" in error.remedies[0]
     with pytest.raises(DoesNotFit, match=r"this device has 6 GB"):

@@ -190,7 +190,7 @@ def test_the_engines_environment_leaves_a_persons_own_values_alone() -> None:
     mine = {line.name: line for line in environment_report(found, environ) if line.is_yours}
     assert set(mine) == set(environ)
     assert mine["MIOPEN_FIND_MODE"].value == "NORMAL"
-    assert "in place of FAST" in mine["MIOPEN_FIND_MODE"].reason
+    assert "replaces FAST" in mine["MIOPEN_FIND_MODE"].reason
 
 
 def test_only_what_suits_the_card_is_set() -> None:

@@ -133,7 +133,7 @@ def test_a_surface_brings_its_own_remedies() -> None:
     node = {step: f"In the node: {step}." for step in LONGTAKE}
     error = OutOfDeviceMemory(read_shortage(HIP), remedies=node)
     assert len(error.steps) == 9
-    assert error.steps[1] == "In the node: close: 17.8 GB are held outside of this program."
+    assert error.steps[1] == "In the node: close: 17.8 GB are held outside this program."
     assert all(step.startswith("In the node: ") for step in error.steps)
 
 
@@ -265,7 +265,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     assert [message.partition(";")[0] for message in messages(events)] == [
         "The device's memory ran out while denoising"
     ] * 2
-    assert "Trying again (2 of at most 3)" in messages(events)[1]
+    assert "The stage is tried again (2 of at most 3 times)" in messages(events)[1]
     stages = [event.stage for event in events if isinstance(event, StageStarted)]
     assert stages[-5:] == ["sample", "sample", "sample", "decode", "write"]
     (entry,) = json.loads((tmp_path / "cache" / "smaller_plans.json").read_text()).values()

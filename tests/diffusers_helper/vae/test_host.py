@@ -124,7 +124,7 @@ def test_kinds_that_are_no_pictures_are_refused() -> None:
     sound = VAE(PictureVae())
     sound.latent_dim = 1
     assert "neither pictures nor video" in unsupported(sound)
-    with pytest.raises(InputError, match="Decode it with the node of ComfyUI"):
+    with pytest.raises(InputError, match="Decode with ComfyUI's own node"):
         HostVae(sound)
 
 

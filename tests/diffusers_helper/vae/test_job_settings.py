@@ -100,7 +100,7 @@ def test_a_lower_threshold_takes_smaller_tiles_and_says_what_they_cost(
     _, events = run(picture, models, tmp_path / "half", vram_cap_gb=cap, vae_threshold=0.5)
     assert finished(events).vae_tile_px in (64, 96)
     (said,) = [event.message for event in events if isinstance(event, Warned)]
-    assert "dB from one piece (the bundled VAE, 17 frames of 384x256 pixels)" in said
+    assert "dB against one piece (with the bundled VAE at 17 frames of 384x256 pixels)" in said
 
 
 @pytest.mark.slow

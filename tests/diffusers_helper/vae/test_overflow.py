@@ -65,7 +65,7 @@ def test_what_overflows_is_decoded_again_in_fp32(whole: Whole) -> None:
     # The second window of the first section overflowed, and all later ones were computed in fp32.
     assert types[:2] == [torch.float16] * 2
     assert set(types[2:]) == {torch.float32}
-    assert sum("VAE's numbers overflowed" in e.message for e in events if isinstance(e, Warned)) == 1
+    assert sum("Values overflowed in the VAE" in e.message for e in events if isinstance(e, Warned)) == 1
     assert outline(events).count("decode 1") == 2
     assert isinstance(events[-1], Finished)
     stages = json.loads((whole.folder / "memory.json").read_text(encoding="utf-8"))["stages"]
@@ -110,7 +110,7 @@ def test_latents_that_are_no_numbers_are_not_kept(
 ) -> None:
     models = load_tiny(tiny_model)
     models.part("transformer").proj_out.register_forward_hook(lambda module, _, out: out / 0)
-    with pytest.raises(LongtakeError, match="not finite numbers while denoising section 1, in fp32 too"):
+    with pytest.raises(LongtakeError, match="not finite appeared while denoising section 1, also in fp32"):
         make(request_, models, tmp_path / "job")
     assert list((tmp_path / "job" / "sections").glob("*.safetensors")) == []
 
@@ -146,6 +146,6 @@ def test_attention_that_gives_no_numbers_once_is_computed_once_more_in_fp32(
     assert types[0] == narrow
     assert torch.float32 in types[1:]
     told = [event.message for event in events if isinstance(event, Warned)]
-    assert sum("trying once more, in fp32" in text for text in told) == (stage != "vae")
+    assert sum("this stage is repeated in fp32" in text for text in told) == (stage != "vae")
     assert result.latents.isfinite().all()
     assert next(network.parameters()).dtype == narrow

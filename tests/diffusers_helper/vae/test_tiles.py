@@ -1,4 +1,4 @@
-"""Tests of tiles along a side: equal, covering, with weights that add up; and of pictures joined of them."""
+"""Tests that tiles have one size, cover a side and have weights that add up to one, and of joined tiles."""
 
 from __future__ import annotations
 

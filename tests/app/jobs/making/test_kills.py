@@ -71,7 +71,7 @@ def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Studio, mod
     events = studio.disturbed(mode, KILLS)
     end = events[-1]
     assert isinstance(end, Finished), end
-    restarts = [event for event in events if isinstance(event, Warned) and "started again" in event.message]
+    restarts = [event for event in events if isinstance(event, Warned) and "restarted" in event.message]
     assert 1 <= len(restarts) <= KILLS
     assert Path(end.video).read_bytes() == Path(whole.video).read_bytes()
     folder, other = Path(end.video).parent, Path(whole.video).parent

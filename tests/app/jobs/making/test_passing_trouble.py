@@ -40,7 +40,7 @@ FULL = OSError(28, "No space left on device")
 AWAY = FileNotFoundError(2, "No such file or directory")
 
 
-@pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "not there")])
+@pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "is missing")])
 def test_a_job_whose_disk_is_full_or_away_waits_says_why_and_goes_on(
     studio: Studio, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(studio: S
     away = studio.outputs.rename(studio.outputs.with_name("away"))
     (away / job.id / "go").touch()
     wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert "not there" in studio.service.job(job.id).message
+    assert "is missing" in studio.service.job(job.id).message
     assert not studio.outputs.exists()
     away.rename(studio.outputs)
     events = studio.events(job)

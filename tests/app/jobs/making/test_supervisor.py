@@ -149,7 +149,7 @@ def test_a_reader_sees_one_job_over_two_engines(clock: Clock, mode: Mode) -> Non
     assert warnings(made)[0] == "unknown word"
     assert warnings(made)[1:] == [
         "The engine, the process that makes the video, was ended by SIGABRT while denoising section 2. "
-        "It was started again and goes on from section 2; nothing that was finished is lost."
+        "It was restarted and continues from section 2; no finished work is lost."
     ]
 
 
@@ -266,7 +266,7 @@ def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(c
     assert not warnings(make(Script([events], clock)))
     made = make(Script([events], clock), compiles=True)
     assert [
-        text for text in warnings(made) if "MIOpen is compiling kernels, first run only" in text
+        text for text in warnings(made) if "MIOpen is compiling kernels, on the first run only" in text
     ] == warnings(made)
     assert len(warnings(made)) == 1
 
@@ -323,7 +323,7 @@ def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock:
 
 
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect a new kernel search after a change of card, of MIOpen and torch, or of the find mode."""
+    """Check that the name under which times are kept changes with card, torch and find mode."""
     machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
     monkeypatch.setattr("app.machine.this_machine", lambda _: machine)
     monkeypatch.setattr("app.jobs.making.patience.installed_torch", lambda: version)
@@ -350,7 +350,7 @@ def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -> None:
     engine = Script([[STARTED, *said, -signal.SIGABRT], [END]], clock)
-    assert f"goes on from {words};" in warnings(make(engine))[0]
+    assert f"continues from {words};" in warnings(make(engine))[0]
 
 
 def test_a_kernel_search_after_a_clean_up_is_given_its_time(

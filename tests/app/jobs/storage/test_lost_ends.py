@@ -72,7 +72,7 @@ def test_following_what_nobody_makes_any_more_is_refused(studio: Studio) -> None
     pages = watch(studio.service)
     assert next(pages).live is not None
     studio.service.stop()
-    with pytest.raises(LongtakeError, match=f"stopped before job {queued.id} came to its end"):
+    with pytest.raises(LongtakeError, match=f"stopped before job {queued.id} ended"):
         list(items)
     for _ in pages:  # It ends too, without an error that a browser would show.
         assert studio.service._stopped

@@ -192,7 +192,7 @@ def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Pa
         ("jobs_queue", (True, 5), "first is True; expected a whole number."),
         ("jobs_show", ("../../etc",), "There is no job '../../etc'"),
         ("jobs_restore", (["x"],), "There is no job 'x'"),
-        ("jobs_list", ("", ["done"], None, None, None, False, "", 5), "'done' is no state"),
+        ("jobs_list", ("", ["done"], None, None, None, False, "", 5), "'done' is not a state"),
         ("jobs_pause", (["x"] * 1001,), "1001 jobs; expected at most 1000"),
     ],
     ids=str,
@@ -246,7 +246,7 @@ def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
 
 def test_a_crowd_of_calls_is_bounded(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "MOST_WAITING", 0)
-    assert "other calls wait already" in call("jobs_queue", 0, 1, refused=True)
+    assert "other calls are already waiting" in call("jobs_queue", 0, 1, refused=True)
 
 
 def test_a_folder_that_is_away_is_told(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

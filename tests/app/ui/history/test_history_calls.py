@@ -75,7 +75,7 @@ def test_a_model_is_known_by_its_title(sharing: Sharing, service: JobService, ca
     assert calls.history_search()["models"] == ["Longtake demo model"]
     assert len(calls.history_search(model="Longtake demo model")["cards"]) == 1
     assert calls.history_search(model="Another")["cards"] == []
-    with pytest.raises(InputError, match="is no state"):
+    with pytest.raises(InputError, match="is not a state"):
         calls.history_search(states=["lost"])
 
 

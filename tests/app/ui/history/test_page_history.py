@@ -113,7 +113,7 @@ def test_filters_narrow_the_shelf(page: Any, stand: Stand, make: Any) -> None:
     page.get_by_role("button", name="Favourites").click()
     cards(page, 1)
     page.get_by_label("Search in prompts and seeds").fill("long")
-    page.get_by_text("No video fits this search.").wait_for()
+    page.get_by_text("No video matches this search.").wait_for()
     assert not stand.service.job(long[0].id).favourite
 
 
@@ -233,21 +233,26 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     keep.focus()
     page.keyboard.press("Home")
     view.get_by_text(
-        "The last 1.2 s of the video are kept, since the end is made before the beginning"
+        "The last 1.2 s of the video are kept, because the end is made before the beginning"
     ).wait_for()
     assert view.locator('.lt-kept-strip img[data-kept="true"]').count() == 1
     view.get_by_text("What stays as it is, and why").click()
     assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
-    view.get_by_label("Prompt of what is new").fill("another ball")
+    view.get_by_label("Prompt for the new sections").fill("another ball")
     view.get_by_label("Seed", exact=True).fill("77")
+    view.get_by_text("Further settings for the new sections").click()
+    view.get_by_label("Steps").fill("3")
+    view.get_by_label("Sampler").select_option(label="Euler")
     view.get_by_role("button", name="Make this branch").click()
     page.locator(".lt-past-say").get_by_text("The branch is in the queue.").wait_for()
     child = stand.service.jobs()[0]
     assert json.loads(JobFolder(child.folder).lineage.read_text())["parent"] == job.id
     assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
+    assert (child.request.steps, child.request.sampler) == (3, "euler")
+    assert child.request.guidance == job.request.guidance
     kin = view.locator(".lt-kin:visible")
     kin.get_by_text("another ball").wait_for()
-    assert "Branches of it" in kin.inner_text()
+    assert "Branches of this video" in kin.inner_text()
     kin.get_by_role("link").click()
     assert "Branched from" in opened(page, child).locator(".lt-kin:visible").inner_text()
 
@@ -272,7 +277,7 @@ def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any
     assert "The <b>stage</b> collapsed." in view.get_by_role("alert").inner_text()
     assert not view.get_by_role("link", name="Download").is_visible()
     view.get_by_role("button", name="Go on", exact=True).click()
-    page.locator(".lt-past-say").get_by_text("It goes on").wait_for()
+    page.locator(".lt-past-say").get_by_text("The video continues").wait_for()
     wait_until(lambda: len(stand.service.history.transitions(job.id)) >= 5)
     assert [one.state for one in stand.service.history.transitions(job.id)][2:4] == ["failed", "queued"]
 

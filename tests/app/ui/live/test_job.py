@@ -57,12 +57,12 @@ def test_the_words_follow_the_work() -> None:
     queued = LiveJob(job_of(state="queued", started=None))
     assert words.headline(queued, 2) == "Waiting for its turn (2 jobs first)"
     assert words.headline(queued, 1) == "Waiting for its turn (1 job first)"
-    assert words.headline(queued, 1, held=True) == "Waiting until the queue goes on"
+    assert words.headline(queued, 1, held=True) == "Waiting until the queue is resumed"
 
 
 @pytest.mark.parametrize(
     ("stage", "waits_for"),
-    [("sample", "step being computed"), ("decode", "part being decoded"), ("load", "work at hand")],
+    [("sample", "step being computed"), ("decode", "part being decoded"), ("load", "current work")],
 )
 def test_after_a_cancel_it_says_what_is_waited_for(stage: Any, waits_for: str) -> None:
     live = LiveJob(job_of())
@@ -110,7 +110,7 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     assert ending["wishes"] == ["cancel"]
     assert (
         scene_of(live, wishes=frozenset({"stop_after_section"}))["remark"]
-        == "It ends with the section at hand."
+        == "It ends after the current section."
     )
     assert "failure" not in shown
     assert "figures" not in shown
@@ -130,7 +130,7 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     assert stages["Denoising"]["share"] == 1.0
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
     assert ("Peak in main memory so far", "2 GB") in figures["facts"]
-    assert ("Took", "6 min 40 s") in figures["facts"]
+    assert ("Total time", "6 min 40 s") in figures["facts"]
 
 
 def test_a_failed_job_comes_with_its_report_and_keeps_its_video() -> None:

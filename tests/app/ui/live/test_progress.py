@@ -95,7 +95,7 @@ def test_the_first_video_on_a_machine_says_that_its_time_is_a_guess() -> None:
     said = []
     for event in history(live.job, **COSTS[0]):
         live.apply(event)
-        said.append((live.sections_done, "measures the pace" in words.remark(live)))
+        said.append((live.sections_done, "how fast the machine is" in words.remark(live)))
     assert (0, True) in said
     assert not [guesses for done, guesses in said if done and guesses]
 

@@ -77,7 +77,7 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
     settled(page, stand, "aecbd")
 
     page.get_by_role("button", name="Edit: b").click()
-    page.get_by_text("These are the settings of a video that waits: b").wait_for()
+    page.get_by_text("You are editing a video in the queue: b").wait_for()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
     page.wait_for_selector(".lt-request .image-container img")
     assert not page.locator("#start").is_visible()
@@ -140,10 +140,10 @@ def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path)
     add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Pause everything").click()
-    page.get_by_text("The queue rests").wait_for()
+    page.get_by_text("The queue is paused").wait_for()
     stand.engine.go(1)
     row(page, "a").get_by_text("Paused").wait_for()
-    row(page, "b").get_by_text("Waits until the queue goes on").wait_for()
+    row(page, "b").get_by_text("Waiting until the queue is resumed").wait_for()
     assert stand.service.queue.is_held
     page.get_by_role("button", name="Let the queue go on").click()
     row(page, "a").locator(".lt-row-meter").wait_for()
@@ -167,7 +167,7 @@ def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand,
         page, "d"
     ).get_attribute("data-job")
     page.keyboard.press("ArrowUp")
-    page.get_by_text("d cannot go further.").wait_for(state="attached")
+    page.get_by_text("d cannot be moved further.").wait_for(state="attached")
     page.keyboard.press("End")
     settled(page, stand, "abcd")
     assert page.evaluate("document.activeElement.classList.contains('lt-row-grip')")
@@ -214,7 +214,7 @@ def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) 
     other.queue.move_first(added.id)
     shows(page, *"acb")
     other.queue.hold()
-    page.get_by_text("The queue rests").wait_for()
+    page.get_by_text("The queue is paused").wait_for()
 
 
 def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, monkeypatch: Any) -> None:
@@ -236,12 +236,12 @@ def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, mo
 
 def test_an_empty_queue_says_what_it_is_for(page: Any, stand: Stand) -> None:
     page.get_by_role("tab", name="Queue").click()
-    page.get_by_text("Nothing waits").wait_for()
+    page.get_by_text("The queue is empty").wait_for()
     assert not page.locator(".lt-queue-hold").is_visible()
     page.get_by_role("link", name="Make a video").click()
     page.locator("#start").wait_for()
     page.go_back()
-    page.get_by_text("Nothing waits").wait_for()
+    page.get_by_text("The queue is empty").wait_for()
     assert page.url.endswith("#queue")
 
 
@@ -276,9 +276,9 @@ def test_a_video_that_has_begun_is_no_longer_edited(page: Any, stand: Stand, pho
     first, second = add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Edit: b").click()
-    page.get_by_text("These are the settings of a video that waits: b").wait_for()
+    page.get_by_text("You are editing a video in the queue: b").wait_for()
     stand.service.cancel(first)
-    page.get_by_text("The video has begun meanwhile and keeps its settings.").wait_for()
+    page.get_by_text("The video has begun and keeps its settings.").wait_for()
     page.locator("#start").wait_for()
     assert page.get_by_label("Prompt", exact=True).input_value() == "b"
     assert stand.service.job(second).request.prompt == "b"
@@ -292,7 +292,7 @@ def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand
     open_queue(page, *"ab")
     page.get_by_role("button", name="Edit: b").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
-    page.get_by_role("button", name="Leave it as it was").click()
+    page.get_by_role("button", name="Cancel editing").click()
     shows(page, *"ab")
     page.get_by_role("tab", name="Create").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'my next idea'")
