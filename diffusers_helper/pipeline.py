@@ -192,7 +192,7 @@ def denoise(
     condition = condition_of(job, section.number, encodings)
     noise = noise_for(request.seed, "noise", section.number, job.latents_shape(WINDOW))
     num_tokens = WINDOW * (noise.shape[-2] // 2) * (noise.shape[-1] // 2)
-    sigmas = flow_sigmas(request.steps, shift_of(num_tokens))
+    sigmas = flow_sigmas(request.steps, job.models.info.shift or shift_of(num_tokens))
 
     def on_step(info: StepInfo) -> None:
         job.cancel.check()

@@ -10,6 +10,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
 
 from training.examples import ON_PAGE
+from training.transformer import SAMPLING_SHIFT
 from training.words import vocabulary
 
 PARTS = (
@@ -28,6 +29,7 @@ def facts(steps: int) -> dict:
         "multiple": 16,
         "steps": steps,
         "guidance": 10.0,
+        "shift": SAMPLING_SHIFT,
         "vocabulary": vocabulary(),
         "examples": [example.prompt for example in ON_PAGE],
     }

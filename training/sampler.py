@@ -25,7 +25,7 @@ def sample_section(
     """Sample the clean latents (B, 16, 9, h, w) of one section by Euler steps."""
     shape = (*start.shape[:2], WINDOW, *start.shape[3:])
     x = torch.randn(shape, generator=generator)
-    sigmas = sigmas_of(shape, steps)
+    sigmas = sigmas_of(steps)
     fixed = conditions.inputs() | model_inputs(section, start, history)
     for sigma, following in pairwise(sigmas):
         timestep = torch.full((start.shape[0],), 1000 * float(sigma))

@@ -17,6 +17,9 @@ from training.encoders import WIDTH
 SEED = 31
 # The weight of moving places relative to the whole picture. The floors suppress the noise of still clips.
 MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 2.0, 0.02, 0.2, 40.0
+# The shift of the noise levels in sampling, which ships with the model. It is large because most of the
+# training is at high noise; predictions from little noise have more errors.
+SAMPLING_SHIFT = 70.0
 # The slope, the offset and the cap of FramePack's rule for the shift of the noise levels.
 SHIFT_SLOPE, SHIFT_OFFSET, SHIFT_CAP = (1.15 - 0.5) / (4096 - 256), 0.456667, math.log(7)
 
@@ -67,11 +70,10 @@ def shift_of(latents_shape: tuple[int, ...]) -> float:
     return math.exp(min(SHIFT_SLOPE * frames * height * width / 4 + SHIFT_OFFSET, SHIFT_CAP))
 
 
-def sigmas_of(shape: tuple[int, ...], steps: int) -> torch.Tensor:
-    """Return noise levels from 1 down to 0, (steps + 1)."""
+def sigmas_of(steps: int) -> torch.Tensor:
+    """Return the noise levels of sampling, from 1 down to 0, (steps + 1)."""
     t = torch.linspace(1, 0, steps + 1)
-    shift = shift_of(shape)
-    return shift * t / (1 + (shift - 1) * t)
+    return SAMPLING_SHIFT * t / (1 + (SAMPLING_SHIFT - 1) * t)
 
 
 @dataclass

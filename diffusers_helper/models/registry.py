@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ class ModelInfo:
         modes: The orders of sections that it supports; the first is its default.
         side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
         steps, guidance: The values that suit it best, with which the page starts.
+        shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
         vocabulary: The words that it knows, by group; empty for a model that takes free text.
         examples: Prompts to offer.
         folder: The folder of a local model; None for a published one.
@@ -60,6 +62,7 @@ class ModelInfo:
     multiple: int = 32
     steps: int = 25
     guidance: float = 10.0
+    shift: float | None = None
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     examples: tuple[str, ...] = ()
     folder: Path | None = None
@@ -113,8 +116,8 @@ def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> M
 
 
 _FACT_TYPES: dict[str, type] = {
-    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "modes": list,
-    "vocabulary": dict, "examples": list,
+    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "shift": float,
+    "modes": list, "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
 
@@ -142,6 +145,8 @@ def _read_facts(file: Path) -> dict[str, Any]:
         bounds = SETTINGS[name]
         if name in facts and not bounds.low <= facts[name] <= bounds.high:
             raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
+    if not 0 < facts.get("shift", 1.0) < math.inf:
+        raise refusal(f"shift {facts['shift']}", "a positive number")
     return facts
 
 
@@ -156,6 +161,7 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
         multiple=facts.get("multiple", 32),
         steps=facts.get("steps", 25),
         guidance=facts.get("guidance", 10.0),
+        shift=facts.get("shift"),
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
         examples=tuple(facts.get("examples", ())),
         folder=folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling import flow_sigmas
 from diffusers_helper.sampling.seeds import noise_for
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
@@ -157,6 +159,22 @@ def test_every_setting_changes_the_result(
     base = {"steps": 4} if "sampler" in change else {}
     difference = (latents_of(**base) - latents_of(**change)).abs().mean()
     assert difference > 1e-4
+
+
+def test_a_model_that_names_its_shift_is_sampled_with_it(
+    tiny_model: Path, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shifts: list[float] = []
+
+    def noted(steps: int, shift: float) -> torch.Tensor:
+        shifts.append(shift)
+        return flow_sigmas(steps, shift)
+
+    monkeypatch.setattr("diffusers_helper.pipeline.flow_sigmas", noted)
+    models = load_tiny(tiny_model)
+    models.info = replace(models.info, shift=9.5)
+    make(tiny_request(scene), models, tmp_path / "job")
+    assert shifts == [9.5]
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def table() -> dict:
 
 
 def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
-    (tmp_path / "longtake.json").write_text(json.dumps({"steps": 8}), encoding="utf-8")
+    (tmp_path / "longtake.json").write_text(json.dumps({"steps": 8, "shift": 12.5}), encoding="utf-8")
     (tmp_path / "figures.json").write_text(json.dumps(table), encoding="utf-8")
     torch.save({"step": 123, "spent": 600.0}, tmp_path / "checkpoint.pt")
     write_card(tmp_path, tmp_path / "figures.json", tmp_path / "checkpoint.pt")
@@ -91,6 +91,7 @@ def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
     assert "0.50 (0.25)" in card
     assert "29.5 dB" in card
     assert "123 steps in 10 minutes" in " ".join(card.split())
+    assert "shift of 12.5" in card
     # 1.96 times the standard error of 75 % of 56.
     assert "within 11 points" in " ".join(card.split())
     assert "{" not in card

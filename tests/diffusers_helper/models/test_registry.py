@@ -56,11 +56,13 @@ def test_published_models_are_pinned(name: str, repository: str, mode: str) -> N
 
 def test_a_folder_tells_its_own_facts(folder: Path) -> None:
     facts = {"title": "Toy", "side": 64, "multiple": 16, "modes": ["forward"], "examples": ["a cat"]}
+    facts["shift"] = 9.5
     facts["vocabulary"] = {"subjects": ["cat", "dog"]}
     (folder / "longtake.json").write_text(json.dumps(facts), encoding="utf-8")
     info = find_model(str(folder), allow_folder=True)
     assert (info.title, info.side, info.multiple, info.modes) == ("Toy", 64, 16, ("forward",))
     assert info.examples == ("a cat",)
+    assert info.shift == 9.5
     assert info.vocabulary == {"subjects": ("cat", "dog")}
     assert info.folder == folder
     assert info.parts["vae"].location == str(folder / "vae")
@@ -68,14 +70,24 @@ def test_a_folder_tells_its_own_facts(folder: Path) -> None:
 
 def test_a_folder_without_facts_is_taken_for_a_full_model(folder: Path) -> None:
     info = find_model(str(folder), allow_folder=True)
-    assert (info.title, info.side, info.multiple) == ("toy", 640, 32)
+    assert (info.title, info.side, info.multiple, info.shift) == ("toy", 640, 32, None)
     assert set(info.modes) == {"inverted", "forward"}
     assert info.vocabulary == {}
 
 
 @pytest.mark.parametrize(
     "facts",
-    ["{", "[]", '{"side": "64"}', '{"side": 8, "multiple": 16}', '{"modes": ["sideways"]}', '{"modes": []}'],
+    [
+        "{",
+        "[]",
+        '{"side": "64"}',
+        '{"side": 8, "multiple": 16}',
+        '{"modes": ["sideways"]}',
+        '{"modes": []}',
+        '{"shift": 0.0}',
+        '{"shift": NaN}',
+        '{"shift": "much"}',
+    ],
 )
 def test_facts_that_cannot_be_read_are_refused(folder: Path, facts: str) -> None:
     (folder / "longtake.json").write_text(facts, encoding="utf-8")
