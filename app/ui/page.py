@@ -18,13 +18,11 @@ from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.form.endpoints import FormCalls
 from app.ui.history.endpoints import HistoryCalls
-from app.ui.history.panel import build_history
 from app.ui.live.subscribe import Result, connect_updates
 from app.ui.loras import LoraCalls
 from app.ui.models.endpoints import ModelCalls
-from app.ui.models.panel import build_models
-from app.ui.queue.panel import build_queue
 from app.ui.scripts import call, on_load
+from app.ui.tabs import build_panel
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
@@ -63,9 +61,8 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
                 result = Result()
                 request.demo_box.render()
                 gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
-        build_queue()
-        build_history()
-        build_models()
+        for tab in ("queue", "history", "models"):
+            build_panel(tab)
         actions = Actions(service, catalogue)
         connect_request(page, request, actions, Describer(service, catalogue))
         _connect_jobs(page, request, result, actions)

@@ -129,6 +129,21 @@ class PageProgram:
                 pipe.close()
 
 
+@contextlib.contextmanager
+def strict_window(browser: Any, stand: Stand, complaints: tuple[str, ...] = ("error",)) -> Iterator[Any]:
+    """Open the page in a window of 1440 by 900; fail at the end if the console holds such complaints."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in complaints else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    visit(page, stand)
+    yield page
+    context.close()
+    assert said == []
+
+
 def visit(page: Any, stand: Stand) -> None:
     page.goto(stand.url)
     page.wait_for_selector(".lt-view")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import PATIENCE
-from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, start, status, visit
+from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, notice, start, status, strict_window
 
 pytestmark = needs_chromium
 # The lower edges of the controls that are not folded, by their ids, and the upper edge of the buttons.
@@ -29,16 +28,9 @@ PLACES = """() => ['.lt-progress', '.lt-strip', '.lt-actions', '.lt-asked'].map(
 @pytest.fixture
 def window(browser: Any, stand: Stand) -> Iterator[Any]:
     """Open the page in a window of 1440 by 900; fail if it leaves a warning or an error in the console."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(PATIENCE * 1000)
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-    visit(page, stand)
-    page.wait_for_selector("#fold-memory > button[aria-expanded]")
-    yield page
-    context.close()
-    assert [line for line in said if line.startswith(("warning", "error"))] == []
+    with strict_window(browser, stand, ("warning", "error")) as page:
+        page.wait_for_selector("#fold-memory > button[aria-expanded]")
+        yield page
 
 
 def controls_are_in_sight(page: Any) -> bool:

@@ -12,8 +12,17 @@ import pytest
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import find_model
 from tests.support.hub import Hub
-from tests.support.jobs import PATIENCE, wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, notice, staged_page, start, status, visit
+from tests.support.jobs import wait_until
+from tests.support.pages import (
+    FIRST,
+    Stand,
+    needs_chromium,
+    notice,
+    staged_page,
+    start,
+    status,
+    strict_window,
+)
 from tests.support.published import part_folder
 
 pytestmark = needs_chromium
@@ -31,16 +40,8 @@ def stand(lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def page(browser: Any, stand: Stand) -> Iterator[Any]:
     """Open the page; fail if it leaves an error in the console."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(PATIENCE * 1000)
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    visit(page, stand)
-    yield page
-    context.close()
-    assert said == []
+    with strict_window(browser, stand) as page:
+        yield page
 
 
 def open_models(page: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import PATIENCE, wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, status, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, status, strict_window, visit
 
 pytestmark = needs_chromium
 TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one.textContent)"
@@ -19,16 +19,8 @@ TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one
 @pytest.fixture
 def page(browser: Any, stand: Stand) -> Iterator[Any]:
     """Open the page; fail if it leaves an error in the console."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(PATIENCE * 1000)
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    visit(page, stand)
-    yield page
-    context.close()
-    assert said == []
+    with strict_window(browser, stand) as page:
+        yield page
 
 
 def add(stand: Stand, photo: Path, *prompts: str, **settings: Any) -> list[str]:
