@@ -9,7 +9,7 @@ import pytest
 
 import app.ui
 from app.ui import scripts
-from tests.support.pages import FIRST, Stand, needs_chromium, start, status, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 
 pytestmark = needs_chromium
 
@@ -28,6 +28,8 @@ def test_they_run_without_a_complaint(page: Any, stand: Stand, photo: Path) -> N
     page.wait_for_selector('.lt-stage[data-state="video"]')
     page.wait_for_selector(".lt-crop:not([hidden])")
     status(page, state="running", section=1)
+    open_folds(page)  # their scripts run once they are open
+    page.wait_for_selector("#lora-list p, #lora-list li", state="attached")
     # Gradio's own scripts warn of methods that are not implemented.
     assert [text for text in complaints if not text.startswith("Method not implemented. ")] == []
     assert {module.name for module in Path(app.ui.__file__).parent.rglob("*.js")} <= loaded
