@@ -148,7 +148,7 @@ def _size_words(here: int, missing: int, *, complete: bool) -> str:
     if complete:
         return f"{size_text(here)} on this machine"
     if not here:
-        return f"about {gb_text(missing)} GB to download"
+        return f"About {gb_text(missing)} GB to download"
     return f"{size_text(here)} on this machine, about {gb_text(missing)} GB to download"
 
 

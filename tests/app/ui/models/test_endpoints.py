@@ -55,7 +55,7 @@ def test_they_list_what_each_model_needs_here(
     assert (demo["state"], demo["is_hub"], demo["removal"], demo["missing_bytes"]) == (
         "complete", False, None, 0,
     )  # fmt: skip
-    assert (f1["state"], f1["size"]) == ("missing", "about 39.4 GB to download")
+    assert (f1["state"], f1["size"]) == ("missing", "About 39.4 GB to download")
     assert f1["needs"][-1] == "There is no GPU on this machine: a video of this model would take days."
     assert f1["parts"][0]["folder"].startswith("models--lllyasviel--FramePack_F1")
     assert f1["sources"][1]["address"] == "https://huggingface.co/hunyuanvideo-community/HunyuanVideo"

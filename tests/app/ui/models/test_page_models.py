@@ -71,7 +71,7 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     hub.gate.clear()
     open_models(page)
     card = state(page, "missing")
-    assert "about 39.4 GB to download" in card.inner_text()
+    assert "About 39.4 GB to download" in card.inner_text()
     press(page, "Download")
     state(page, "getting")
     words = card.locator(".lt-model-progress")
