@@ -13,8 +13,8 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/setup.sh"
 set_up torch requirements test_requirements
 cd "$root"
 tests=("$venv/bin/python" -m pytest)
-# The tests of what a person uses, and all others, take about as long. The slow tests of the jobs are the longest.
-used=(tests/app/ui tests/app/web tests/app/commands tests/house)
+# The tests of what a person uses and of the tools take about as long as all others, of which the jobs are slow.
+used=(tests/app/ui tests/app/web tests/app/commands tests/benchmarks tests/house tests/training)
 if [[ ${1:-} == --quick ]]; then
     shift
     tests+=(-m "not slow and not page")
