@@ -32,6 +32,10 @@ _AUTO = "auto"
 _PREVIEW_SIDE = 512
 
 
+# A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last.
+_ADDED = ("lora", "weight_dtype")
+
+
 class ROCMFramePackVideo:
     """A node that makes a video with FramePack. Its inputs are the settings of Longtake."""
 
@@ -46,7 +50,8 @@ class ROCMFramePackVideo:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         given = {"image": ("IMAGE",), "prompt": ("STRING", {"default": "", "multiline": True})}
         required = {name: _input(SETTINGS[name]) for name in ("model", "seconds", "seed", "steps")}
-        optional = {name: _input(info) for name, info in SETTINGS.items() if name not in given | required}
+        others = [name for name in SETTINGS if name not in {*given, *required, *_ADDED}]
+        optional = {name: _input(SETTINGS[name]) for name in (*others, *_ADDED)}
         return {"required": {**given, **required}, "optional": optional}
 
     def make(self, image: Tensor, prompt: str, **settings: Any) -> dict[str, Any]:

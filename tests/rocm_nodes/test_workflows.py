@@ -12,6 +12,8 @@ from tests.support.comfyui_graphs import EXAMPLES, GRAPHS, api_of, graph_of, pro
 
 # Between two nodes there is room for the title of the lower one.
 _GAP = (0, 30)
+# The kinds of inputs that have values, beside lists of choices
+_VALUES = ("INT", "FLOAT", "STRING", "BOOLEAN")
 
 
 def test_each_example_has_both_forms() -> None:
@@ -31,6 +33,18 @@ def test_a_graph_asks_for_what_the_api_file_asks_for(example: str) -> None:
         more = {name: found["inputs"].pop(name) for name in set(found["inputs"]) - set(entry["inputs"])}
         assert found["inputs"] == entry["inputs"]
         assert more == {name: default(entry["class_type"], name) for name in more}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_saved_values_keep_their_places(example: str) -> None:
+    """Check that what is added to our nodes comes last, since a graph has an input's value at its place."""
+    for node in graph_of(example)["nodes"]:
+        if node["type"] in NODE_CLASS_MAPPINGS:
+            types = NODE_CLASS_MAPPINGS[node["type"]].INPUT_TYPES()
+            inputs = {name: kind for place in types.values() for name, (kind, *_) in place.items()}
+            names = [name for name, kind in inputs.items() if isinstance(kind, list) or kind in _VALUES]
+            saved = [one["name"] for one in node["inputs"] if "widget" in one]
+            assert names[: len(saved)] == saved
 
 
 def default(node: str, name: str) -> Any:
