@@ -118,6 +118,7 @@ def test_plain_weights_are_those_of_the_file(
     assert models.stored_dtype("transformer") == dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_the_video_is_the_same_whole_and_streamed(
     style: str, weights: dict[str, Tensor], deep_models: Models, add: Callable[..., Models], tmp_path: Path,
@@ -142,6 +143,7 @@ def made_folder(folder: Path, deep_model: Path, tensors: Mapping[str, Tensor]) -
     return load_models(find_model(str(folder), allow_folder=True), device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "style"), [*zip(FP8, STYLES, strict=False)])
 def test_fp8_gives_the_video_of_the_rounded_weights(
     kind: torch.dtype, style: str, weights: dict[str, Tensor], deep_model: Path, add: Callable[..., Models],
@@ -158,6 +160,7 @@ def test_fp8_gives_the_video_of_the_rounded_weights(
     assert network.x_embedder.proj.weight.dtype == BF16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by_row", "style"), [(False, "original"), (True, "diffusers")])
 def test_scaled_fp8_gives_the_video_of_the_scaled_weights(
     by_row: bool, style: str, weights: dict[str, Tensor], deep_model: Path, add: Callable[..., Models],
@@ -172,6 +175,7 @@ def test_scaled_fp8_gives_the_video_of_the_scaled_weights(
     assert torch.equal(video(models, streamed=True).latents, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "style"), [*zip(BLOCKS, STYLES, strict=True)])
 def test_gguf_is_as_near_as_its_blocks(
     kind: GGMLQuantizationType, style: str, weights: dict[str, Tensor], deep_models: Models,

@@ -170,6 +170,7 @@ def test_a_lost_connection_is_tried_again(studio: Studio, hub: Hub, cache: Path)
     assert here(cache, "transformer") == SIZE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
