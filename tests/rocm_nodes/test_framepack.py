@@ -58,6 +58,7 @@ def test_a_picture_becomes_frames_and_a_file(
     assert "unload_all_models" in comfy.calls
 
 
+@pytest.mark.slow
 def test_a_lora_is_a_file_in_comfyuis_folder(tiny: ModelInfo, comfy: Comfy, tmp_path: Path) -> None:
     write_lora(comfy.root / "loras" / "style.safetensors", tiny_transformer(), size=1.0)
     write_lora(tmp_path / "other.safetensors", tiny_transformer())

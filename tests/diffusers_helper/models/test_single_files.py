@@ -221,6 +221,7 @@ def test_pickles_that_cannot_be_mapped_are_refused(
     assert not model_names()[3:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "prefix"),
     [
@@ -242,6 +243,7 @@ def test_the_other_parts_take_single_files(
     assert torch.equal(video(models).latents, video(deep_models).latents)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2", "image_encoder", "vae"])
 def test_the_other_parts_take_fp8(
     part: str, deep_models: Models, add: Callable[..., Models], tmp_path: Path, video: Callable[..., Result]

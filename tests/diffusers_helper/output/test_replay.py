@@ -42,6 +42,7 @@ def first(captures: Path, stage: str) -> Path:
     return min((captures / stage).glob("*.json"))
 
 
+@pytest.mark.slow
 def test_without_the_variable_nothing_is_captured(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +50,7 @@ def test_without_the_variable_nothing_is_captured(
     assert not make(tiny_model, tmp_path, Local({"LONGTAKE_DEBUG": "0"})).exists()
 
 
+@pytest.mark.slow
 def test_each_stage_is_captured_with_inputs_and_outputs(captures: Path) -> None:
     assert {path.name for path in captures.iterdir()} == STAGES
     assert {path.name: len(list(path.glob("*.json"))) for path in captures.iterdir()} == {
@@ -67,6 +69,7 @@ def test_each_stage_is_captured_with_inputs_and_outputs(captures: Path) -> None:
     assert decode.inputs["request"]["vae_tile"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", sorted(STAGES))
 def test_a_stage_that_is_run_again_has_the_same_bits(captures: Path, stage: str) -> None:
     last = max((captures / stage).glob("*.json"))
@@ -86,6 +89,7 @@ def test_another_result_is_told(captures: Path, tmp_path: Path) -> None:
     assert replay(changed).difference == "values that differ by up to 1"
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_is_captured_with_its_error(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +119,7 @@ def test_what_cannot_be_run_again_is_refused(captures: Path, tmp_path: Path) -> 
         replay(empty)
 
 
+@pytest.mark.slow
 def test_captures_that_cannot_be_written_do_not_end_a_job(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

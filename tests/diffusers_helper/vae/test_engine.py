@@ -168,9 +168,7 @@ def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
 def test_nothing_that_fits_is_refused_with_the_numbers(make: Make) -> None:
     vae = make()
     engine = engine_of(vae, cap=weights_of(vae) + 200_000)
-    with pytest.raises(
-        InputError, match=r"0\.\d+ GB to decode this; of 0\.0002 GB of free memory, 80%"
-    ):
+    with pytest.raises(InputError, match=r"0\.\d+ GB to decode this; of 0\.0002 GB of free memory, 80%"):
         engine.decode(noise(1, 16, 6, 16, 16))
     assert engine.owner.device.allocated_bytes() == weights_of(vae)
 

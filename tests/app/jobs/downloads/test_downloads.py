@@ -60,6 +60,7 @@ def order(studio: Studio) -> Job:
     return job
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_its_model_while_others_are_made(studio: Studio, hub: Hub, cache: Path) -> None:
     hub.gate.clear()
     job, other = order(studio), studio.submit()
@@ -98,6 +99,7 @@ def test_nothing_is_downloaded_that_was_not_ordered(studio: Studio, hub: Hub) ->
     assert studio.service.job(job.id).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_download_rests_and_goes_on_from_its_bytes(studio: Studio, hub: Hub, cache: Path) -> None:
     hub.gate.clear()
     downloads = studio.service.downloads
@@ -144,6 +146,7 @@ def test_a_killed_program_leaves_an_order_that_the_next_one_executes(
     assert begins[0] >= 2**20
 
 
+@pytest.mark.slow
 def test_two_programs_fetch_each_file_once(studio: Studio, hub: Hub, cache: Path, tmp_path: Path) -> None:
     hub.gate.clear()
     second = Downloads(tmp_path / "other" / "downloads", lambda: None)
@@ -162,6 +165,7 @@ def test_two_programs_fetch_each_file_once(studio: Studio, hub: Hub, cache: Path
     assert len(paths) == len(set(paths))
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_tried_again(studio: Studio, hub: Hub, cache: Path) -> None:
     hub.broken[WEIGHTS] = SIZE // 2
     studio.service.downloads.get(INFO.name)
@@ -209,6 +213,7 @@ def test_no_order_is_taken_without_room(studio: Studio, hub: Hub, monkeypatch: p
     assert not activity(studio.service)
 
 
+@pytest.mark.slow
 def test_a_check_finds_a_flipped_bit(studio: Studio, hub: Hub, cache: Path) -> None:
     downloads = studio.service.downloads
     downloads.get(INFO.name)
