@@ -74,11 +74,6 @@ def normal_text(text: str) -> str:
     return text_of(choices_of(text))
 
 
-def without_folders(text: str) -> str:
-    """Return a text of LoRAs that names each file without its folder."""
-    return text_of(Choice(one.name, one.weight, one.sha256) for one in choices_of(text))
-
-
 def shown(text: str) -> str:
     """Return a text of LoRAs as people read it: names and weights in one line."""
     return ", ".join(f"{one.name} ({one.weight:g})" for one in choices_of(text))

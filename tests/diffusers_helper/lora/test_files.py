@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora.choice import MOST_LORAS, Choice, choices_of, normal_text, shown, without_folders
+from diffusers_helper.lora.choice import MOST_LORAS, Choice, choices_of, normal_text, shown
 from diffusers_helper.lora.files import loras_of, read_lora
 from diffusers_helper.lora.folder import located, lora_folder, lora_names, relative, within
 from diffusers_helper.request import GenerationRequest
@@ -158,7 +158,6 @@ def test_the_text_of_the_setting() -> None:
     normal = f"a b.safetensors:1\n/x/c.safetensors:-0.5\nd:0.1 sha256:{SUM}"
     assert normal_text(text) == normal == normal_text(normal)
     assert GenerationRequest(image="x", lora=text).lora == normal
-    assert without_folders(normal) == normal.replace("/x/", "")
     assert shown(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
     assert choices_of("") == ()
     assert loras_of("nowhere.safetensors:0") == ()
