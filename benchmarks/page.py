@@ -51,8 +51,9 @@ INTERACTIVE = """() => new Promise(done => {
 })"""
 
 # Records, in milliseconds since the epoch, when the tab learns of a version of the video (identified by job
-# and number of frames), and when the first of its frames is on the screen. A paused video has no further
-# frame to wait for; then the second picture that the browser draws after the swap counts.
+# and number of frames), and when the first of its frames is on the screen. A video that is paused, or that
+# stops at its last frame, has no further frame to wait for; then the second picture that the browser draws
+# after that counts.
 NOTE_FRAMES = """() => {
     const stage = document.querySelector('.lt-stage'), card = document.querySelector('.lt-status');
     window.told = {};
@@ -65,9 +66,13 @@ NOTE_FRAMES = """() => {
         if (!now || now === top) return;
         top = now;
         const [, job, frames] = stage.dataset.url.match(/^jobs\\/([^/]+)\\/.*[?]v=(\\d+)$/);
-        const note = () => { if (now.readyState >= 2) window.shown[`${job} ${frames}`] ??= Date.now(); };
-        if (now.paused) requestAnimationFrame(() => requestAnimationFrame(note));
-        else now.requestVideoFrameCallback(note);
+        const note = () => {
+            if (now === top && now.readyState >= 2) window.shown[`${job} ${frames}`] ??= Date.now();
+        };
+        const noteWhenDrawn = () => requestAnimationFrame(() => requestAnimationFrame(note));
+        if (now.paused) return noteWhenDrawn();
+        now.requestVideoFrameCallback(note);
+        now.addEventListener('pause', noteWhenDrawn, {once: true});
     }).observe(stage, {subtree: true, attributeFilter: ['class']});
 }"""
 

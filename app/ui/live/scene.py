@@ -156,9 +156,10 @@ def _pictures(live: LiveJob) -> Shown:
             ),
             "whole": live.state == "finished",
         }
-    if live.preview is not None and (data := _inline(Path(live.preview))):
-        cell = next(cell for cell in live.cells if cell.number == live.section)
-        shown["preview"] = {"data": data, "label": _span(cell)}
+    # A job that has ended makes no section any more, even if its last event has not been read yet.
+    made = next((cell for cell in live.cells if cell.state == "running"), None)
+    if made is not None and live.preview is not None and (data := _inline(Path(live.preview))):
+        shown["preview"] = {"data": data, "label": _span(made)}
     return shown
 
 

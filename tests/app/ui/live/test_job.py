@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +116,28 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     )
     assert "failure" not in shown
     assert "figures" not in shown
+
+
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+def test_a_job_that_ends_in_the_middle_of_a_section_is_shown_before_its_last_event_is_read(
+    mode: Mode, tmp_path: Path
+) -> None:
+    preview = tmp_path / "preview.png"
+    preview.write_bytes(b"the picture")
+    live = LiveJob(job_of(mode))
+    for event in history(live.job, load=1, first=1, step=1, latent=0.1):
+        live.apply(replace(event, preview=str(preview)) if isinstance(event, StepDone) else event)
+        if isinstance(event, StepDone) and (event.section, event.step) == (2, 3):
+            break
+    making = next(cell for cell in live.cells if cell.number == 2)
+    data = b64encode(b"the picture").decode()
+    label = f"{making.begin:.1f} – {making.end:.1f} s"
+    assert scene_of(live)["preview"] == {"data": f"data:image/png;base64,{data}", "label": label}
+    live.job = replace(live.job, state="cancelled", ended=1050.0)
+    shown = scene_of(live)
+    assert shown["preview"] is None
+    assert [cell["number"] for cell in shown["cells"]] == [1]
+    assert "/video-0001.mp4" in shown["video"]["url"]
 
 
 def test_a_finished_job_tells_where_the_time_went() -> None:
