@@ -11,29 +11,32 @@ from diffusers_helper.models.formats.tensors import Tensor
 KeyStyle = Literal["checkpoint", "diffusers", "transformers", "original", "llama.cpp", "lora", "unknown"]
 
 # The names that only one model has, once the prefix of a whole checkpoint is cut off. All patterns of a row
-# must be found.
+# must be found in the names as lines; each name begins and ends with a line break there.
 _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("LoRA", (r"\.lora_(?:A|B|down|up)\.|^lora_(?:unet|te|transformer)",)),
+    ("LoRA", (r"\.lora_(?:A|B|down|up)\.|\nlora_(?:unet|te|transformer)",)),
     ("FramePack", (r"clean_x_embedder\.",)),
     ("HunyuanVideo", (r"txt_in\.individual_token_refiner\.|context_embedder\.token_refiner\.",)),
-    ("Flux", (r"double_blocks\.0\.img_attn\.norm\.key_norm\.|^transformer_blocks\.0\.norm1_context\.",)),
-    ("Wan", (r"^blocks\.0\.self_attn\.q\.|^condition_embedder\.time_embedder\.",)),
-    ("SD3", (r"^joint_blocks\.0\.context_block\.",)),
-    ("LTX", (r"^patchify_proj\.|^adaln_single\.emb\..*\blinear_1\b",)),
-    ("SDXL", (r"^input_blocks\.7\.1\.transformer_blocks\.9\.|^label_emb\.",)),
-    ("SD", (r"^input_blocks\.1\.1\.transformer_blocks\.0\.|^down_blocks\.0\.attentions\.0\.",)),
-    ("T5", (r"(?:^|\.)encoder\.block\.0\.layer\.0\.SelfAttention\.|^enc\.blk\.0\.attn_q\.",)),
-    ("SigLIP", (r"(?:^|\.)head\.probe$", r"(?:^|\.)encoder\.layers\.0\.self_attn\.")),
-    ("CLIP", (r"(?:^|\.)encoder\.layers\.0\.self_attn\.", r"(?:^|\.)embeddings\.token_embedding\.")),
-    ("Llama", (r"(?:^|\.)layers\.0\.self_attn\.q_proj\.", r"(?:^|\.)layers\.0\.mlp\.gate_proj\.")),
-    ("Llama", (r"^blk\.0\.attn_q\.", r"^blk\.0\.ffn_gate\.")),
-    ("Wan VAE", (r"^decoder\.middle\.0\.residual\.0\.gamma|^decoder\.mid_block\.resnets\.0\.norm1\.gamma",)),
-    ("Hunyuan VAE", (r"^decoder\.conv_in\.conv\.", r"^post_quant_conv\.")),
-    ("TAESD", (r"^taesd_decoder\.1\.",)),
-    ("VAE", (r"^decoder\.conv_in\.(?:conv\.)?",)),
+    ("Flux", (r"double_blocks\.0\.img_attn\.norm\.key_norm\.|\ntransformer_blocks\.0\.norm1_context\.",)),
+    ("Wan", (r"\nblocks\.0\.self_attn\.q\.|\ncondition_embedder\.time_embedder\.",)),
+    ("SD3", (r"\njoint_blocks\.0\.context_block\.",)),
+    ("LTX", (r"\npatchify_proj\.|\nadaln_single\.emb\..*\blinear_1\b",)),
+    ("SDXL", (r"\ninput_blocks\.7\.1\.transformer_blocks\.9\.|\nlabel_emb\.",)),
+    ("SD", (r"\ninput_blocks\.1\.1\.transformer_blocks\.0\.|\ndown_blocks\.0\.attentions\.0\.",)),
+    ("T5", (r"[\n.]encoder\.block\.0\.layer\.0\.SelfAttention\.|\nenc\.blk\.0\.attn_q\.",)),
+    ("SigLIP", (r"[\n.]head\.probe\n", r"[\n.]encoder\.layers\.0\.self_attn\.")),
+    ("CLIP", (r"[\n.]encoder\.layers\.0\.self_attn\.", r"[\n.]embeddings\.token_embedding\.")),
+    ("Llama", (r"[\n.]layers\.0\.self_attn\.q_proj\.", r"[\n.]layers\.0\.mlp\.gate_proj\.")),
+    ("Llama", (r"\nblk\.0\.attn_q\.", r"\nblk\.0\.ffn_gate\.")),
+    (
+        "Wan VAE",
+        (r"\ndecoder\.(?:middle\.0\.residual\.0|mid_block\.resnets\.0\.norm1)\.gamma",),
+    ),
+    ("Hunyuan VAE", (r"\ndecoder\.conv_in\.conv\.", r"\npost_quant_conv\.")),
+    ("TAESD", (r"\ntaesd_decoder\.1\.",)),
+    ("VAE", (r"\ndecoder\.conv_in\.(?:conv\.)?",)),
 )
 _PREFIX = re.compile(
-    r"(?m)^(?:model\.diffusion_model\.|diffusion_model\.|first_stage_model\.|vae\.|model\.model\.|transformer\.)"
+    r"\n(?:model\.diffusion_model\.|diffusion_model\.|first_stage_model\.|vae\.|model\.model\.|transformer\.)"
 )
 # A model is left out if one of these more specific ones is found, too.
 _COVERED = {
@@ -41,6 +44,14 @@ _COVERED = {
     "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "Wan": {"LoRA"}, "SDXL": {"LoRA"},
     "Llama": {"LoRA"}, "CLIP": {"LoRA"},
 }  # fmt: skip
+# The signs of the naming schemes; the first one that is found counts.
+_STYLES: tuple[tuple[KeyStyle, str], ...] = (
+    ("lora", r"\.lora_(?:A|B|down|up)\.|\nlora_"),
+    ("checkpoint", r"\nmodel\.diffusion_model\.|\nfirst_stage_model\."),
+    ("llama.cpp", r"\nblk\.|\nenc\.blk\."),
+    ("diffusers", r"transformer_blocks\.|(?:down|up)_blocks\.|mid_block\."),
+    ("transformers", r"layers\.\d+\.self_attn\."),
+)
 # The model that each part of FramePack must be.
 PART_MODELS = {
     "transformer": "FramePack",
@@ -51,11 +62,15 @@ PART_MODELS = {
 }
 
 
+def _lines(names: Collection[str]) -> str:
+    """Return the names as one text, because a search in it is much faster than one in each name."""
+    return "\n" + "\n".join(names) + "\n"
+
+
 def models_of(names: Collection[str]) -> list[str]:
     """Return the models to which the names belong."""
-    # The names are joined as lines, because one search per sign is much faster than one per name.
-    plain = _PREFIX.sub("", "\n".join(names))
-    found = [model for model, signs in _SIGNS if all(re.search(sign, plain, re.MULTILINE) for sign in signs)]
+    lines = _PREFIX.sub("\n", _lines(names))
+    found = [model for model, signs in _SIGNS if all(re.search(sign, lines) for sign in signs)]
     return [model for model in dict.fromkeys(found) if not _COVERED.get(model, set[str]()) & {*found}]
 
 
@@ -67,7 +82,7 @@ def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
         tensors: Its tensors.
         origin: The names of file and folders and the file's metadata, in lower case.
     """
-    plain = {_PREFIX.sub("", name): tensor for name, tensor in tensors.items()}
+    plain = {_PREFIX.sub("\n", "\n" + name)[1:]: tensor for name, tensor in tensors.items()}
     if model == "FramePack":  # both have the same tensors, so only a name distinguishes them
         return "F1" if re.search(r"f1(?![0-9])", origin) else "I2V" if "i2v" in origin else ""
     if model == "HunyuanVideo":
@@ -84,24 +99,14 @@ def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
 
 def key_style_of(names: Collection[str]) -> KeyStyle:
     """Return the naming scheme of the tensors."""
-    if any(re.search(r"\.lora_(?:A|B|down|up)\.|^lora_", name) for name in names):
-        return "lora"
-    if any(name.startswith(("model.diffusion_model.", "first_stage_model.")) for name in names):
-        return "checkpoint"
-    if any(name.startswith(("blk.", "enc.blk.")) for name in names):
-        return "llama.cpp"
-    signs = ("transformer_blocks.", "down_blocks.", "up_blocks.", "mid_block.")
-    if any(sign in name for name in names for sign in signs):
-        return "diffusers"
-    if any(re.search(r"layers\.\d+\.self_attn\.", name) for name in names):
-        return "transformers"
-    return "original" if names else "unknown"
+    lines = _lines(names)
+    found = (style for style, sign in _STYLES if re.search(sign, lines))
+    return next(found, "original" if names else "unknown")
 
 
 def quantisation_of(tensors: Mapping[str, Tensor]) -> str:
     """Return the kind of quantisation that types and names show, or "" for none."""
-    marked = (re.search(r"\.quant_state\.bitsandbytes__(\w+)$", name) for name in tensors)
-    kinds = {match[1] for match in marked if match}
+    kinds = set(re.findall(r"\.quant_state\.bitsandbytes__(\w+)\n", _lines(tensors)))
     if kinds:
         return f"bitsandbytes {' '.join(sorted(kinds))}"
     types = {tensor.dtype: 0 for tensor in tensors.values() if len(tensor.shape) > 1}
