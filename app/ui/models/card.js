@@ -17,7 +17,7 @@ const named = (part) => PARTS[part] ?? part;
 const listed = (parts) => parts.map((part) => named(part).toLowerCase()).join(', ');
 
 /** Return what can be done with a model, as pairs of a name and a label. */
-function actions({ state, is_hub: isHub, removal, here_bytes: here, room }) {
+function actions({ state, is_hub: isHub, is_added: isAdded, removal, here_bytes: here, room }) {
   if (state === 'getting') return [['pause', 'Pause'], ['cancel', 'Cancel']];
   if (state === 'verifying') return [['cancel', 'Stop checking']];
   if (!isHub) return [];
@@ -30,7 +30,7 @@ function actions({ state, is_hub: isHub, removal, here_bytes: here, room }) {
   }
   if (['paused', 'failed'].includes(state)) found.push(['cancel', 'Cancel']);
   if (state === 'complete' && here) found.push(['verify', 'Verify']);
-  if (removal) found.push(['remove', 'Remove…']);
+  if (removal || isAdded) found.push(['remove', 'Remove…']);
   return found;
 }
 
@@ -61,6 +61,12 @@ function fold(title, ...content) {
   const box = make('div', { className: 'lt-model-table', tabIndex: 0, role: 'region' }, ...content);
   box.setAttribute('aria-label', title);
   return make('details', {}, make('summary', { textContent: title }), box);
+}
+
+/** Return what the removal of a downloaded model deletes and keeps. */
+function lossWords(title, { size, parts, kept }) {
+  const also = kept.length ? ` Another model uses these parts, so they are kept: ${listed(kept)}.` : '';
+  return `This deletes ${size} of ${title}: ${listed(parts)}.${also}`;
 }
 
 /** A card. Its element stays the same, so that the focus stays where it is. */
@@ -195,13 +201,12 @@ export class Card {
 
   #ask() {
     const { question } = this.#parts;
-    const { title, removal } = this.#model;
-    const kept = removal.kept.length ? ` Another model uses these parts, so they are kept: ${listed(removal.kept)}.` : '';
-    const sure = make('button', { type: 'button', textContent: `Remove ${removal.size}` });
+    const { title, removal, is_added: isAdded } = this.#model;
+    const sure = make('button', { type: 'button', textContent: isAdded ? 'Remove from the list' : `Remove ${removal.size}` });
     sure.dataset.action = 'sure';
     const keep = make('button', { type: 'button', textContent: 'Keep it' });
     keep.dataset.action = 'keep';
-    const words = `This deletes ${removal.size} of ${title}: ${listed(removal.parts)}.${kept}`;
+    const words = isAdded ? `This takes ${title} off the list. Its files stay where they are.` : lossWords(title, removal);
     question.setAttribute('aria-label', `Remove ${title}?`);
     question.replaceChildren(make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep));
     question.hidden = false;

@@ -14,6 +14,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.holdings import Holding, holdings, plan_removal
 from diffusers_helper.models.registry import ModelInfo
@@ -66,6 +67,7 @@ class ModelPresenter:
             "title": info.title,
             "state": progress.activity or ("complete" if complete else "incomplete" if here else "missing"),
             "is_hub": is_hub,
+            "is_added": ADDED_MODELS.find(name) is not None,
             "here_bytes": here,
             "missing_bytes": missing,
             "size": _size_words(here, missing, complete=complete),
