@@ -25,7 +25,7 @@ _WHOLE = ("float32", "float16", "bfloat16")
 _FP8 = ("float8_e4m3fn", "float8_e5m2")
 _PUBLISHED_BYTES, _QUANTISED_COMPUTE_BYTES = 2, 2
 # The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
-_GGUF_CAST_BYTES = 10
+GGUF_CAST_BYTES = 10
 # The lists of blocks in each network that can be streamed, in the order in which they run.
 BLOCKS = {
     "transformer": ("transformer_blocks", "single_transformer_blocks"),
@@ -190,7 +190,7 @@ class _Counted:
         total = self.total.num_bytes(width, storage)
         blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
         is_cast = storage.startswith("fp8") or (self.total.fp8 and storage == "default")
-        cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * _GGUF_CAST_BYTES)
+        cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * GGUF_CAST_BYTES)
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
 

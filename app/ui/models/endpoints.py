@@ -6,7 +6,7 @@ from typing import Any
 
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.present import ModelPresenter, card_plans
+from app.ui.models.present import ModelPresenter, card_plans, format_plans
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.holdings import remove
@@ -75,6 +75,10 @@ class ModelCalls:
             "model": model, "removed_bytes": removal.num_bytes, "parts": list(removal.files),
             "kept": {part: list(users) for part, users in removal.kept.items()},
         }  # fmt: skip
+
+    def models_formats(self, model: str) -> dict[str, Any]:
+        """Return what these cards would do with the weights if the transformer's file had another format."""
+        return format_plans(self._catalogue.info(model), self._catalogue.key(model))
 
     def models_plan(self, model: str) -> list[dict[str, Any]]:
         """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings."""

@@ -168,8 +168,14 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     plans = calls_of(service).models_plan("framepack-i2v")
     assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
     assert (plans[0]["rows"], plans[0]["least"]) == ([], "5.1")
-    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "6.4"]
+    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "22.3", "6.4"]
     assert len(plans[-1]["rows"]) == 2
+    formats = calls_of(service).models_formats("framepack-i2v")
+    assert formats["cards"] == [plan["card"] for plan in plans]
+    stored = formats["rows"][0]
+    assert (stored["format"], stored["file"]) == ("as stored, bf16, fp16", "24")
+    assert (stored["default"][0], stored["default"][-1]) == ("(5.1)", "1.7 + 22.3")
+    assert stored["automatic"][-1] == "15.6 + 8.4"
 
 
 def test_a_job_that_waits_for_its_model_can_be_edited(
