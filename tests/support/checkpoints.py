@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType
+from gguf import MODEL_ARCH, GGMLQuantizationType, get_tensor_name_map
 from gguf.quants import quantize
 from safetensors.torch import save_file
 from torch import Tensor
@@ -108,6 +108,21 @@ def comfyui_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for pattern, new in _COMFYUI.items():
             name = re.sub(pattern, new, name)
         found[name] = tensor
+    return found
+
+
+def llama_cpp_names(tensors: Mapping[str, Tensor], heads: int, key_heads: int) -> dict[str, Tensor]:
+    """Return the tensors of a Llama as llama.cpp's conversion writes them, by its own table of names."""
+    blocks = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("layers."))
+    table = get_tensor_name_map(MODEL_ARCH.LLAMA, blocks)
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        own = table.get_name(f"model.{name}", try_suffixes=(".weight",))
+        assert own is not None
+        count = heads if ".q_proj." in name else key_heads if ".k_proj." in name else 0
+        if count:  # the halves of each head become neighbours
+            tensor = tensor.reshape(count, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
+        found[own] = tensor
     return found
 
 

@@ -9,6 +9,7 @@ import torch
 from diffusers.loaders.single_file_utils import convert_hunyuan_video_transformer_to_diffusers
 from torch import Tensor
 
+from diffusers_helper.models.loading.llama_cpp import from_llama_cpp, is_llama_cpp
 from diffusers_helper.models.names import SCALE, is_beside
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
@@ -56,6 +57,8 @@ def own_names(
         The tensors, and the factors that some weights have to be multiplied with, by the weight's name.
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
+    if is_llama_cpp(plain):
+        plain = {from_llama_cpp(name): tensor for name, tensor in plain.items()}
     prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
     if prefix:
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
