@@ -47,13 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of the given arguments, by default the process's own, and return the exit code."""
     open_closed_streams()
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
+    arguments = argparse.Namespace()
     try:
         know_added_models()
         arguments = _parser().parse_args(argv)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)
     except LongtakeError as error:
-        sys.stderr.write(error_line(error))
+        sys.stderr.write(error_line(error, getattr(arguments, "named", {})))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
     except BrokenPipeError:
         # The reader of standard output has gone, so the rest of the buffer is discarded.

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from app.jobs.stdio import say
@@ -56,18 +57,30 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def command_words(text: str) -> str:
-    """Return the text of an error with the command line's arguments as the names of settings."""
+def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the text of an error with the command line's arguments as the names of settings.
+
+    Args:
+        text: The text.
+        named: The arguments of settings that the command takes in another way.
+    """
 
     def name(setting: str) -> str:
+        if setting in named:
+            return named[setting]
         return _flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
 
     return in_words(text, name)
 
 
-def error_line(error: LongtakeError | Failed) -> str:
-    """Return the line, with its line break, that the command line writes for an error or a failed job."""
-    return command_words(f"{error.message} {error.remedy}".strip()) + "\n"
+def error_line(error: LongtakeError | Failed, named: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the line, with its line break, that the command line writes for an error or a failed job.
+
+    Args:
+        error: The error.
+        named: The arguments of settings that the command takes in another way.
+    """
+    return command_words(f"{error.message} {error.remedy}".strip(), named) + "\n"
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:

@@ -83,7 +83,7 @@ def _words(facts: Inspection) -> str:
     model = " ".join(filter(None, (facts.model or "not known", facts.variant)))
     lines = [
         f"{facts.path}: {facts.format or 'no known format'}, {gb_text(facts.file_bytes)} GB",
-        f"model: {model}, with the names of {_STYLES[facts.key_style]}"
+        f"model: {model}, with the names of {STYLE_WORDS[facts.key_style]}"
         if facts.tensors
         else f"holds: {model}",
         *([f"weights: {size}; {shares}", f"quantised: {facts.quantised or 'no'}"] if facts.tensors else []),
@@ -101,12 +101,13 @@ def _part(facts: Inspection) -> str:
     return f"{facts.model or 'not known'}, {size}; {', '.join(facts.dtypes)}"
 
 
-_STYLES = {
+STYLE_WORDS = {
     "checkpoint": "a whole checkpoint",
     "diffusers": "diffusers",
     "transformers": "transformers",
     "original": "its authors",
     "llama.cpp": "llama.cpp",
+    "comfyui": "ComfyUI",
     "lora": "a LoRA",
     "unknown": "an unknown layout",
 }

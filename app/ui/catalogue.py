@@ -23,11 +23,11 @@ class Catalogue:
     """The registered models, and one folder if it was named when the program was started.
 
     Attributes:
-        preselected: The name that a new page shows.
-        folder: The facts of that folder's model, listed as `preselected`.
+        first: The name of the model with which the program was started.
+        folder: The facts of that folder's model, listed as `first`.
     """
 
-    preselected: str = DEFAULT_MODEL
+    first: str = DEFAULT_MODEL
     folder: ModelInfo | None = None
     planner: Planner = field(default_factory=Planner)
 
@@ -45,9 +45,19 @@ class Catalogue:
         return cls(f"{name} (folder)" if name in model_names() else name, info, planner)
 
     @property
+    def preselected(self) -> str:
+        """Return the name that a new page shows: the first model's, or the default's if that was removed."""
+        return self.first if self.first in self.names else DEFAULT_MODEL
+
+    @property
     def names(self) -> tuple[str, ...]:
-        """Return all names, with the folder's last."""
-        return model_names() if self.folder is None else (*model_names(), self.preselected)
+        """Return all names, with the folder's last. They change when a model is added or removed."""
+        return model_names() if self.folder is None else (*model_names(), self.first)
+
+    @property
+    def choices(self) -> list[tuple[str, str]]:
+        """Return the title and the name of each model."""
+        return [(self.info(name).title, name) for name in self.names]
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts of a model.
@@ -55,20 +65,20 @@ class Catalogue:
         Raises:
             InputError: If it is not one of the names. A path is none of them.
         """
-        if self.folder is not None and name == self.preselected:
+        if self.folder is not None and name == self.first:
             return self.folder
         return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
 
     def key(self, name: str) -> str:
         """Return the name by which jobs store a model: its own, or the folder's path."""
-        if self.folder is not None and name == self.preselected:
+        if self.folder is not None and name == self.first:
             return str(self.folder.folder)
         return name
 
     def name_of(self, key: str) -> str:
         """Return the name by which pages and programs know a job's model, without the path of a folder."""
         if self.folder is not None and key == str(self.folder.folder):
-            return self.preselected
+            return self.first
         return key if key in model_names() else Path(key).name
 
     def submit(

@@ -1,7 +1,7 @@
 // The jobs that run or wait, as the server last reported them, for the parts of the page that depend on them.
 
 let ids = []; // in the order of the queue
-let queue = { waiting: 0, held: false, revision: '' };
+let queue = { waiting: 0, held: false, revision: '', models: '' };
 let scene = { state: 'idle' };
 let heard = 0; // the server's time of the last update, in seconds since the epoch
 const listeners = [];
@@ -12,7 +12,10 @@ export const placeOf = (job) => ids.indexOf(job);
 /** Return whether the last update is newer than a time on the server's clock. */
 export const isHeardAfter = (time) => heard > time;
 
-/** Return the facts about the queue: how many jobs wait, whether it is held, and a text that changes with it. */
+/**
+ * Return the facts about the queue: how many jobs wait, whether it is held, and a text that changes with it; and
+ * `models`, a text that changes with the list of added models.
+ */
 export const queueNow = () => queue;
 
 /** Return the last scene that the server sent, which is that of the running job, or else of the newest one. */

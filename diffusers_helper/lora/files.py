@@ -32,7 +32,11 @@ _OTHERS = {
     "LoKr": (".lokr_w1", ".lokr_w1_a"),
 }
 _NOTED = ("modelspec.architecture", "ss_base_model_version")
+_OWN_MODELS = re.compile(r"hunyuan|framepack", re.IGNORECASE)
 _OTHER_MODELS = re.compile(r"flux|wan|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina", re.IGNORECASE)
+
+# Flux has blocks with the same names and sizes as FramePack, but fewer: 19 and 38 instead of 20 and 40.
+_FLUX_BLOCKS = {"transformer_blocks": 19, "single_transformer_blocks": 38}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +171,28 @@ def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
     noted = " ".join(str(contents.metadata.get(name, "")) for name in _NOTED)
     if match := _OTHER_MODELS.search(noted):
         raise _refusal(name, f"was made for {match[0]}, as it says itself", "Choose a LoRA for FramePack.")
+    if _has_blocks_of_flux(pairs) and not _OWN_MODELS.search(noted):
+        raise _refusal(
+            name,
+            "was made for Flux: it changes exactly the blocks that Flux has, and not FramePack's last ones",
+            "Choose a LoRA for FramePack or HunyuanVideo.",
+        )
     if not pairs:
         raise _refusal(
             name,
             f"was made for another model: none of its {len(keys)} keys belongs to FramePack",
             "Choose a LoRA for FramePack or HunyuanVideo.",
         )
+
+
+def _has_blocks_of_flux(pairs: Sequence[Pair]) -> bool:
+    """Return whether the changed blocks are exactly all those of Flux, as in a LoRA without metadata."""
+    numbers: dict[str, set[int]] = {}
+    for layer in (layer for pair in pairs for layer in pair.target.layers):
+        group, _, rest = layer.partition(".")
+        if group in _FLUX_BLOCKS:
+            numbers.setdefault(group, set()).add(int(rest.partition(".")[0]))
+    return bool(numbers) and all(numbers[group] == {*range(_FLUX_BLOCKS[group])} for group in numbers)
 
 
 def _pairs(tensors: Mapping[str, Tensor], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:

@@ -59,6 +59,15 @@ class AddedModels:
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
 
+    @property
+    def revision(self) -> str:
+        """Return a text that changes whenever any program has changed the list; empty for no list."""
+        try:
+            found = None if self.file is None else self.file.stat()
+        except OSError:
+            return ""
+        return "" if found is None else f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+
     def bases(self) -> dict[str, str]:
         """Return the base of each model by its name, in the order in which they were added.
 

@@ -10,14 +10,19 @@ from typing import Any
 
 from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.models.added import AddedPart
+from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.inspect import Inspection, inspect_checkpoint, weights_at
+from diffusers_helper.models.loading.llama_cpp import is_llama_cpp
 from diffusers_helper.models.loading.networks import check_network
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import gb_text
 
 _REMEDY = "Nothing was added."
+_IN_GGUF = ("transformer", "text_encoder")
+# Conversions by llama.cpp may lack the last rows of the embedding, which are reserved and stand for no text.
+_MOST_RESERVED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,11 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
         facts = inspect_checkpoint(path, part)
         for problem in facts.problems:
             raise _refusal(part, problem)
-        if facts.format == "gguf" and part != "transformer":
-            raise _refusal(part, f"{path.name} is a GGUF file, from which only a transformer can be loaded.")
-        config = None if path.is_dir() else _config(part, base)
+        if facts.format == "gguf" and part not in _IN_GGUF:
+            raise _refusal(
+                part, f"{path.name} is a GGUF file, which can only be the {' or the '.join(_IN_GGUF)}."
+            )
+        config = None if path.is_dir() else _config(part, base) | _fewer_words(part, path, base)
         check_network(part, path, config)
     except InputError:
         raise
@@ -78,12 +85,22 @@ def _refusal(part: str, problem: str) -> InputError:
     return InputError(f"The {part} cannot be used: {problem}", _REMEDY, setting="model")
 
 
-def _config(part: str, base: ModelInfo) -> Mapping[str, Any]:
+def _fewer_words(part: str, path: Path, base: ModelInfo) -> dict[str, Any]:
+    """Return what differs in the configuration of a text encoder of llama.cpp that lacks reserved rows."""
+    tensors = read_contents(path).tensors if part == "text_encoder" else {}
+    if not is_llama_cpp(tensors):
+        return {}
+    rows = tensors["token_embd.weight"].shape[0]
+    lacking = int(_config(part, base)["vocab_size"]) - rows
+    return {"vocab_size": rows} if 0 < lacking <= _MOST_RESERVED else {}
+
+
+def _config(part: str, base: ModelInfo) -> dict[str, Any]:
     """Return the configuration of the part that a single file replaces."""
     source = base.parts[part]
     if source.config is not None:
-        return source.config
+        return dict(source.config)
     file = part_folder(source) / "config.json"
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))
-    return CONFIGS[part]
+    return dict(CONFIGS[part])

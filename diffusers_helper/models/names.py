@@ -31,6 +31,7 @@ LAYERS = {
 _BESIDE = re.compile(
     r"(?:^|\.)(?:scaled_fp8|lm_head\.weight|logit_scale|logit_bias|text_projection\.weight|position_ids"
     r"|rotary_emb\.inv_freq|spiece_model|tekken_model|comfy_quant)$|\.(?:scale_input|input_scale)$"
+    r"|^(?:output|rope_freqs)\.weight$"
 )
 SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
 # The transformer's layers that keep their precision if the others are cast to fp8: diffusers' list for them,

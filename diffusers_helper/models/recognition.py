@@ -8,7 +8,9 @@ from typing import Literal
 
 from diffusers_helper.models.formats.tensors import Tensor
 
-KeyStyle = Literal["checkpoint", "diffusers", "transformers", "original", "llama.cpp", "lora", "unknown"]
+KeyStyle = Literal[
+    "checkpoint", "diffusers", "transformers", "original", "comfyui", "llama.cpp", "lora", "unknown"
+]
 
 # The names that only one model has, once the prefix of a whole checkpoint is cut off. All patterns of a row
 # must be found in the names as lines; each name begins and ends with a line break there.
@@ -47,6 +49,7 @@ _COVERED = {
 # The signs of the naming schemes; the first one that is found counts.
 _STYLES: tuple[tuple[KeyStyle, str], ...] = (
     ("lora", r"\.lora_(?:A|B|down|up)\.|\nlora_"),
+    ("comfyui", r"individual_token_refiner\.blocks\.\d+\.self_attn\.qkv\."),
     ("checkpoint", r"\nmodel\.diffusion_model\.|\nfirst_stage_model\."),
     ("llama.cpp", r"\nblk\.|\nenc\.blk\."),
     ("diffusers", r"transformer_blocks\.|(?:down|up)_blocks\.|mid_block\."),

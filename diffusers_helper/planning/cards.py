@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan, plan_job
 from diffusers_helper.planning.estimates import largest_bucket
-from diffusers_helper.planning.job import demands_for
+from diffusers_helper.planning.formats import networks_by_format
+from diffusers_helper.planning.job import demands_for, host_share
+from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.preserved import preserved_choice
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import GB
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import GB, gb_text
 
 CARDS_GB = (8, 12, 16, 20, 24)
 ARCH = "gfx1100"
@@ -25,14 +28,17 @@ class Fit:
     Attributes:
         preserved_bytes: The memory that weights leave free.
         resident_bytes: The weights that stay on the device.
-        streamed_bytes: The weights that each step copies to the device. Main memory has to hold them;
-            otherwise, each step reads as much from the disk.
+        streamed_bytes: The weights that each step copies to the device.
+        host_bytes: The same weights as the files store them, which main memory should be able to hold.
+        disk_bytes: The bytes that each step reads from the disk if it cannot.
         peak_bytes: The largest predicted use of device memory in any stage.
     """
 
     preserved_bytes: int
     resident_bytes: int
     streamed_bytes: int
+    host_bytes: int
+    disk_bytes: int
     peak_bytes: int
 
 
@@ -54,11 +60,63 @@ class CardPlan:
     automatic: Fit | None
     smallest_cap_bytes: int
 
+    @property
+    def default_text(self) -> str:
+        """Return the GB of weights on the device and streamed in each step, or the cap that would do."""
+        return self._short(self.default)
+
+    @property
+    def automatic_text(self) -> str:
+        """Return the same for the automatic preserved memory."""
+        return self._short(self.automatic)
+
+    def _short(self, fit: Fit | None) -> str:
+        if fit is None:
+            return f"({gb_text(self.smallest_cap_bytes, up=True)})"
+        return f"{gb_text(fit.resident_bytes)} + {gb_text(fit.streamed_bytes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatPlans:
+    """The plans for a transformer whose file is in one format, or in one of several of the same size.
+
+    Attributes:
+        formats: The names of the formats.
+        file_bytes: The size of the weights.
+        cards: The plan for each card.
+    """
+
+    formats: tuple[str, ...]
+    file_bytes: int
+    cards: tuple[CardPlan, ...]
+
+
+def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatPlans]:
+    """Return the plans of a video for each format of the transformer's file.
+
+    Raises:
+        LongtakeError: If a local model's files cannot be read.
+    """
+    request = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
+    return [
+        FormatPlans(names, network.file_bytes, tuple(plans_by_card(request, info, transformer=network)))
+        for network, names in networks_by_format(info).items()
+    ]
+
 
 def plans_by_card(
-    request: GenerationRequest, info: ModelInfo, sizes_gb: Sequence[int] = CARDS_GB
+    request: GenerationRequest,
+    info: ModelInfo,
+    sizes_gb: Sequence[int] = CARDS_GB,
+    transformer: Network | None = None,
 ) -> list[CardPlan]:
     """Return the plans of a video on Radeon cards of these sizes, for the shape that needs most memory.
+
+    Args:
+        request: The settings of the video.
+        info: The model.
+        sizes_gb: The sizes of the cards in GB.
+        transformer: The transformer, if it is not that of the model's files.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -69,7 +127,7 @@ def plans_by_card(
     demands: tuple[Demand, ...] = ()
     for size in sizes_gb:
         profile = profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {})
-        demands = demands or demands_for(request, info, profile, height, width)
+        demands = demands or demands_for(request, info, profile, height, width, transformer=transformer)
         budget = profile.budget()
         try:
             plan = plan_job(budget, demands)
@@ -78,14 +136,17 @@ def plans_by_card(
             continue
         demand = next(one for one in demands if one.vae_tile_px == plan.vae_tile_px)
         choice = preserved_choice(plan, demand)
-        automatic = _fit(choice.automatic if choice else plan, texts)
-        fit = _fit(plan, texts)
+        host = host_share(request, info, profile)
+        fit, automatic = (_fit(one, texts, host) for one in (plan, choice.automatic if choice else plan))
         found.append(CardPlan(size, budget.cap_bytes, fit, automatic, plan.smallest_cap_bytes))
     return found
 
 
-def _fit(plan: JobPlan, texts: int) -> Fit:
+def _fit(plan: JobPlan, texts: int, host: Fraction) -> Fit:
     sample = plan.stage("sample")
+    streamed = sample.streamed_bytes
+    waiting = int(streamed * host)
     return Fit(
-        plan.budget.preserved_in_force, sample.resident_bytes, sample.streamed_bytes * texts, plan.peak_bytes
-    )
+        plan.budget.preserved_in_force, sample.resident_bytes, streamed * texts, waiting, waiting * texts,
+        plan.peak_bytes,
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -147,6 +148,7 @@ def demands_for(
     width: int,
     calibration: Calibration | None = None,
     in_fp32: str = "",
+    transformer: Network | None = None,
 ) -> tuple[Demand, ...]:
     """Return the needs of a job for each size of tiles that it may use, the largest first.
 
@@ -158,6 +160,7 @@ def demands_for(
         width: The video's width in pixels.
         calibration: The ratios of measured to estimated memory.
         in_fp32: The name of a network that computes in fp32; "" for none.
+        transformer: The transformer, if it is not that of the model's files.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -165,7 +168,7 @@ def demands_for(
     """
     loras = [lora for _, lora in loras_of(request.lora)]
     known = known_networks(info, profile, in_fp32, request.weight_dtype)
-    known["transformer"] = with_loras(known["transformer"], loras)
+    known["transformer"] = with_loras(transformer or known["transformer"], loras)
     with_tiles = partial(
         demand_of, known, height, width,
         text=longest_text(request, info), texts=len(request.texts), rank=rank_of(loras),
@@ -251,7 +254,7 @@ def plan_video(
     sections = plan_sections(request.seconds, mode=request.mode)
     passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
-    waiting = _waiting_bytes(job, request, info, profile)
+    waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     card = "machine" if profile.machine.kind == "cpu" else "card"
     wanted, side = demands[0].vae_tile_px or 0, max(height, width)
     notes, seconds = [*_notes(job, ladder.reason, card), *_vae_notes(job, wanted, side, request)], None
@@ -268,13 +271,12 @@ def plan_video(
     )  # fmt: skip
 
 
-def _waiting_bytes(job: JobPlan, request: GenerationRequest, info: ModelInfo, profile: Profile) -> int:
-    """Return the size in the files of the weights that are streamed."""
-    streamed = job.stage("sample").streamed_bytes
+def host_share(request: GenerationRequest, info: ModelInfo, profile: Profile) -> Fraction:
+    """Return the size of the transformer's weights in the files, as a share of that on the device."""
     if request.weight_dtype == SETTINGS["weight_dtype"].default:
-        return streamed
+        return Fraction(1)
     network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
-    return streamed * network.file_bytes // network.weights.total_bytes
+    return Fraction(network.file_bytes, network.weights.total_bytes)
 
 
 def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:

@@ -25,14 +25,17 @@ _WHOLE = ("float32", "float16", "bfloat16")
 _FP8 = ("float8_e4m3fn", "float8_e5m2")
 _PUBLISHED_BYTES, _QUANTISED_COMPUTE_BYTES = 2, 2
 # The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
-_GGUF_CAST_BYTES = 10
+GGUF_CAST_BYTES = 10
 # The lists of blocks in each network that can be streamed, in the order in which they run.
 BLOCKS = {
     "transformer": ("transformer_blocks", "single_transformer_blocks"),
     "text_encoder": ("layers",),
 }
-# The same lists in the layout of HunyuanVideo's authors.
-_ORIGINAL = {"double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks"}
+# The same lists in the layouts of HunyuanVideo's authors and of llama.cpp.
+_ORIGINAL = {
+    "double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks", "blk": "layers",
+}  # fmt: skip
+_EMBEDDINGS = ("embed_tokens.weight", "token_embd.weight")  # only the rows in use are taken apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ class _Counted:
         total = self.total.num_bytes(width, storage)
         blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
         is_cast = storage.startswith("fp8") or (self.total.fp8 and storage == "default")
-        cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * _GGUF_CAST_BYTES)
+        cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * GGUF_CAST_BYTES)
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
 
@@ -217,13 +220,18 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         total, tuple(by_block[block] for block in sorted(by_block)), config, width, is_half,
         sum(tensor.num_bytes for tensor in tensors.values()),
         max((count(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
-        max((count(one.shape) for one in tensors.values() if one.dtype not in BITS), default=0),
+        max((count(one.shape) for key, one in tensors.items() if _is_in_blocks(key, one)), default=0),
         any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
     )  # fmt: skip
 
 
 def _is_layer(name: str, tensor: Tensor) -> bool:
     return len(tensor.shape) == 2 and name.endswith(".weight")
+
+
+def _is_in_blocks(name: str, tensor: Tensor) -> bool:
+    """Return whether a tensor is taken apart as a whole when its layer computes."""
+    return tensor.dtype not in BITS and not name.endswith(_EMBEDDINGS)
 
 
 def _values(name: str, tensor: Tensor) -> _Values:

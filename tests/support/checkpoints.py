@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType
+from gguf import MODEL_ARCH, GGMLQuantizationType, get_tensor_name_map
 from gguf.quants import quantize
 from safetensors.torch import save_file
 from torch import Tensor
@@ -80,6 +80,49 @@ def original_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             found[name] = tensor
     for name, parts in joined.items():
         found[name] = torch.cat([parts[one] for one in ("q", "k", "v", "proj_mlp") if one in parts])
+    return found
+
+
+# What ComfyUI's class calls otherwise than HunyuanVideo's authors, in the order in which it is replaced.
+_COMFYUI = {
+    r"(t_embedder|time_in|guidance_in)\.mlp\.0\.": r"\1.in_layer.",
+    r"(t_embedder|time_in|guidance_in)\.mlp\.2\.": r"\1.out_layer.",
+    r"c_embedder\.linear_1\.": "c_embedder.in_layer.",
+    r"c_embedder\.linear_2\.": "c_embedder.out_layer.",
+    r"_mod\.linear\.": "_mod.lin.",
+    r"modulation\.linear\.": "modulation.lin.",
+    r"_attn_(qkv|proj)\.": r"_attn.\1.",
+    r"mlp\.fc1\.": "mlp.0.",
+    r"mlp\.fc2\.": "mlp.2.",
+    r"_attn_q_norm\.": "_attn.norm.query_norm.",
+    r"_attn_k_norm\.": "_attn.norm.key_norm.",
+    r"\.q_norm\.": ".norm.query_norm.",
+    r"\.k_norm\.": ".norm.key_norm.",
+}
+
+
+def comfyui_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of FramePack's transformer by the names of ComfyUI's class."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in original_names(tensors).items():
+        for pattern, new in _COMFYUI.items():
+            name = re.sub(pattern, new, name)
+        found[name] = tensor
+    return found
+
+
+def llama_cpp_names(tensors: Mapping[str, Tensor], heads: int, key_heads: int) -> dict[str, Tensor]:
+    """Return the tensors of a Llama as llama.cpp's conversion writes them, by its own table of names."""
+    blocks = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("layers."))
+    table = get_tensor_name_map(MODEL_ARCH.LLAMA, blocks)
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        own = table.get_name(f"model.{name}", try_suffixes=(".weight",))
+        assert own is not None
+        count = heads if ".q_proj." in name else key_heads if ".k_proj." in name else 0
+        if count:  # the halves of each head become neighbours
+            tensor = tensor.reshape(count, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
+        found[own] = tensor
     return found
 
 

@@ -13,7 +13,7 @@ from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_pr
 from app.commands.inspect import add_inspect_arguments, print_inspection
 from app.commands.models.add import add_model_arguments, forget_model, take_model
 from app.commands.models.downloading import download
-from app.commands.models.plans import print_card_plans
+from app.commands.models.plans import add_plan_arguments, print_card_plans
 from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError, LongtakeError
@@ -39,7 +39,8 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
         verbs=VERBS,
     ):
         one.add_argument("--json", action="store_true", help="print JSON, one object per line")
-        one.set_defaults(run=verb.run, verbose=False)
+        named = {"model": "--base" if verb.name == "add" else "MODEL"}
+        one.set_defaults(run=verb.run, verbose=False, named=named)
 
 
 def _tell(arguments: argparse.Namespace, text: str, **facts: Any) -> None:
@@ -193,6 +194,11 @@ VERBS = (
         _remove_arguments,
         _remove,
     ),
-    Verb("plan", "show what cards of 8 to 24 GB do with a model's weights", _one_model, print_card_plans),
+    Verb(
+        "plan",
+        "show what cards of 8 to 24 GB do with a model's weights",
+        add_plan_arguments,
+        print_card_plans,
+    ),
     Verb("inspect", "show what is in a file or folder with weights", add_inspect_arguments, print_inspection),
 )

@@ -4,48 +4,116 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
+from app.commands.arguments import Parser, add_setting
 from app.jobs.stdio import say
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.cards import ARCH, CardPlan, Fit, plans_by_card
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.models.registry import ModelInfo, find_model, model_names
+from diffusers_helper.planning.cards import (
+    ARCH,
+    CARDS_GB,
+    CardPlan,
+    Fit,
+    FormatPlans,
+    plans_by_card,
+    plans_by_format,
+)
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import gb_text
 
-_HEADER = ("card", "cap", "preserved", "resident", "streamed per step", "peak")
+_HEADER = (
+    "card", "cap", "preserved", "resident", "streamed per step", "main memory", "disk per step", "peak",
+)  # fmt: skip
 _NOTE = (
-    "Streamed weights are kept in main memory; if they do not fit there, each step reads as much from\n"
-    "the disk. The second line of a card shows the automatic preserved memory, which follows from the\n"
-    "estimates. docs/amd-memory.md explains why the default is larger. Weights count as they are stored."
+    "Streamed weights should fit into the main memory that is free. The disk is only read if they do not.\n"
+    "The second line of a card shows the automatic preserved memory, which follows from the estimates.\n"
+    "docs/amd-memory.md explains why the default is larger."
 )
+_FORMATS_NOTE = (
+    "1.7 + 22.3 means that 1.7 GB of the transformer stay on the device, and each step streams 22.3 GB.\n"
+    "That much main memory should be free; otherwise, each step reads as much from the disk. (5.1) means\n"
+    "that the video does not fit; a cap of 5.1 GB would be enough. Names like Q4_K are types of GGUF files.\n"
+    "The file's format counts here: --weight-dtype changes the type on the device, while main memory and\n"
+    "disk hold the files as they are."
+)
+
+
+def add_plan_arguments(parser: Parser) -> None:
+    """Add the arguments of the verb."""
+    parser.add_argument("model", metavar="MODEL", help=f"{', '.join(model_names())}, or a folder")
+    group = parser.add_mutually_exclusive_group()
+    add_setting(group, "weight_dtype")
+    group.add_argument("--formats", action="store_true", help="compare formats of the transformer's file")
 
 
 def print_card_plans(arguments: argparse.Namespace) -> int:
     """Print the plans of a video with the model's own settings, and return the exit code."""
     info = find_model(arguments.model, allow_folder=True)
-    request = GenerationRequest(image="none", model=info.name, mode=info.modes[0], steps=info.steps)
-    plans = plans_by_card(request, info)
+    dtype = arguments.weight_dtype or SETTINGS["weight_dtype"].default
+    request = GenerationRequest(
+        image="none", model=info.name, mode=info.modes[0], steps=info.steps, weight_dtype=dtype
+    )
+    plans = plans_by_format(request, info) if arguments.formats else plans_by_card(request, info)
     if arguments.json:
         for plan in plans:
             say(json.dumps({"model": info.name, **asdict(plan)}) + "\n")
         return 0
-    rows = [_HEADER, *(row for plan in plans for row in _rows(plan))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    title = f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}); GB of 1024^3 bytes."
-    say("\n".join([title, "", *(line.rstrip() for line in lines), "", _NOTE]) + "\n")
+    if arguments.formats:
+        say(_formats_text(info, plans_by_format(request, info)))
+    else:
+        say(_cards_text(info, dtype, plans_by_card(request, info)))
     return 0
+
+
+def _cards_text(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> str:
+    kind = "as they are stored" if dtype == SETTINGS["weight_dtype"].default else f"in {dtype} on the device"
+    title = (
+        f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; GB of 1024^3 bytes."
+    )
+    table = _table([_HEADER, *(row for plan in plans for row in _rows(plan))])
+    return "\n".join([title, "", *table, "", _NOTE]) + "\n"
 
 
 def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
     card, cap = f"{plan.card_gb} GB", gb_text(plan.cap_bytes)
     if plan.default is None or plan.automatic is None:
         least = gb_text(plan.smallest_cap_bytes, up=True)
-        return [(card, cap, f"does not fit; a cap of {least} GB would be enough", "", "", "")]
+        return [(card, cap, f"does not fit; a cap of {least} GB would be enough")]
     automatic = [] if plan.automatic == plan.default else [("", "", *_cells(plan.automatic))]
     return [(card, cap, *_cells(plan.default)), *automatic]
 
 
 def _cells(fit: Fit) -> tuple[str, ...]:
-    figures = (fit.preserved_bytes, fit.resident_bytes, fit.streamed_bytes, fit.peak_bytes)
+    figures = (
+        fit.preserved_bytes, fit.resident_bytes, fit.streamed_bytes, fit.host_bytes, fit.disk_bytes,
+        fit.peak_bytes,
+    )  # fmt: skip
     return tuple(map(gb_text, figures))
+
+
+def _formats_text(info: ModelInfo, plans: Sequence[FormatPlans]) -> str:
+    title = (
+        f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), by the format of the transformer's "
+        "file; GB of 1024^3 bytes."
+    )
+    header = ("format", "file", *(f"{size} GB card" for size in CARDS_GB))
+    lines = [title]
+    for name in ("default", "automatic"):
+        rows = [
+            (
+                ", ".join(one.formats),
+                gb_text(one.file_bytes),
+                *(card.default_text if name == "default" else card.automatic_text for card in one.cards),
+            )
+            for one in plans
+        ]
+        lines += ["", f"With the {name} preserved memory:", "", *_table([header, *rows])]
+    return "\n".join([*lines, "", _FORMATS_NOTE]) + "\n"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns; the last cell of a shorter row may be wider."""
+    full = [row for row in rows if len(row) == len(rows[0])]
+    widths = [max(len(row[column]) for row in full) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]  # noqa: B905

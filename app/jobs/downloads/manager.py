@@ -17,7 +17,7 @@ from app.jobs.storage.locks import Lock
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
 from diffusers_helper.models.holdings import holdings
-from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _END_SECONDS = 0.5, 5.0
@@ -255,7 +255,9 @@ class Downloads:
                 self._begin(name)
 
     def _wanted(self) -> list[str]:
-        return [name for name, order in self._orders.read().items() if order.state == "wanted"]
+        known = model_names()  # a person may have removed one that was added
+        orders = self._orders.read().items()
+        return [name for name, order in orders if order.state == "wanted" and name in known]
 
     def _close(self, name: str, process: ModelProcess) -> None:
         if not process.has_failed or not missing_parts(find_model(name)):

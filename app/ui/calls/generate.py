@@ -100,7 +100,7 @@ def endpoints(
     async def add(job: Job, _: gr.Request | None) -> dict[str, Any]:
         return records.of(job)
 
-    parameters = _parameters(catalogue.preselected)
+    parameters = _parameters(catalogue.first)
     return {
         "generate": _endpoint(calls, Signature(parameters, return_annotation=FileData), generate),
         "jobs_add": _endpoint(calls, Signature(parameters, return_annotation=dict[str, Any]), add),

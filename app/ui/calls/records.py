@@ -14,6 +14,7 @@ from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.loras import with_lora_names
+from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.request import SETTINGS
 
@@ -38,10 +39,11 @@ class Records:
         return self._outward(record(job, address), job.folder.parent) | {
             "picture": address(job.folder / SMALL_PICTURE),
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
-            "about": f"{order} · {length:.1f} s · {self._title(request.model)}",
+            "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}",
         }
 
-    def _find_title(self, key: str) -> str:
+    def _find_title(self, key: str, _revision: str) -> str:
+        """Return the title of a job's model, which may change with the list of added models."""
         name = self._catalogue.name_of(key)
         return self._catalogue.info(name).title if name in self._catalogue.names else name
 

@@ -19,7 +19,7 @@ from app.ui.form.carried import Carried
 from app.ui.form.examples import example_file, example_picture, samples_of
 from app.ui.form.restore import Restored, merged
 from app.ui.pictures import picture_path
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import Mode
@@ -114,6 +114,14 @@ class Actions:
         changes = {"steps": info.steps, "guidance": info.guidance, "resolution": info.side}
         mode = mode if mode in info.modes else info.modes[0]
         return changes | {"mode": _mode(info, mode)} | _around(info)
+
+    def offer_models(self, name: str, mode: Mode) -> dict[str, Any]:
+        """Return the values that change with the list of models: those of another one if this is gone."""
+        if name in self.catalogue.names:
+            return {}
+        other = self.catalogue.preselected
+        text = f"The model {short_repr(name)} was removed, so {self.catalogue.info(other).title} is chosen."
+        return {"model": other, "notice": view.passing_note(text)} | self.choose_model(other, mode)
 
     def restore(self, kept: object) -> dict[str, Any]:
         """Return the form's values that a browser kept, or else those of the start settings, by name."""

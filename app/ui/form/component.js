@@ -17,6 +17,11 @@ export function changed() {
   component?.trigger('submit');
 }
 
+/** Ask the server for the models to choose from. */
+export function offerModels() {
+  component?.trigger('load');
+}
+
 /** Let the form take the crop that `givenCrop` returns. */
 export function moveCropOn() {
   component?.trigger('select');

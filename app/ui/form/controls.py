@@ -112,8 +112,8 @@ class RequestForm:
             elem_classes="lt-hint", elem_id="length", apply_default_css=False, js_on_load=None
         )
         self.model = gr.Dropdown(
-            [(catalogue.info(name).title, name) for name in catalogue.names],
-            value=catalogue.preselected, filterable=False, elem_classes="lt-model", **_about("model"),
+            catalogue.choices, value=catalogue.preselected, filterable=False, elem_classes="lt-model",
+            **_about("model"),
         )  # fmt: skip
         self.controls["model"] = self.model
         self.model_note = gr.HTML(elem_id="model-note", apply_default_css=False, js_on_load=None)
@@ -220,6 +220,19 @@ def _named(make: Callable[..., dict[str, Any]], *outputs: str) -> Callable[..., 
     return handler
 
 
+def _filling(
+    catalogue: Catalogue, make: Callable[..., dict[str, Any]], *outputs: str
+) -> Callable[..., list[Any]]:
+    """Return a handler like that of `_named`, which also passes on the models to choose from now."""
+
+    def made(*values: Any) -> dict[str, Any]:
+        found = make(*values)
+        chosen = {"value": found["model"]} if "model" in found else {}
+        return found | {"model": gr.Dropdown(choices=catalogue.choices, **chosen)}
+
+    return _named(made, *outputs)
+
+
 def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, describer: Describer) -> None:
     """Connect the form's controls with their handlers."""
     names, controls = list(form.controls), list(form.controls.values())
@@ -248,6 +261,13 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         _named(actions.choose_model, *chosen, *AROUND), [form.model, form.mode],
         [*(form.controls[name] for name in chosen), *around], preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
+    # The list of models has changed.
+    form.facts.load(
+        _filling(actions.catalogue, actions.offer_models, "model", *chosen, *AROUND, "notice"),
+        [form.model, form.mode],
+        [form.model, *(form.controls[name] for name in chosen), *around, form.notice], preprocess=False,
+        **QUIET,
+    ).then(**_CHANGED)  # fmt: skip
     form.examples.click(
         _named(actions.use_example, "image", "prompt"), [form.model, form.examples],
         [form.image, form.prompt], **QUIET,
@@ -273,12 +293,13 @@ def _connect_restoring(page: gr.Blocks, form: RequestForm, actions: Actions, kep
     """Let the form take settings that the browser kept, or that come from outside the form."""
     filled = [*(form.controls[name] for name in kept), form.examples, form.demo_box, form.offer]
     page.load(
-        _named(actions.restore, *kept, *AROUND), form.facts, filled, js=call("form/keep.js", "keptSettings"),
-        preprocess=False, **QUIET,
+        _filling(actions.catalogue, actions.restore, *kept, *AROUND), form.facts, filled,
+        js=call("form/keep.js", "keptSettings"), preprocess=False, **QUIET,
     ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
     # These come from an earlier video, a preset, or a file that was dropped on the page.
     form.facts.apply(
-        _named(actions.fill, *kept, *AROUND, "notice"), form.facts, [*filled, form.notice],
+        _filling(actions.catalogue, actions.fill, *kept, *AROUND, "notice"), form.facts,
+        [*filled, form.notice],
         js=call("form/fill.js", "givenSettings"), preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
     form.carried_line.click(None, None, form.controls["carried"], js="() => ''", **_SCRIPT)

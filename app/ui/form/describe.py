@@ -94,7 +94,7 @@ class Describer:
         name = picture.get("orig_name") if isinstance(picture, dict) else None
         if request.get("mode") == info.modes[0]:
             del request["mode"]
-        return example_program(request, self._catalogue.preselected, str(name or "picture.png"))
+        return example_program(request, self._catalogue.first, str(name or "picture.png"))
 
     def _judge(self, picture: object) -> Size | InputError | None:
         try:

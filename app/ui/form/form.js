@@ -1,6 +1,7 @@
 // The form, which shows the server's description beside the settings, and handles keys and clicks.
 import { groupChoices } from './choices.js';
-import { changed, connect, facts } from './component.js';
+import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { changed, connect, facts, offerModels } from './component.js';
 import { tellCrop, watchPicture } from './crop.js';
 import { foldsAreThere, prepareFolds, tellFolds } from './folds.js';
 import { restorePicture } from './keep.js';
@@ -64,6 +65,17 @@ function showWholeField(event) {
   if (event.key === 'Tab' && event.target.tagName === 'TEXTAREA') event.target.scrollIntoView({ block: 'nearest' });
 }
 
+// A model can be added or removed at any time, also by another program.
+function watchModels() {
+  let known = '';
+  whenJobsAreTold(() => {
+    const { models } = queueNow();
+    if (models === known) return;
+    known = models;
+    offerModels();
+  });
+}
+
 // A finished job improves the estimate.
 function watchJobs() {
   new MutationObserver((changes) => {
@@ -81,6 +93,7 @@ function prepare() {
   groupChoices();
   prepareProgram();
   watchJobs();
+  watchModels();
   preparePrompts();
   preparePromptHelp();
   restorePicture();

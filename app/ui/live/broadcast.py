@@ -13,6 +13,7 @@ from app.jobs.service import JobService
 from app.ui.live import scene
 from app.ui.live.present import Presenter
 from app.ui.live.watch import watch
+from diffusers_helper.models.added import ADDED_MODELS
 
 _LOOK_SECONDS = 0.1
 _LOOK_SECONDS_A_PAGE = 0.02  # each update of a page costs a few milliseconds, so many pages get fewer of them
@@ -57,6 +58,7 @@ class _Watch:
             shown["queue"] = {
                 "waiting": self._service.history.count(_WAITING), "held": self._service.queue.is_held,
                 "revision": self._service.revision, "download": self._service.downloads.share,
+                "models": ADDED_MODELS.revision,
             }  # fmt: skip
             self.latest = Update(shown, seen.open_jobs)
             self.said = time.monotonic()

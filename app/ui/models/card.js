@@ -1,7 +1,7 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
-import { planTable } from './plan.js';
+import { formatTable, planTable } from './plan.js';
 
 const STATES = {
   complete: 'On this machine', incomplete: 'Incomplete', missing: 'Not on this machine',
@@ -17,7 +17,7 @@ const named = (part) => PARTS[part] ?? part;
 const listed = (parts) => parts.map((part) => named(part).toLowerCase()).join(', ');
 
 /** Return what can be done with a model, as pairs of a name and a label. */
-function actions({ state, is_hub: isHub, removal, here_bytes: here, room }) {
+function actions({ state, is_hub: isHub, is_added: isAdded, removal, here_bytes: here, room }) {
   if (state === 'getting') return [['pause', 'Pause'], ['cancel', 'Cancel']];
   if (state === 'verifying') return [['cancel', 'Stop checking']];
   if (!isHub) return [];
@@ -30,7 +30,7 @@ function actions({ state, is_hub: isHub, removal, here_bytes: here, room }) {
   }
   if (['paused', 'failed'].includes(state)) found.push(['cancel', 'Cancel']);
   if (state === 'complete' && here) found.push(['verify', 'Verify']);
-  if (removal) found.push(['remove', 'Remove…']);
+  if (removal || isAdded) found.push(['remove', 'Remove…']);
   return found;
 }
 
@@ -63,6 +63,12 @@ function fold(title, ...content) {
   return make('details', {}, make('summary', { textContent: title }), box);
 }
 
+/** Return what the removal of a downloaded model deletes and keeps. */
+function lossWords(title, { size, parts, kept }) {
+  const also = kept.length ? ` Another model uses these parts, so they are kept: ${listed(kept)}.` : '';
+  return `This deletes ${size} of ${title}: ${listed(parts)}.${also}`;
+}
+
 /** A card. Its element stays the same, so that the focus stays where it is. */
 export class Card {
   element;
@@ -90,14 +96,16 @@ export class Card {
     question.setAttribute('role', 'alertdialog');
     const parts = fold('Its parts');
     const plan = fold('On cards of 8 to 24 GB');
+    const formats = fold('With files in other formats');
     this.element = make(
       'li', { className: 'lt-model-card' }, make('div', { className: 'lt-model-head' }, title, state), size,
-      meter, progress, problem, checked, needs, buttons, question, licence, parts, plan,
+      meter, progress, problem, checked, needs, buttons, question, licence, parts, plan, formats,
     );
-    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan };
+    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan, formats };
     this.element.addEventListener('click', (event) => this.#takeClick(event));
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
-    plan.addEventListener('toggle', () => { if (plan.open) this.#loadPlan(); });
+    plan.addEventListener('toggle', () => { if (plan.open) this.#loadTable(plan, 'models_plan', planTable); });
+    formats.addEventListener('toggle', () => { if (formats.open) this.#loadTable(formats, 'models_formats', formatTable); });
   }
 
   /** Move the focus to the card. */
@@ -113,7 +121,7 @@ export class Card {
   show(model) {
     const before = this.#model?.state;
     this.#model = model;
-    const { title, state, size, needs, licence, parts, plan } = this.#parts;
+    const { title, state, size, needs, licence, parts, plan, formats } = this.#parts;
     this.element.dataset.model = model.model;
     this.element.dataset.state = model.state;
     setText(title, model.title);
@@ -124,7 +132,7 @@ export class Card {
       licence.replaceChildren(...(model.sources.length ? ['Licences: see ', ...linksTo(model.sources)] : []));
     }
     if (hasChanged(parts, model.parts)) parts.lastElementChild.replaceChildren(tableOfParts(model.parts));
-    plan.hidden = !model.is_hub;
+    plan.hidden = formats.hidden = !model.is_hub;
     this.#showProgress(model);
     this.#showProblem();
     this.#showChecked(model);
@@ -195,13 +203,12 @@ export class Card {
 
   #ask() {
     const { question } = this.#parts;
-    const { title, removal } = this.#model;
-    const kept = removal.kept.length ? ` Another model uses these parts, so they are kept: ${listed(removal.kept)}.` : '';
-    const sure = make('button', { type: 'button', textContent: `Remove ${removal.size}` });
+    const { title, removal, is_added: isAdded } = this.#model;
+    const sure = make('button', { type: 'button', textContent: isAdded ? 'Remove from the list' : `Remove ${removal.size}` });
     sure.dataset.action = 'sure';
     const keep = make('button', { type: 'button', textContent: 'Keep it' });
     keep.dataset.action = 'keep';
-    const words = `This deletes ${removal.size} of ${title}: ${listed(removal.parts)}.${kept}`;
+    const words = isAdded ? `This takes ${title} off the list. Its files stay where they are.` : lossWords(title, removal);
     question.setAttribute('aria-label', `Remove ${title}?`);
     question.replaceChildren(make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep));
     question.hidden = false;
@@ -215,15 +222,14 @@ export class Card {
     (buttons.querySelector('[data-action="remove"]') ?? this.#parts.title).focus();
   }
 
-  async #loadPlan() {
-    const { plan } = this.#parts;
-    if (plan.dataset.known) return;
-    plan.dataset.known = 'yes';
+  async #loadTable(place, endpoint, tableFor) {
+    if (place.dataset.known) return;
+    place.dataset.known = 'yes';
     try {
-      plan.lastElementChild.replaceChildren(planTable(await call('models_plan', this.#model.model)));
+      place.lastElementChild.replaceChildren(tableFor(await call(endpoint, this.#model.model)));
     } catch (error) {
-      delete plan.dataset.known;
-      plan.lastElementChild.replaceChildren(make('p', { textContent: error.message }));
+      delete place.dataset.known;
+      place.lastElementChild.replaceChildren(make('p', { textContent: error.message }));
     }
   }
 }

@@ -6,8 +6,9 @@ from typing import Any
 
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.present import ModelPresenter, card_plans
+from app.ui.models.present import ModelPresenter, card_plans, format_plans
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.holdings import remove
 from diffusers_helper.models.registry import find_model
 
@@ -50,7 +51,7 @@ class ModelCalls:
         return self._presenter.one(model)
 
     def models_remove(self, model: str) -> dict[str, Any]:
-        """Remove the files of a downloaded model, except for parts that another one uses."""
+        """Remove a downloaded model, except for parts that another one uses, or forget an added one."""
         running, _ = self._service.open_jobs()
         if running is not None and running.request.model == model:
             raise InputError(
@@ -60,6 +61,9 @@ class ModelCalls:
         info = find_model(model)
         self._downloads.cancel(model)
         self._downloads.wait_until_idle(model)
+        if ADDED_MODELS.find(model) is not None:
+            ADDED_MODELS.remove(model)
+            return {"model": model, "removed_bytes": 0, "parts": [], "kept": {}}
         try:
             removal = remove(info)
         except OSError as error:
@@ -71,6 +75,10 @@ class ModelCalls:
             "model": model, "removed_bytes": removal.num_bytes, "parts": list(removal.files),
             "kept": {part: list(users) for part, users in removal.kept.items()},
         }  # fmt: skip
+
+    def models_formats(self, model: str) -> dict[str, Any]:
+        """Return what these cards would do with the weights if the transformer's file had another format."""
+        return format_plans(self._catalogue.info(model), self._catalogue.key(model))
 
     def models_plan(self, model: str) -> list[dict[str, Any]]:
         """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings."""

@@ -8,6 +8,8 @@ import { Card } from './card.js';
 const PAUSE = 1000; // milliseconds between two looks while something is downloaded or checked
 const ACTIVE = ['getting', 'verifying'];
 
+const revisionNow = () => `${queueNow().revision} ${queueNow().models}`;
+
 /** The list of the models. */
 class Models {
   #parts;
@@ -29,7 +31,7 @@ class Models {
       this.load();
     });
     whenJobsAreTold(() => {
-      if (this.#isShown && queueNow().revision !== this.#revision) this.load();
+      if (this.#isShown && revisionNow() !== this.#revision) this.load();
     });
     document.addEventListener('visibilitychange', () => { if (this.#isShown) this.load(); });
   }
@@ -44,7 +46,7 @@ class Models {
     clearTimeout(this.#timer);
     this.#asked += 1;
     const asked = this.#asked;
-    this.#revision = queueNow().revision;
+    this.#revision = revisionNow();
     let isActive = false;
     try {
       const { models, disk } = await call('models_list');
@@ -77,6 +79,8 @@ class Models {
 
   #draw(models, disk) {
     const { list, section, say } = this.#parts;
+    const names = models.map(({ model }) => model);
+    for (const [name, card] of this.#cards) if (!names.includes(name)) this.#forget(name, card);
     for (const model of models) {
       if (!this.#cards.has(model.model)) {
         const card = new Card(this);
@@ -88,6 +92,12 @@ class Models {
     setText(say, disk || 'All models are on this machine.');
     section.dataset.state = 'known';
     this.#lead();
+  }
+
+  #forget(name, card) {
+    if (card.element.contains(document.activeElement)) document.querySelector('#tab-models').focus();
+    card.element.remove();
+    this.#cards.delete(name);
   }
 
   /** Lead to the model that the address names. */

@@ -1,10 +1,15 @@
-// The table of what cards of several sizes would do with a model's weights.
+// The tables of what cards of several sizes would do with a model's weights.
 import { make } from '../elements.js';
 
-const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'Main memory', 'Peak'];
-const NOTE = 'All figures are in GB, for the weights as they are stored. Streamed weights are kept in main memory; if they do not '
-  + 'fit there, each step reads as much from the disk. The second line of a card shows the automatic preserved memory, '
+const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'Main memory', 'Disk per step', 'Peak'];
+const NOTE = 'All figures are in GB, for the weights as they are stored. Streamed weights should fit into the free main memory; '
+  + 'the disk is only read if they do not. The second line of a card shows the automatic preserved memory, '
   + 'which follows from the estimates. The default is larger, because the memory of these cards becomes fragmented.';
+
+const FORMATS_NOTE = '1.7 + 22.3 means that 1.7 GB of the transformer stay on the device, and each step streams 22.3 GB. That much main '
+  + 'memory should be free; otherwise, each step reads as much from the disk. (5.1) means that the video does not '
+  + 'fit; a cap of 5.1 GB would be enough. The second line of a format is for the automatic preserved memory. Names like '
+  + 'Q4_K are types of GGUF files. The setting Weight Type changes only the type on the device, while main memory and disk hold the files as they are.';
 
 function rowsOf({ card, cap, least, rows }) {
   const head = [make('th', { scope: 'row', textContent: card }), make('td', { textContent: cap })];
@@ -18,9 +23,22 @@ function rowsOf({ card, cap, least, rows }) {
   });
 }
 
-/** Return the table with its note. */
+function tableOf(names, rows) {
+  const head = make('tr', {}, ...names.map((textContent) => make('th', { scope: 'col', textContent })));
+  return make('table', { className: 'lt-model-plan' }, make('thead', {}, head), make('tbody', {}, ...rows));
+}
+
+/** Return the table of the formats that the transformer's file may have, with its note. */
+export function formatTable({ cards, rows }) {
+  const row = (name, size, cells) => make(
+    'tr', {}, make('th', { scope: 'row', textContent: name }),
+    ...[size, ...cells].map((textContent) => make('td', { textContent })),
+  );
+  const lines = rows.flatMap((one) => [row(one.format, one.file, one.default), row('automatic', '', one.automatic)]);
+  return make('div', {}, tableOf(['Format', 'File', ...cards], lines), make('p', { textContent: FORMATS_NOTE }));
+}
+
+/** Return the table of the cards with its note. */
 export function planTable(cards) {
-  const head = make('tr', {}, ...HEAD.map((textContent) => make('th', { scope: 'col', textContent })));
-  const table = make('table', { className: 'lt-model-plan' }, make('thead', {}, head), make('tbody', {}, ...cards.flatMap(rowsOf)));
-  return make('div', {}, table, make('p', { textContent: NOTE }));
+  return make('div', {}, tableOf(HEAD, cards.flatMap(rowsOf)), make('p', { textContent: NOTE }));
 }

@@ -14,12 +14,13 @@ from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.holdings import Holding, holdings, plan_removal
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards import CardPlan, Fit, plans_by_card
+from diffusers_helper.planning.cards import CARDS_GB, CardPlan, Fit, plans_by_card, plans_by_format
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
 
@@ -66,6 +67,7 @@ class ModelPresenter:
             "title": info.title,
             "state": progress.activity or ("complete" if complete else "incomplete" if here else "missing"),
             "is_hub": is_hub,
+            "is_added": ADDED_MODELS.find(name) is not None,
             "here_bytes": here,
             "missing_bytes": missing,
             "size": _size_words(here, missing, complete=complete),
@@ -124,6 +126,21 @@ def card_plans(info: ModelInfo, name: str) -> list[dict[str, Any]]:
     return [_card(plan) for plan in plans_by_card(request, info)]
 
 
+def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
+    """Return the plans for each format of the transformer's file, as rows of text with one cell a card."""
+    request = GenerationRequest(image="any", model=name, mode=info.modes[0], steps=info.steps)
+    rows = [
+        {
+            "format": ", ".join(one.formats),
+            "file": gb_text(one.file_bytes),
+            "default": [card.default_text for card in one.cards],
+            "automatic": [card.automatic_text for card in one.cards],
+        }
+        for one in plans_by_format(request, info)
+    ]
+    return {"cards": [f"{size} GB" for size in CARDS_GB], "rows": rows}
+
+
 def _card(plan: CardPlan) -> dict[str, Any]:
     return asdict(plan) | {
         "card": f"{plan.card_gb} GB",
@@ -138,7 +155,8 @@ def _cells(fit: Fit) -> list[str]:
         fit.preserved_bytes,
         fit.resident_bytes,
         fit.streamed_bytes,
-        fit.streamed_bytes,
+        fit.host_bytes,
+        fit.disk_bytes,
         fit.peak_bytes,
     )
     return list(map(gb_text, figures))

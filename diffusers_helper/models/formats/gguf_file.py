@@ -20,11 +20,21 @@ _TYPES: dict[int, tuple[str, int, int]] = {
     26: ("int32", 1, 4), 27: ("int64", 1, 8), 28: ("float64", 1, 8), 29: ("IQ1_M", 256, 56),
     30: ("bfloat16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
 }  # fmt: skip
+# The types that diffusers can take apart, from the largest to the smallest.
+LOADABLE = (
+    "Q8_0", "Q6_K", "Q5_1", "Q5_0", "Q5_K", "Q4_1", "Q4_0", "Q4_K", "IQ4_NL", "IQ4_XS", "Q3_K", "Q2_K",
+)  # fmt: skip
 # The kinds of metadata by their numbers, as formats of `struct`; 8 is a text, and 9 is a list.
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 _MOST_TENSORS, _MOST_TEXT = 1_000_000, 64 * 1024**2
 _ALIGNMENT = 32
+
+
+def bytes_per_value(kind: str) -> float:
+    """Return the bytes that a value takes in a type that is stored in blocks."""
+    block, size = next((block, size) for name, block, size in _TYPES.values() if name == kind)
+    return size / block
 
 
 class _Reader:

@@ -14,6 +14,8 @@ from diffusers.hooks.layerwise_casting import DEFAULT_SKIP_MODULES_PATTERN, Laye
 from diffusers.quantizers.gguf.utils import GGUFLinear
 from torch import Tensor, nn
 
+from diffusers_helper.models.loading.llama_cpp import GGUFEmbedding
+
 _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a network computes in
 # The layers of many values. Those of convolutions are few, and convolutions have methods of their own.
 # Derived classes are left out, since torch's own attention reads the weight of such a layer itself.
@@ -69,7 +71,7 @@ def cast_weights(network: nn.Module, compute: torch.dtype, storage: torch.dtype 
         *DEFAULT_SKIP_MODULES_PATTERN, *(getattr(network, "_skip_layerwise_casting_patterns", None) or ())
     ]  # fmt: skip
     for name, layer in network.named_modules():
-        if isinstance(layer, GGUFLinear):
+        if isinstance(layer, GGUFLinear | GGUFEmbedding):
             layer.compute_dtype = compute
         elif type(layer) in CASTABLE:
             is_precise = any(re.search(pattern, name) for pattern in patterns)

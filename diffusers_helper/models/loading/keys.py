@@ -9,6 +9,7 @@ import torch
 from diffusers.loaders.single_file_utils import convert_hunyuan_video_transformer_to_diffusers
 from torch import Tensor
 
+from diffusers_helper.models.loading.llama_cpp import from_llama_cpp, is_llama_cpp
 from diffusers_helper.models.names import SCALE, is_beside
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
@@ -20,6 +21,22 @@ _PREFIXES = (
 )  # fmt: skip
 _SINGLE = re.compile(r"^(?:single_blocks)\.(\d+)\.linear1\.(weight|bias)$")
 _ORIGINAL = "double_blocks."
+# The layers that ComfyUI's class names differently from HunyuanVideo's authors, whose names are unaffected.
+_COMFYUI = tuple(
+    (re.compile(own), authors)
+    for own, authors in (
+        (r"((?:img|txt|self)_attn)\.(qkv|proj)\.", r"\1_\2."),
+        (r"((?:img|txt)_attn)\.norm\.([qk])(?:uery|ey)_norm\.(?:weight|scale)$", r"\1_\2_norm.weight"),
+        (r"\.norm\.([qk])(?:uery|ey)_norm\.(?:weight|scale)$", r".\1_norm.weight"),
+        (r"(_mod|\.modulation)\.lin\.", r"\1.linear."),
+        (r"((?:img_|txt_|blocks\.\d+\.)mlp)\.0\.", r"\1.fc1."),
+        (r"((?:img_|txt_|blocks\.\d+\.)mlp)\.2\.", r"\1.fc2."),
+        (r"^(time_in|guidance_in|txt_in\.t_embedder)\.in_layer\.", r"\1.mlp.0."),
+        (r"^(time_in|guidance_in|txt_in\.t_embedder)\.out_layer\.", r"\1.mlp.2."),
+        (r"^txt_in\.c_embedder\.in_layer\.", "txt_in.c_embedder.linear_1."),
+        (r"^txt_in\.c_embedder\.out_layer\.", "txt_in.c_embedder.linear_2."),
+    )
+)
 
 
 class UnknownNames(ValueError):
@@ -40,6 +57,8 @@ def own_names(
         The tensors, and the factors that some weights have to be multiplied with, by the weight's name.
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
+    if is_llama_cpp(plain):
+        plain = {from_llama_cpp(name): tensor for name, tensor in plain.items()}
     prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
     if prefix:
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
@@ -65,13 +84,16 @@ def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str
 
 
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
-    """Convert names in the layout of HunyuanVideo's authors by diffusers' own function.
+    """Convert names in the layout of HunyuanVideo's authors, or of ComfyUI, by diffusers' own function.
 
     FramePack's own layers have the same names in both layouts, and the function leaves them alone. It assumes
     the full width when it splits the first layer of a single block, so that layer is split here.
     """
     split: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
+    for given, tensor in tensors.items():
+        name = given
+        for own, authors in _COMFYUI:
+            name = own.sub(authors, name)
         match = _SINGLE.match(name)
         if match is None:
             split[name] = tensor

@@ -24,6 +24,7 @@ from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisi
 from diffusers_helper.models.hub_cache import weight_files
 from diffusers_helper.models.loading.casting import CASTABLE, FP8, SCALE, cast_weights
 from diffusers_helper.models.loading.keys import check_names, own_names
+from diffusers_helper.models.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
 from diffusers_helper.models.loading.tensors import read_tensors
 
 CLASSES: dict[str, Any] = {
@@ -100,11 +101,14 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
     """
     known = config_of(part, place, config)
     network = empty_network(part, known)
-    found, scales = _fitting(part, place, network, known)
+    found, scales, is_permuted = _fitting(part, place, network, known)
+    if is_permuted:
+        found = rows_in_order(found, known)
     is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in found.values())
     compute = _compute_dtype(found)
     if is_gguf:
         _replace_with_gguf_linear(network, compute, found)
+        replace_embeddings(network, found)
     layers = {name for name, layer in network.named_modules() if type(layer) in CASTABLE}
     for name, tensor in found.items():
         owner, _, leaf = name.rpartition(".")
@@ -135,22 +139,26 @@ def check_network(part: str, place: Path, config: Mapping[str, Any] | None = Non
 
 def _fitting(
     part: str, place: Path, network: nn.Module, config: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of the files by the network's names, and the scales of its weights."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
+    """Return the tensors of the files by the network's names, the scales of its weights, and a sign.
+
+    The sign says whether llama.cpp has written them, so that some rows are in another order.
+    """
     files = weight_files(place)
     if not files:
         raise FileNotFoundError(f"{place} has no safetensors file")
     expected = network.state_dict()
     width = config.get("num_attention_heads", 0) * config.get("attention_head_dim", 0)
     try:
-        found, scales = own_names(read_tensors(files), expected, width if part == "transformer" else 0)
+        tensors = read_tensors(files)
+        found, scales = own_names(tensors, expected, width if part == "transformer" else 0)
         check_names(found, expected)
         shaped = {name: _shaped(name, tensor, expected[name].shape) for name, tensor in found.items()}
     except ValueError as error:
         text = str(error)
         named = text if text.startswith(tuple(file.name for file in files)) else f"{place.name} {text}"
         raise ValueError(named) from error
-    return shaped, scales
+    return shaped, scales, is_llama_cpp(tensors)
 
 
 def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:

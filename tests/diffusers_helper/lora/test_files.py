@@ -83,6 +83,35 @@ def test_a_wrong_file_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> Non
     assert words in refusal_of(file).message
 
 
+def attention_lora(doubles: int, singles: int, name: str) -> dict[str, torch.Tensor]:
+    """Return a LoRA of the full width for the attention in this many blocks of each kind."""
+    names = {
+        "diffusers": ("transformer_blocks.{}.attn.to_q", "single_transformer_blocks.{}.attn.to_q"),
+        "kohya": ("lora_unet_double_blocks_{}_img_attn_qkv", "lora_unet_single_blocks_{}_linear1"),
+        "dots": ("diffusion_model.double_blocks.{}.img_attn.qkv", "diffusion_model.single_blocks.{}.linear1"),
+    }[name]
+    outputs = (3072, 3072) if name == "diffusers" else (9216, 21504)
+    found: dict[str, torch.Tensor] = {}
+    for start, count, width in zip(names, (doubles, singles), outputs, strict=True):
+        for number in range(count):
+            found[f"{start.format(number)}.lora_down.weight"] = torch.zeros(1, 3072)
+            found[f"{start.format(number)}.lora_up.weight"] = torch.zeros(width, 1)
+    return found
+
+
+@pytest.mark.parametrize("name", ["diffusers", "kohya", "dots"])
+def test_a_lora_for_flux_is_refused_by_the_number_of_its_blocks(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    for doubles, singles in ((19, 38), (19, 0), (0, 38)):
+        save_file(attention_lora(doubles, singles, name), file)
+        assert "was made for Flux" in refusal_of(file).message
+    for doubles, singles in ((20, 40), (20, 0), (0, 40), (19, 40), (4, 38)):
+        save_file(attention_lora(doubles, singles, name), file)
+        assert read_lora(file).pairs
+    save_file(attention_lora(19, 38, name), file, {"modelspec.architecture": "hunyuan-video/lora"})
+    assert len(read_lora(file).pairs) == 57
+
+
 def test_a_file_that_is_cut_off_or_missing_is_refused(network: nn.Module, tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
     write_lora(file, network)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,9 +13,12 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from safetensors.torch import load_file, save_file
 
 from app.cli import main
+from app.commands.inspect import STYLE_WORDS
 from diffusers_helper.models.inspect import inspect_checkpoint
 from diffusers_helper.models.names import expected_names
+from diffusers_helper.models.recognition import KeyStyle
 from diffusers_helper.models.registry import PARTS, find_model
+from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
 from tests.support.weights import PAGE, POINTER, write_gguf
 
@@ -192,6 +196,21 @@ def test_the_names_are_those_of_the_published_transformer() -> None:
     assert len(real.transformer_blocks) == 20
     assert len(real.single_transformer_blocks) == 40
     assert expected_names(names) == names
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
+def test_the_names_of_comfyui_are_told_apart_from_those_of_the_authors(prefix: str, tmp_path: Path) -> None:
+    tensors = load_file(Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors")
+    own = "checkpoint" if prefix else "original"
+    for names, style in ((comfyui_names, "comfyui"), (original_names, own)):
+        file = write_safetensors(tmp_path / "model.safetensors", with_prefix(prefix)(names(tensors)))
+        facts = inspect_checkpoint(file, "transformer")
+        assert (facts.model, facts.key_style, facts.problems) == ("FramePack", style, ())
+        assert main(["inspect", str(file)]) == 0
+
+
+def test_the_command_has_words_for_each_naming_scheme() -> None:
+    assert {*get_args(KeyStyle)} == {*STYLE_WORDS}
 
 
 def test_missing_and_foreign_tensors_are_named(folder: Path) -> None:

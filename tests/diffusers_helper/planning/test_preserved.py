@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from diffusers_helper.models.formats.gguf_file import LOADABLE
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import JobPlan
-from diffusers_helper.planning.cards import CARDS_GB, plans_by_card
+from diffusers_helper.planning.cards import CARDS_GB, plans_by_card, plans_by_format
+from diffusers_helper.planning.formats import STORED, networks_by_format
 from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB
 
 INFO = find_model("framepack-i2v")
@@ -69,3 +71,53 @@ def test_each_card_has_its_plans() -> None:
     assert plans[-1].default is not None
     assert twice is not None
     assert twice.streamed_bytes == 2 * plans[-1].default.streamed_bytes
+
+
+def test_each_format_of_the_file_has_its_plans() -> None:
+    found = plans_by_format(REQUEST, INFO)
+    names = [name for one in found for name in one.formats]
+    assert names[0] == STORED
+    by_name = {name: one for one in found for name in one.formats}
+    assert {*by_name} == {STORED, *WEIGHT_TYPES, *LOADABLE} - {"default"}
+    assert list(by_name[STORED].cards) == plans_by_card(REQUEST, INFO)
+    assert by_name["bf16"] is by_name[STORED]
+    for one in found:
+        fits = [fit for card in one.cards for fit in (card.default, card.automatic) if fit]
+        assert fits
+        for fit in fits:
+            assert fit.resident_bytes + fit.streamed_bytes == one.file_bytes
+            assert fit.host_bytes == fit.disk_bytes == fit.streamed_bytes
+    sizes = [by_name[kind].file_bytes for kind in LOADABLE]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_setting_leaves_the_files_as_they_are() -> None:
+    twice = replace(REQUEST, weight_dtype="fp8_e4m3fn", cfg=2.0)
+    for setting, file in zip(
+        plans_by_card(twice, INFO),
+        next(one for one in plans_by_format(REQUEST, INFO) if "fp8_e4m3fn" in one.formats).cards,
+        strict=True,
+    ):
+        assert (setting.default is None) == (file.default is None)
+        if setting.default and file.default:
+            assert setting.default.streamed_bytes == 2 * file.default.streamed_bytes
+            assert setting.default.host_bytes > 1.5 * file.default.host_bytes
+            assert setting.default.disk_bytes == 2 * setting.default.host_bytes
+
+
+def test_the_sizes_in_blocks_are_near_those_of_a_file() -> None:
+    """Compare them with a file whose matrices are in blocks, and everything else in 32 bit."""
+    from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES
+    from gguf import GGML_QUANT_SIZES
+
+    from diffusers_helper.models.loading.networks import empty_network
+    from diffusers_helper.models.published import CONFIGS
+
+    kinds = [kind for kind in SUPPORTED_GGUF_QUANT_TYPES if kind.name != "BF16"]
+    assert {kind.name for kind in kinds} == {*LOADABLE}
+    by_name = {name: network for network, names in networks_by_format(INFO).items() for name in names}
+    tensors = empty_network("transformer", CONFIGS["transformer"]).state_dict().values()
+    for kind in kinds:
+        block, size = GGML_QUANT_SIZES[kind]
+        stored = sum(one.numel() * size / block if one.dim() == 2 else 4 * one.numel() for one in tensors)
+        assert by_name[kind.name].file_bytes == pytest.approx(stored, rel=0.02)

@@ -15,6 +15,7 @@ from app.ui.models.endpoints import ModelCalls
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models import downloads
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.profiles import profile_for
@@ -109,6 +110,48 @@ def test_a_download_that_is_given_up_keeps_its_bytes_until_the_model_is_removed(
     assert not absence.here_bytes.get("transformer")
 
 
+def test_an_added_model_comes_and_goes_while_it_is_downloaded(
+    service: JobService,
+    lit_hub: tuple[Hub, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    photo: Path,
+) -> None:
+    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(photo.parent))
+    hub, _ = lit_hub
+    hub.gate.clear()
+    calls = calls_of(service)
+    for name in ("mine", "other"):
+        ADDED_MODELS.add(AddedModel(name, name, F1, {}))
+        assert one(calls, name)["is_added"]
+        calls.models_get(name)
+    removed = calls.models_remove("mine")
+    assert (removed["removed_bytes"], ADDED_MODELS.find("mine")) == (0, None)
+    ADDED_MODELS.remove("other")
+    assert service.downloads.share == ""
+    with pytest.raises(InputError, match="expected one of demo, framepack-i2v, framepack-f1"):
+        calls_of(service)._catalogue.submit(service, {"image": str(photo), "model": "mine"})
+    hub.gate.set()
+    assert calls.models_get(F1)["state"] == "getting"
+    wait_until(lambda: one(calls)["state"] == "complete")
+
+
+def test_a_page_that_began_with_a_removed_model_offers_the_default(
+    service: JobService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
+    assert ADDED_MODELS.revision == ""
+    ADDED_MODELS.add(AddedModel("mine", "Mine", "demo", {}))
+    before = ADDED_MODELS.revision
+    catalogue = Catalogue.starting_with("mine", Planner())
+    assert (catalogue.preselected, catalogue.choices[-1]) == ("mine", ("Mine", "mine"))
+    ADDED_MODELS.remove("mine")
+    assert ADDED_MODELS.revision not in ("", before)
+    assert catalogue.preselected == "demo"
+    assert catalogue.names == model_names()
+
+
 def test_what_has_no_room_or_is_in_use_is_refused(
     service: JobService, lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,8 +168,14 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     plans = calls_of(service).models_plan("framepack-i2v")
     assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
     assert (plans[0]["rows"], plans[0]["least"]) == ([], "5.1")
-    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "6.4"]
+    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "22.3", "6.4"]
     assert len(plans[-1]["rows"]) == 2
+    formats = calls_of(service).models_formats("framepack-i2v")
+    assert formats["cards"] == [plan["card"] for plan in plans]
+    stored = formats["rows"][0]
+    assert (stored["format"], stored["file"]) == ("as stored, bf16, fp16", "24")
+    assert (stored["default"][0], stored["default"][-1]) == ("(5.1)", "1.7 + 22.3")
+    assert stored["automatic"][-1] == "15.6 + 8.4"
 
 
 def test_a_job_that_waits_for_its_model_can_be_edited(

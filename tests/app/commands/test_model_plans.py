@@ -1,0 +1,64 @@
+"""Tests of `models plan`, and of the names that the errors of `models` give to its arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from diffusers_helper.models.added import ADDED_MODELS
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(ADDED_MODELS, "file", None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def test_the_table_shows_memory_and_disk_for_a_type_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "plan", "framepack-i2v"]) == 0
+    stored = capsys.readouterr().out
+    assert "weights as they are stored" in stored
+    assert stored.splitlines()[-6].split() == [
+        "24", "GB", "20", "18", "1.7", "22.3", "22.3", "22.3", "6.4",
+    ]  # fmt: skip
+    assert main(["models", "plan", "framepack-i2v", "--weight-dtype", "fp8_e4m3fn"]) == 0
+    fp8 = capsys.readouterr().out
+    assert "weights in fp8_e4m3fn on the device" in fp8
+    assert fp8.splitlines()[-6].split()[4:] == ["1.9", "13.6", "21.1", "21.1", "6.4"]
+
+
+def test_the_formats_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "plan", "framepack-i2v", "--formats"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    default, automatic = (
+        next(line for line in lines[begin:] if line.startswith("Q4_0, Q4_K"))
+        for begin in (0, lines.index("With the automatic preserved memory:"))
+    )
+    assert " ".join(default.split()[3:7]) == "6.7 0.47 + 6.3"
+    assert " ".join(default.split()[-3:]) == "1.8 + 4.9"
+    assert automatic.split()[-3:] == ["6.7", "+", "0"]
+    assert main(["models", "plan", "framepack-i2v", "--formats", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert told[0]["formats"][0] == "as stored"
+    assert [card["card_gb"] for card in told[0]["cards"]] == [8, 12, 16, 20, 24]
+    assert told[0]["cards"][-1]["default"]["disk_bytes"] > 22 * 1024**3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["plan", "nosuch"], "MODEL is 'nosuch'"),
+        (["verify", "nosuch"], "MODEL is 'nosuch'"),
+        (["add", "mine", "--base", "nosuch"], "--base is 'nosuch'"),
+        (["plan", "demo", "--weight-dtype", "fp4"], "--weight-dtype is 'fp4'"),
+    ],
+)
+def test_an_error_names_the_argument_as_the_verb_takes_it(
+    arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(name)

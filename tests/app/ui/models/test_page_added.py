@@ -1,0 +1,115 @@
+"""Tests of models that are added and removed while the page is open, in Chromium with a staged engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.registry import find_model
+from tests.support.jobs import wait_until
+from tests.support.pages import (
+    FIRST,
+    Stand,
+    needs_chromium,
+    notice,
+    staged_page,
+    start,
+    status,
+    strict_window,
+    visit,
+)
+
+pytestmark = needs_chromium
+DEMO = find_model("demo")
+CARD = ".lt-model-card[data-model=mine]"
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
+    with staged_page(tmp_path) as stand:
+        yield stand
+
+
+@pytest.fixture
+def page(browser: Any, stand: Stand) -> Iterator[Any]:
+    """Open the page; fail if it leaves an error in the console."""
+    with strict_window(browser, stand) as page:
+        yield page
+
+
+def add(name: str, title: str) -> None:
+    """Do what `models add` does after its checks, as another program would."""
+    part = AddedPart(DEMO.parts["transformer"].location)
+    ADDED_MODELS.add(AddedModel(name, title, "demo", {"transformer": part}))
+
+
+def choices(page: Any) -> list[str]:
+    box = page.locator(".lt-model input")
+    box.click()
+    page.get_by_role("option").first.wait_for()
+    found = [one.strip().lstrip("✓").strip() for one in page.get_by_role("option").all_inner_texts()]
+    box.blur()  # only a click into another part opens the list the next time
+    page.get_by_role("option").first.wait_for(state="detached")
+    return found
+
+
+def wait_for_choice(page: Any, title: str, *, there: bool = True) -> None:
+    wait_until(lambda: (title in choices(page)) == there)
+
+
+def choose(page: Any, title: str) -> None:
+    page.locator(".lt-model input").click()
+    page.get_by_role("option", name=title).click()
+    page.wait_for_function("title => document.querySelector('.lt-model input').value === title", arg=title)
+
+
+def test_an_added_model_can_be_chosen_without_a_new_start(page: Any, stand: Stand, photo: Path) -> None:
+    assert "My own" not in choices(page)
+    add("mine", "My own")
+    wait_for_choice(page, "My own")
+    assert page.locator(".lt-model input").input_value() == DEMO.title  # the choice itself stays
+    choose(page, "My own")
+    stand.engine.go(FIRST)
+    start(page, photo, seconds=2.4)
+    status(page, state="running")
+    assert stand.service.jobs()[0].request.model == "mine"
+    visit(page, stand)
+    page.wait_for_function("() => document.querySelector('.lt-model input').value === 'My own'")
+    assert "My own" in choices(page)
+
+
+def test_a_removed_model_leaves_the_choice_and_the_form_says_so(page: Any, stand: Stand) -> None:
+    add("mine", "My own")
+    wait_for_choice(page, "My own")
+    choose(page, "My own")
+    ADDED_MODELS.remove("mine")
+    notice(page, "The model 'mine' was removed, so Longtake demo model is chosen.")
+    assert page.locator(".lt-model input").input_value() == DEMO.title
+    assert "My own" not in choices(page)
+
+
+def test_the_tab_of_the_models_follows_the_list(page: Any, stand: Stand) -> None:
+    page.get_by_role("tab", name="Models").click()
+    page.wait_for_selector(".lt-models[data-state=known]")
+    assert not page.locator(CARD).count()
+    add("mine", "My own")
+    card = page.locator(CARD)
+    card.wait_for()
+    assert "My own" in card.inner_text()
+    page.get_by_role("button", name="Remove: My own").click()
+    question = page.get_by_role("alertdialog", name="Remove My own?")
+    assert "This takes My own off the list. Its files stay where they are." in question.inner_text()
+    page.get_by_role("button", name="Remove from the list").click()
+    card.wait_for(state="detached")
+    assert ADDED_MODELS.find("mine") is None
+    assert Path(DEMO.parts["transformer"].location, "config.json").is_file()
+    add("other", "Another one")
+    page.locator(".lt-model-card[data-model=other]").wait_for()
+    ADDED_MODELS.remove("other")
+    page.locator(".lt-model-card[data-model=other]").wait_for(state="detached")
