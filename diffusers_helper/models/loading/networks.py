@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel
 
 from diffusers_helper.models.hub_cache import weight_files
-from diffusers_helper.models.loading.casting import CASTABLE, FP8, SCALE, cast_weights
+from diffusers_helper.models.loading.casting import CASTABLE, EIGHT_BIT, SCALE, cast_weights
 from diffusers_helper.models.loading.keys import check_names, own_names
 from diffusers_helper.models.loading.tensors import read_tensors
 
@@ -110,7 +110,7 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
         owner, _, leaf = name.rpartition(".")
         layer, scale = network.get_submodule(owner), scales.get(name)
         if isinstance(tensor, GGUFParameter) or (
-            leaf == "weight" and owner in layers and tensor.dtype in FP8
+            leaf == "weight" and owner in layers and tensor.dtype in EIGHT_BIT
         ):
             _assign(layer, leaf, tensor)
             if scale is not None:
@@ -146,6 +146,10 @@ def _fitting(
         found, scales = own_names(read_tensors(files), expected, width if part == "transformer" else 0)
         check_names(found, expected)
         shaped = {name: _shaped(name, tensor, expected[name].shape) for name, tensor in found.items()}
+        for name, tensor in shaped.items():
+            is_scaled = tensor.dtype == torch.int8 and name in scales
+            if not (tensor.is_floating_point() or isinstance(tensor, GGUFParameter) or is_scaled):
+                raise _foreign_type(tensor.dtype)
     except ValueError as error:
         text = str(error)
         named = text if text.startswith(tuple(file.name for file in files)) else f"{place.name} {text}"
@@ -171,24 +175,27 @@ def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
     )
 
 
+def _foreign_type(dtype: torch.dtype) -> ValueError:
+    name = str(dtype).removeprefix("torch.")
+    expected = "F32, F16, BF16, fp8, int8 with a scale for each row, or GGUF"
+    return ValueError(f"stores {name}, which cannot be loaded; expected {expected}")
+
+
 def _compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     """Return the type of most values; bf16 for quantised ones."""
     counts: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         counts[tensor.dtype] += tensor.numel()
-    if any(tensor.dtype in FP8 or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
+    if any(tensor.dtype in EIGHT_BIT or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
         return _QUANTISED_COMPUTE
     most = max(counts, key=lambda kind: (kind in _WHOLE, counts[kind]))
     if most not in _WHOLE:
-        name = str(most).removeprefix("torch.")
-        raise ValueError(f"stores {name}, which cannot be loaded; expected F32, F16, BF16, fp8 or GGUF")
+        raise _foreign_type(most)
     return most
 
 
 def _whole(tensor: Tensor, compute: torch.dtype, scale: Tensor | None) -> Tensor:
-    """Return a tensor in the type that computes, multiplied with its factors."""
-    if not tensor.is_floating_point():
-        raise ValueError(f"stores {str(tensor.dtype).removeprefix('torch.')}, which cannot be loaded")
+    """Return a tensor in the type that computes, multiplied with its scales."""
     whole = tensor.to(compute)
     return whole if scale is None else (whole * scale.reshape(-1, *[1] * (whole.dim() - 1))).to(compute)
 
