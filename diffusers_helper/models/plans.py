@@ -24,7 +24,7 @@ from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
 
-_WEIGHT_DTYPES = {
+WEIGHT_DTYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16,
     "fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.int8,
 }  # fmt: skip
@@ -117,7 +117,7 @@ class MemoryPlans:
     @property
     def weight_dtype(self) -> torch.dtype | None:
         """Return the type of the transformer's weights in the job, or None for that of the files."""
-        return _WEIGHT_DTYPES.get(self.request.weight_dtype)
+        return WEIGHT_DTYPES.get(self.request.weight_dtype)
 
     @property
     def tile_times(self) -> TileTimes:

@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
-from diffusers_helper.models.formats.tensors import BITS, Tensor, count
+from diffusers_helper.models.formats.tensors import BITS, Contents, Tensor, count
 from diffusers_helper.models.hub_cache import weight_files
 from diffusers_helper.models.names import SCALE, is_beside, is_precise
 from diffusers_helper.models.published import CONFIGS
@@ -221,7 +222,7 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         total += values
         if block := _block_of(name, key):
             by_block[block] = by_block.get(block, _Values()) + values
-    width, is_half = _compute_width(tensors.values())
+    width, is_half = _compute_width(tensors.values(), contents)
     return _Counted(
         total, tuple(by_block[block] for block in sorted(by_block)), config, width, is_half,
         sum(tensor.num_bytes for tensor in tensors.values()),
@@ -259,12 +260,15 @@ def _block_of(part: str, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _compute_width(tensors: Iterable[Tensor]) -> tuple[int, bool]:
+def _compute_width(tensors: Iterable[Tensor], contents: Iterable[Contents]) -> tuple[int, bool]:
     """Return the bytes per value of the type that computes, and whether it is fp16."""
     kinds: Counter[str] = Counter()
     for tensor in tensors:
         kinds[tensor.dtype] += count(tensor.shape)
     if any(kind in _EIGHT_BIT or kind not in BITS for kind in kinds):
-        return _QUANTISED_COMPUTE_BYTES, False
+        origin = next(filter(None, (origin_in(one.metadata) for one in contents)), None)
+        if origin is None:
+            return _QUANTISED_COMPUTE_BYTES, False
+        return BITS[origin.compute_dtype] // 8, origin.compute_dtype == "float16"
     most = max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")
     return BITS[most] // 8, most == "float16"

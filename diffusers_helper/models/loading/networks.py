@@ -21,6 +21,8 @@ from gguf import GGML_QUANT_SIZES
 from torch import Tensor, nn
 from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel
 
+from diffusers_helper.models.formats.origin import origin_in
+from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.hub_cache import weight_files
 from diffusers_helper.models.loading.casting import CASTABLE, EIGHT_BIT, SCALE, cast_weights
 from diffusers_helper.models.loading.keys import check_names, own_names
@@ -102,7 +104,7 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
     network = empty_network(part, known)
     found, scales = _fitting(part, place, network, known)
     is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in found.values())
-    compute = _compute_dtype(found)
+    compute = _compute_dtype(place, found)
     if is_gguf:
         _replace_with_gguf_linear(network, compute, found)
     layers = {name for name, layer in network.named_modules() if type(layer) in CASTABLE}
@@ -130,7 +132,7 @@ def check_network(part: str, place: Path, config: Mapping[str, Any] | None = Non
     """
     known = config_of(part, place, config)
     network = empty_network(part, known)
-    _compute_dtype(_fitting(part, place, network, known)[0])
+    _compute_dtype(place, _fitting(part, place, network, known)[0])
 
 
 def _fitting(
@@ -181,13 +183,14 @@ def _foreign_type(dtype: torch.dtype) -> ValueError:
     return ValueError(f"stores {name}, which cannot be loaded; expected {expected}")
 
 
-def _compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """Return the type of most values; bf16 for quantised ones."""
+def _compute_dtype(place: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """Return the type of most values; that of their origin for quantised ones, or bf16."""
     counts: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         counts[tensor.dtype] += tensor.numel()
     if any(tensor.dtype in EIGHT_BIT or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
-        return _QUANTISED_COMPUTE
+        origin = origin_in(read_contents(weight_files(place)[0]).metadata)
+        return getattr(torch, origin.compute_dtype) if origin else _QUANTISED_COMPUTE
     most = max(counts, key=lambda kind: (kind in _WHOLE, counts[kind]))
     if most not in _WHOLE:
         raise _foreign_type(most)

@@ -59,11 +59,11 @@ def read_ahead(
     seconds = time.monotonic() - begin
     _log.info(
         "read %s GB of weights in %.1f s (%.2f GB/s); %s GB of this process's memory are its own",
-        gb_text(total), seconds, total / 1e9 / max(seconds, 1e-9), gb_text(_own_bytes()),
+        gb_text(total), seconds, total / 1e9 / max(seconds, 1e-9), gb_text(own_bytes()),
     )  # fmt: skip
 
 
-def _own_bytes() -> int:
+def own_bytes() -> int:
     """Return the memory of this process that no file backs; 0 if the kernel does not say."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
