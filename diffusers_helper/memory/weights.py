@@ -68,7 +68,7 @@ class Weight:
 def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weight]:
     """Return all parameters and buffers of a module, each once. They have to be in main memory.
 
-    A parameter with an attribute `storage_dtype` has that type on the device; its layer casts it for use.
+    A tensor with an attribute `storage_dtype` has that type on the device; its layer casts it for use.
     With an attribute `row_scales`, it is rounded to int8 by these scales.
 
     Args:
@@ -96,11 +96,15 @@ def _storage_dtype(tensor: Tensor) -> torch.dtype | None:
 def sizes_of(
     module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the size of all weights on the device in bytes, and the size of those in each block."""
+    """Return the size of all parameters on the device in bytes, and the size of those in each block.
+
+    The scales of weights, which are buffers, are included; other buffers hold next to nothing.
+    """
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
     def size(part: nn.Module) -> int:
-        return sum(sizes[id(tensor)] for _, tensor in _distinct(part.parameters(), part.buffers()))
+        kept = [tensor for tensor in part.buffers() if _storage_dtype(tensor) is not None]
+        return sum(sizes[id(tensor)] for tensor in (*part.parameters(), *kept))
 
     return size(module), tuple(size(block) for block in blocks)
 

@@ -43,7 +43,7 @@ class KeptCasting(LayerwiseCastingHook):
         weight.storage_dtype = self.storage_dtype
         if self.storage_dtype == torch.int8 != weight.dtype:
             weight.row_scales = row_scales(weight.data)
-            module.register_buffer(SCALE, weight.row_scales.detach(), persistent=False)
+            add_scales(module, weight.row_scales.detach())
         return module
 
     def deinitalize_hook(self, module: nn.Module) -> nn.Module:
@@ -65,6 +65,12 @@ class KeptCasting(LayerwiseCastingHook):
     def post_forward(self, module: Any, output: Any) -> Any:
         module.weight.data, self._stored = self._stored, None
         return output
+
+
+def add_scales(layer: nn.Module, scales: Tensor) -> None:
+    """Let a layer multiply its weight with scales, which the memory management counts with the weight."""
+    cast(Any, scales).storage_dtype = scales.dtype
+    layer.register_buffer(SCALE, scales, persistent=False)
 
 
 def cast_weights(network: nn.Module, compute: torch.dtype, storage: torch.dtype | None = None) -> None:

@@ -24,7 +24,7 @@ from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisi
 from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.hub_cache import weight_files
-from diffusers_helper.models.loading.casting import CASTABLE, EIGHT_BIT, SCALE, cast_weights
+from diffusers_helper.models.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
 from diffusers_helper.models.loading.keys import check_names, own_names
 from diffusers_helper.models.loading.tensors import read_tensors
 
@@ -116,7 +116,7 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
         ):
             _assign(layer, leaf, tensor)
             if scale is not None:
-                layer.register_buffer(SCALE, scale, persistent=False)
+                add_scales(layer, scale)
         else:
             _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
