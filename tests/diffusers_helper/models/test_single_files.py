@@ -260,16 +260,19 @@ def test_the_other_parts_take_single_files(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [FP8[0], torch.int8])
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2", "image_encoder", "vae"])
-def test_the_other_parts_take_fp8(
-    part: str, deep_models: Models, add: Callable[..., Models], tmp_path: Path, video: Callable[..., Result]
-) -> None:
-    stored = to_fp8(deep_models.part(part).state_dict(), FP8[0])
+def test_the_other_parts_take_8_bit(
+    kind: torch.dtype, part: str, deep_models: Models, add: Callable[..., Models], tmp_path: Path,
+    video: Callable[..., Result],
+) -> None:  # fmt: skip
+    whole = deep_models.part(part).state_dict()
+    stored = to_int8(whole) if kind == torch.int8 else to_fp8(whole, kind)
     models = add(**{part: write_safetensors(tmp_path / "file.safetensors", stored)})
     result = video(models)
     assert result.latents.isfinite().all()
     layers = [one for one in models.part(part).modules() if type(one) is torch.nn.Linear]
-    assert sum(one.weight.dtype == FP8[0] for one in layers) > 3
+    assert sum(one.weight.dtype == kind for one in layers) > 3
 
 
 def test_the_published_names_are_known_in_both_layouts() -> None:
