@@ -23,7 +23,7 @@ VAE_PRECISIONS = {
 }  # fmt: skip
 WEIGHT_TYPES = {
     "default": "As in the files", "bf16": "16 bit, wide range", "fp16": "16 bit",
-    "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range",
+    "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range", "int8": "8 bit, whole numbers",
 }  # fmt: skip
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 

@@ -95,7 +95,7 @@ LONGTAKE: dict[Step, str] = {
     "unload": "Check in the log that each model is unloaded before the next one is loaded.",
     "close": "Close other programs that use the card.",
     "restart": "Restart Longtake: a new process starts with unfragmented memory.",
-    "smaller": "Use a smaller model, or one with 8-bit weights.",
+    "smaller": "Use a smaller model, or 8-bit weights: set `weight_dtype` to int8.",
     "elsewhere": "Check that no other program, and no second Longtake, holds the same model on the card.",
     "versions": "Check that PyTorch and ROCm are up to date.",
 }

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.memory.int8 import to_int8
+
 # The alignment that the allocators of CPU and GPU guarantee. No kernel needs more.
 _ALIGNMENT = {"cpu": 64}
 _ALIGNMENT_GPU = 256
@@ -20,11 +22,19 @@ _ALIGNMENT_GPU = 256
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One parameter or buffer of a module, with its values in main memory and its type on the device."""
+    """One parameter or buffer of a module, with its values in main memory and its type on the device.
+
+    Attributes:
+        tensor: The parameter or buffer.
+        host: Its values in main memory.
+        dtype: Its type on the device.
+        row_scales: The scales by which it is rounded to int8 on its way to the device; None if it is not.
+    """
 
     tensor: Tensor
     host: Tensor
     dtype: torch.dtype
+    row_scales: Tensor | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -35,13 +45,21 @@ class Weight:
     def of(cls, tensor: Tensor, dtype: torch.dtype | None = None) -> Weight:
         """Return the weight of a tensor in main memory, in another type on the device if one is given."""
         with torch._C.DisableTorchFunctionSubclass():  # GGUF's parameters make one of each tensor they touch
-            return cls(tensor, tensor.data, dtype or tensor.dtype)
+            return cls(tensor, tensor.data, dtype or tensor.dtype, getattr(tensor, "row_scales", None))
 
     def to_device(self, device: torch.device) -> None:
         """Copy the values into new storage on the device."""
         with torch.inference_mode(False):  # the parameter is no inference tensor, as it outlives the job
             placed = torch.empty(self.host.shape, dtype=self.dtype, device=device)
-            self.tensor.data = placed.copy_(self.host)
+            self.copy_to(placed)
+            self.tensor.data = placed
+
+    def copy_to(self, target: Tensor) -> None:
+        """Copy the values into a tensor of the type that they have on the device."""
+        if self.row_scales is None:
+            target.copy_(self.host)
+        else:
+            to_int8(self.host, self.row_scales, target)
 
     def to_host(self) -> None:
         self.tensor.data = self.host
@@ -50,7 +68,8 @@ class Weight:
 def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weight]:
     """Return all parameters and buffers of a module, each once. They have to be in main memory.
 
-    A parameter with an attribute `storage_dtype` has that type on the device; its layer casts it for use.
+    A tensor with an attribute `storage_dtype` has that type on the device; its layer casts it for use.
+    With an attribute `row_scales`, it is rounded to int8 by these scales.
 
     Args:
         module: The module.
@@ -77,11 +96,15 @@ def _storage_dtype(tensor: Tensor) -> torch.dtype | None:
 def sizes_of(
     module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the size of all parameters on the device in bytes, and the size of those in each block."""
+    """Return the size of all parameters on the device in bytes, and the size of those in each block.
+
+    The scales of weights, which are buffers, are included; other buffers hold next to nothing.
+    """
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
     def size(part: nn.Module) -> int:
-        return sum(sizes[id(parameter)] for parameter in part.parameters())
+        kept = [tensor for tensor in part.buffers() if _storage_dtype(tensor) is not None]
+        return sum(sizes[id(tensor)] for tensor in (*part.parameters(), *kept))
 
     return size(module), tuple(size(block) for block in blocks)
 
@@ -129,7 +152,7 @@ class Layout:
     def fill(self, storage: Tensor) -> None:
         """Copy the stored values into `storage`, a tensor of bytes."""
         for weight, begin in self.places:
-            _view(weight, begin, storage).copy_(weight.host)
+            weight.copy_to(_view(weight, begin, storage))
 
     def use(self, storage: Tensor) -> None:
         """Make the module's tensors refer to `storage`."""

@@ -41,12 +41,14 @@ class AddedModel:
         title: The name to display.
         base: The model, or the folder of one, that has the other parts and the settings.
         parts: The parts that replace those of `base`, by their names.
+        copy: The folder with the converted weights that are removed with the model; "" for none.
     """
 
     name: str
     title: str
     base: str
     parts: Mapping[str, AddedPart]
+    copy: str = ""
 
 
 class AddedModels:
@@ -112,6 +114,7 @@ class AddedModels:
                 AddedModel(
                     str(one["name"]), str(one["title"]), str(one["base"]),
                     {name: AddedPart(part["path"], part["config"]) for name, part in one["parts"].items()},
+                    str(one.get("copy", "")),
                 )
                 for one in content
             ]  # fmt: skip

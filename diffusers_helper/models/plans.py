@@ -13,7 +13,7 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.models.loaders import Models
-from diffusers_helper.models.loading.casting import FP8, cast_weights
+from diffusers_helper.models.loading.casting import EIGHT_BIT, cast_weights
 from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
@@ -24,9 +24,9 @@ from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
 
-_WEIGHT_DTYPES = {
+WEIGHT_DTYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16,
-    "fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
+    "fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.int8,
 }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ class MemoryPlans:
     @property
     def weight_dtype(self) -> torch.dtype | None:
         """Return the type of the transformer's weights in the job, or None for that of the files."""
-        return _WEIGHT_DTYPES.get(self.request.weight_dtype)
+        return WEIGHT_DTYPES.get(self.request.weight_dtype)
 
     @property
     def tile_times(self) -> TileTimes:
@@ -199,7 +199,7 @@ class Source:
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
         wanted = self._plans.vae_dtype if name == "vae" else None
-        if name == "transformer" and self._plans.weight_dtype not in FP8:
+        if name == "transformer" and self._plans.weight_dtype not in EIGHT_BIT:
             wanted = self._plans.weight_dtype
         if name == self._plans.in_fp32:
             wanted = torch.float32

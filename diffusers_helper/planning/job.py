@@ -320,6 +320,6 @@ def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
     )
     return (
         f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
-        f"memory, so each step reads them from the disk again ({how_long}). 8-bit weights would need half as "
-        "much memory."
+        f"memory, so each step reads them from the disk again ({how_long}). A copy with 8-bit weights, which "
+        "python -m app models convert writes, would need about two thirds as much."
     )

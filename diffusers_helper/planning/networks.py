@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
-from diffusers_helper.models.formats.tensors import BITS, Tensor, count
+from diffusers_helper.models.formats.tensors import BITS, Contents, Tensor, count
 from diffusers_helper.models.hub_cache import weight_files
 from diffusers_helper.models.names import SCALE, is_beside, is_precise
 from diffusers_helper.models.published import CONFIGS
@@ -22,8 +23,8 @@ from diffusers_helper.planning.budget import Weights
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
-_FP8 = ("float8_e4m3fn", "float8_e5m2")
-_PUBLISHED_BYTES, _QUANTISED_COMPUTE_BYTES = 2, 2
+_EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2", "int8")
+_PUBLISHED_BYTES, _QUANTISED_COMPUTE_BYTES, _SCALE_BYTES = 2, 2, 4
 # The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
 GGUF_CAST_BYTES = 10
 # The lists of blocks in each network that can be streamed, in the order in which they run.
@@ -63,20 +64,22 @@ class _Values:
 
     Attributes:
         plain: The number of those that have the type that computes.
-        castable: The number of those that are cast to fp8 if the job asks for it.
-        fp8: The number of those that are stored in fp8.
+        castable: The number of those that are cast to 8 bit if the job asks for it.
+        eight_bit: The number of those that are stored in 8 bit.
         fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
+        rows: The number of rows that get a scale each if they are cast to int8.
     """
 
     plain: int = 0
     castable: int = 0
-    fp8: int = 0
+    eight_bit: int = 0
     fixed_bytes: int = 0
+    rows: int = 0
 
     def __add__(self, other: _Values) -> _Values:
         return _Values(
-            self.plain + other.plain, self.castable + other.castable, self.fp8 + other.fp8,
-            self.fixed_bytes + other.fixed_bytes,
+            self.plain + other.plain, self.castable + other.castable, self.eight_bit + other.eight_bit,
+            self.fixed_bytes + other.fixed_bytes, self.rows + other.rows,
         )  # fmt: skip
 
     def num_bytes(self, width: int, storage: str) -> int:
@@ -86,16 +89,23 @@ class _Values:
             width: The bytes of a value in the type that computes.
             storage: The type of the weights that the job asks for (`request.WEIGHT_TYPES`).
         """
-        castable = 1 if storage.startswith("fp8") else width
-        fp8 = 1 if storage == "default" else castable
-        return self.plain * width + self.castable * castable + self.fp8 * fp8 + self.fixed_bytes
+        castable = 1 if _is_eight_bit(storage) else width
+        eight_bit = 1 if storage == "default" else castable
+        scales = self.rows * _SCALE_BYTES if storage == "int8" else 0
+        values = self.plain * width + self.castable * castable + self.eight_bit * eight_bit
+        return values + self.fixed_bytes + scales
+
+
+def _is_eight_bit(storage: str) -> bool:
+    return storage == "int8" or storage.startswith("fp8")
 
 
 # The published weights, whose revisions are pinned, in 2 bytes each: the number of all values and of those in
-# each block that can be streamed. Of the transformer's, some can be cast to fp8.
-_DUAL, _SINGLE = _Values(113_338_880, 226_492_416), _Values(28_345_600, 113_246_208)
+# each block that can be streamed. Of the transformer's, some can be cast to 8 bit.
+_DUAL = _Values(113_338_880, 226_492_416, rows=55_296)
+_SINGLE = _Values(28_345_600, 113_246_208, rows=24_576)
 _PUBLISHED: dict[str, tuple[_Values, tuple[_Values, ...]]] = {
-    "transformer": (_Values(3_743_446_080, 9_130_868_736), (_DUAL,) * 20 + (_SINGLE,) * 40),
+    "transformer": (_Values(3_743_446_080, 9_130_868_736, rows=2_119_680), (_DUAL,) * 20 + (_SINGLE,) * 40),
     "text_encoder": (_Values(7_505_186_816), (_Values(218_112_000),) * 32),
     "text_encoder_2": (_Values(123_060_480), ()),
     "vae": (_Values(246_478_803), ()),
@@ -183,7 +193,7 @@ class _Counted:
         if self.is_fixed and storage != "default":
             raise InputError(
                 setting="weight_dtype", value=storage,
-                expected=f"default, as the {name} is stored in GGUF or in scaled fp8, which stays as it is",
+                expected=f"default, as the {name} is stored in GGUF or with scales, which stays as it is",
                 remedy="Set `weight_dtype` to default, or choose another `model`.",
             )  # fmt: skip
         if width is None:
@@ -192,7 +202,7 @@ class _Counted:
             width = 2 if storage in ("bf16", "fp16") else own
         total = self.total.num_bytes(width, storage)
         blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
-        is_cast = storage.startswith("fp8") or (self.total.fp8 and storage == "default")
+        is_cast = _is_eight_bit(storage) or (self.total.eight_bit and storage == "default")
         cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * GGUF_CAST_BYTES)
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
@@ -207,7 +217,7 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
             f"{name} in {place} cannot be read ({error}).", "Download the model's files again."
         ) from error
     found = {key: tensor for one in contents for key, tensor in one.tensors.items()}
-    tensors = {key: one for key, one in found.items() if not is_beside(key) and not SCALE.search(key)}
+    tensors = {key: one for key, one in found.items() if not is_beside(key)}
     by_block: dict[tuple[int, int], _Values] = {}
     total = _Values()
     for key, tensor in tensors.items():
@@ -215,7 +225,7 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         total += values
         if block := _block_of(name, key):
             by_block[block] = by_block.get(block, _Values()) + values
-    width, is_half = _compute_width(tensors.values())
+    width, is_half = _compute_width(tensors.values(), contents)
     return _Counted(
         total, tuple(by_block[block] for block in sorted(by_block)), config, width, is_half,
         sum(tensor.num_bytes for tensor in tensors.values()),
@@ -236,13 +246,16 @@ def _is_in_blocks(name: str, tensor: Tensor) -> bool:
 
 def _values(name: str, tensor: Tensor) -> _Values:
     number = count(tensor.shape)
+    if SCALE.search(name):
+        return _Values(fixed_bytes=number * _SCALE_BYTES)
     if tensor.dtype not in BITS:
         return _Values(fixed_bytes=tensor.num_bytes)
     if not _is_layer(name, tensor):
         return _Values(plain=number)
-    if tensor.dtype in _FP8:
-        return _Values(fp8=number)
-    return _Values(plain=number) if is_precise(name) else _Values(castable=number)
+    rows = 0 if is_precise(name) else tensor.shape[0]
+    if tensor.dtype in _EIGHT_BIT:
+        return _Values(eight_bit=number, rows=rows)
+    return _Values(plain=number) if is_precise(name) else _Values(castable=number, rows=rows)
 
 
 def _block_of(part: str, name: str) -> tuple[int, int] | None:
@@ -255,12 +268,15 @@ def _block_of(part: str, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _compute_width(tensors: Iterable[Tensor]) -> tuple[int, bool]:
+def _compute_width(tensors: Iterable[Tensor], contents: Iterable[Contents]) -> tuple[int, bool]:
     """Return the bytes per value of the type that computes, and whether it is fp16."""
     kinds: Counter[str] = Counter()
     for tensor in tensors:
         kinds[tensor.dtype] += count(tensor.shape)
-    if any(kind in _FP8 or kind not in BITS for kind in kinds):
-        return _QUANTISED_COMPUTE_BYTES, False
+    if any(kind in _EIGHT_BIT or kind not in BITS for kind in kinds):
+        origin = next(filter(None, (origin_in(one.metadata) for one in contents)), None)
+        if origin is None:
+            return _QUANTISED_COMPUTE_BYTES, False
+        return BITS[origin.compute_dtype] // 8, origin.compute_dtype == "float16"
     most = max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")
     return BITS[most] // 8, most == "float16"

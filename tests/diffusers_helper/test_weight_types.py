@@ -108,6 +108,38 @@ def test_the_layers_are_those_that_diffusers_would_cast() -> None:
     assert len(cast) > 300
 
 
+def test_int8_is_the_video_of_the_rounded_rows_and_leaves_no_trace(
+    weights: dict[str, Tensor], deep_models: Models, model_of: Callable[..., Models], video: Video
+) -> None:
+    rounded = {
+        name: rounded_rows(tensor) if tensor.dim() == 2 and not is_precise(name) else tensor
+        for name, tensor in weights.items()
+    }
+    default = video(deep_models).latents
+    expected = video(model_of(rounded)).latents
+    assert not torch.equal(expected, default)
+    assert torch.equal(video(deep_models, weight_dtype="int8").latents, expected)
+    assert torch.equal(video(deep_models).latents, default)
+
+
+def rounded_rows(weight: Tensor) -> Tensor:
+    scales = weight.double().abs().amax(1, keepdim=True).float() / 127
+    return ((weight / scales).round() * scales).to(weight.dtype)
+
+
+def test_int8_is_nearer_to_16_bit_than_fp8(
+    weights: dict[str, Tensor], model_of: Callable[..., Models], video: Video
+) -> None:
+    models = model_of({key: tensor.to(BF16) for key, tensor in weights.items()})
+    expected = video(models).latents
+    errors = {
+        name: ((video(models, weight_dtype=name).latents - expected).norm() / expected.norm()).item()
+        for name in ("int8", "fp8_e4m3fn", "fp8_e5m2")
+    }
+    assert 0 < errors["int8"] < 0.01
+    assert errors["int8"] < errors["fp8_e4m3fn"] < errors["fp8_e5m2"]
+
+
 def test_what_is_quantised_with_scales_keeps_its_type(
     weights: dict[str, Tensor],
     deep_model: Path,
@@ -115,7 +147,7 @@ def test_what_is_quantised_with_scales_keeps_its_type(
     video: Video,
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(InputError, match="scaled fp8"):
+    with pytest.raises(InputError, match="with scales"):
         video(model_of(to_scaled_fp8(weights)), weight_dtype="bf16")
     file = write_quantised_gguf(tmp_path / "blocks.gguf", weights, GGMLQuantizationType.Q8_0)
     info = find_model(str(deep_model), allow_folder=True)
@@ -147,10 +179,11 @@ def test_the_published_model_takes_less_in_fp8(small_scene: Path) -> None:
         request = tiny_request(small_scene, weight_dtype=name, preserved_gb=preserved)
         return plan_video(request, find_model("framepack-i2v"), profile)
 
-    sizes = {name: plan(name, 0).job.stage("sample") for name in ("default", "fp8_e4m3fn")}
+    sizes = {name: plan(name, 0).job.stage("sample") for name in ("default", "fp8_e4m3fn", "int8")}
     whole = {name: stage.resident_bytes + stage.streamed_bytes for name, stage in sizes.items()}
     assert whole["default"] == 2 * 12_874_314_816
     assert whole["fp8_e4m3fn"] == 2 * 12_874_314_816 - 9_130_868_736
+    assert whole["int8"] == whole["fp8_e4m3fn"] + 4 * 2_119_680
     assert not sizes["fp8_e4m3fn"].streamed_blocks
     assert sizes["default"].streamed_blocks
     # The files stay as they are, so that main memory has to keep more than is streamed.
@@ -172,7 +205,7 @@ def test_the_plan_predicts_the_peak_of_each_type(
     blocks = {"transformer": PartSource(location=str(file), config=config)}
     of_blocks = load_models(replace(models.info, parts=models.info.parts | blocks), device="cpu")
     peaks: dict[str, int] = {}
-    for name in ("default", "fp8_e4m3fn", "gguf"):
+    for name in ("default", "fp8_e4m3fn", "int8", "gguf"):
         models = of_blocks if name == "gguf" else models
         request = tiny_request(small_scene, weight_dtype="default" if name == "gguf" else name)
         _, events = make(request, models, tmp_path / name, local=Local())
@@ -183,6 +216,7 @@ def test_the_plan_predicts_the_peak_of_each_type(
         predicted = plans.plan.stage("sample").peak_bytes - plans.plan.budget.reserve_bytes
         assert 0.9 < record["measured_bytes"] / predicted <= 1
     assert peaks["fp8_e4m3fn"] < 0.9 * peaks["default"]
+    assert peaks["fp8_e4m3fn"] < peaks["int8"] < 1.01 * peaks["fp8_e4m3fn"]
     assert peaks["gguf"] < 0.85 * peaks["default"]
 
 

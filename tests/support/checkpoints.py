@@ -151,14 +151,26 @@ def to_scaled_fp8(tensors: Mapping[str, Tensor], *, by_row: bool = False) -> dic
     return found
 
 
+def to_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Round the weights of linear layers to whole numbers, with a scale for each row."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        found[name] = tensor
+        if tensor.dim() == 2 and name.endswith(".weight"):
+            scale = tensor.double().abs().amax(1, keepdim=True).float() / 127
+            found[name] = (tensor / scale).round().to(torch.int8)
+            found[f"{name}_scale"] = scale
+    return found
+
+
 def unscaled(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the weights that a file in fp8, scaled or not, stands for."""
+    """Return the weights that a file in 8 bit, scaled or not, stands for."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if "scale" in name:
             continue
         whole = tensor.to(dtype)
-        scale = tensors.get(f"{name.removesuffix('weight')}scale_weight")
+        scale = tensors.get(f"{name.removesuffix('weight')}scale_weight", tensors.get(f"{name}_scale"))
         found[name] = whole if scale is None else whole.mul_(scale)
     return found
 

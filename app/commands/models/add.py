@@ -63,7 +63,7 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     for part, path in given.items():
         if not path.exists():
             raise InputError(f"There is no {path}.", f"Give the path of the {part}.", setting="model")
-    base = arguments.base or (_F1 if _is_f1(given) else _I2V)
+    base = arguments.base or default_base(given)
     info = find_model(base, allow_folder=True)
     if info.name == name:
         raise InputError(f"Model {name} cannot be its own base.", "Choose another --base.", setting="model")
@@ -71,20 +71,24 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     from diffusers_helper.models.adding import find_part_of_own
 
     parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
-    key = info.name if info.folder is None or info.name in built_in_names() else str(info.folder)
     own = {part: found.part for part, found in parts.items()}
-    ADDED_MODELS.add(AddedModel(name, arguments.title or name, key, own))
+    ADDED_MODELS.add(AddedModel(name, arguments.title or name, base_key(info), own))
     return find_model(name), parts
 
 
-def _is_f1(given: Mapping[str, Path]) -> bool:
+def base_key(base: ModelInfo) -> str:
+    """Return the text by which the list of added models finds a base: its name or its folder."""
+    return base.name if base.folder is None or base.name in built_in_names() else str(base.folder)
+
+
+def default_base(given: Mapping[str, Path]) -> str:
+    """Return the name of the model that has the other parts, by the transformer's name."""
     path = given.get("transformer")
-    if path is None:
-        return False
     try:
-        return inspect_checkpoint(weights_at(path)).variant == "F1"
+        is_f1 = path is not None and inspect_checkpoint(weights_at(path)).variant == "F1"
     except OSError:
-        return False
+        is_f1 = False
+    return _F1 if is_f1 else _I2V
 
 
 def forget_model(name: str) -> bool:

@@ -7,17 +7,20 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
 from app.commands.models.add import add_model_arguments, forget_model, take_model
+from app.commands.models.convert import add_convert_arguments, convert, facts_of, remove_copy
 from app.commands.models.downloading import download
 from app.commands.models.plans import add_plan_arguments, print_card_plans
 from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.downloads import NotHere, absence_of, bytes_in
 from diffusers_helper.models.holdings import Holding, holdings, plan_removal, remove, verify
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.units import count_text, gb_text
@@ -33,8 +36,8 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
     for verb, one in add_verbs(
         commands,
         "models",
-        summary="list, add, get, check and remove models",
-        description="List, add, get, check and remove the models of this machine.",
+        summary="list, add, get, convert, check and remove models",
+        description="List, add, get, convert, check and remove the models of this machine.",
         exit_codes=_EXIT_CODES,
         verbs=VERBS,
     ):
@@ -118,6 +121,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
+    added = ADDED_MODELS.find(arguments.model)
+    if added is not None and added.copy:
+        return _remove_converted(arguments, Path(added.copy))
     if forget_model(arguments.model):
         _tell(
             arguments, f"Removed {arguments.model} from the list; its files stay where they are.",
@@ -129,13 +135,8 @@ def _remove(arguments: argparse.Namespace) -> int:
     if not removal.files:
         raise InputError(f"Model {info.name} has no files of its own on this machine.", setting="model")
     what = f"{gb_text(removal.num_bytes)} GB of {info.name}: {', '.join(removal.files)}"
-    if not arguments.yes:
-        if not sys.stdin.isatty():
-            raise InputError(f"This would remove {what}.", "Add --yes to do so.")
-        sys.stderr.write(f"Remove {what}? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            return EXIT_CANCELLED
+    if not _is_agreed(arguments, what):
+        return EXIT_CANCELLED
     try:
         remove(info)
     except OSError as error:
@@ -147,6 +148,44 @@ def _remove(arguments: argparse.Namespace) -> int:
         arguments, "\n".join([f"Removed {what}.", *kept]), model=info.name, removed_bytes=removal.num_bytes,
         parts=list(removal.files), kept=removal.kept,
     )  # fmt: skip
+    return 0
+
+
+def _remove_converted(arguments: argparse.Namespace, folder: Path) -> int:
+    size = bytes_in(folder)
+    what = f"{gb_text(size)} GB of {arguments.model} in {folder}"
+    if not _is_agreed(arguments, what):
+        return EXIT_CANCELLED
+    try:
+        remove_copy(folder)
+    except OSError as error:
+        raise LongtakeError(
+            f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of its folder."
+        ) from error
+    forget_model(arguments.model)
+    _tell(
+        arguments, f"Removed {what}.", model=arguments.model, removed_bytes=size, parts=["transformer"],
+        kept={},
+    )  # fmt: skip
+    return 0
+
+
+def _is_agreed(arguments: argparse.Namespace, what: str) -> bool:
+    """Ask whether to remove something, unless the arguments have agreed to it, and return the answer."""
+    if arguments.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise InputError(f"This would remove {what}.", "Add --yes to do so.")
+    sys.stderr.write(f"Remove {what}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    copy = convert(arguments)
+    done = "converted" if copy.is_new else "already converted"
+    text = f"{copy.name}: {done}, {gb_text(copy.num_bytes)} GB in {copy.folder}"
+    _tell(arguments, text, **facts_of(copy))
     return 0
 
 
@@ -189,8 +228,15 @@ VERBS = (
         _add,
     ),
     Verb(
+        "convert",
+        "write a copy of a model's transformer in another type, as a model of its own",
+        add_convert_arguments,
+        _convert,
+    ),
+    Verb(
         "remove",
-        "remove a downloaded model, except for parts that another one uses, or forget an added one",
+        "remove a downloaded model, except for parts that another one uses, or a converted one, or forget an "
+        "added one",
         _remove_arguments,
         _remove,
     ),

@@ -1,4 +1,4 @@
-"""The download of a model by a command, with its progress on the terminal or as lines of JSON."""
+"""The download of a model by a command, and the progress of long work on the terminal or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
     """
     from diffusers_helper.models.getting import get_model  # the hub's library takes a second to import
 
-    progress = _Progress(info.name, as_json=as_json)
+    progress = Progress(info.name, "downloading", as_json=as_json)
     try:
         get_model(info, CancelToken(), progress.show)
     except KeyboardInterrupt:
@@ -43,11 +43,18 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
         progress.end()
 
 
-class _Progress:
-    """The progress of a download, as a line that changes, as lines now and then, or as JSON."""
+class Progress:
+    """The progress of long work, as a line that changes, as lines now and then, or as JSON."""
 
-    def __init__(self, model: str, *, as_json: bool) -> None:
-        self._is_json, self._model = as_json, model
+    def __init__(self, model: str, state: str, *, as_json: bool) -> None:
+        """Begin without a word.
+
+        Args:
+            model: The name of the model.
+            state: What is done to it, for JSON.
+            as_json: Whether the progress goes to standard output as JSON.
+        """
+        self._is_json, self._model, self._state = as_json, model, state
         self._is_live = sys.stderr.isatty() and not as_json
         self._seconds = _JSON_SECONDS if as_json else _LIVE_SECONDS if self._is_live else _LINE_SECONDS
         self._speed: Speed | None = None
@@ -66,7 +73,7 @@ class _Progress:
     def _show(self, done: int, total: int, speed: float) -> None:
         left = (total - done) / speed if speed else None
         if self._is_json:
-            facts = {"model": self._model, "state": "downloading", "done_bytes": done, "total_bytes": total}
+            facts = {"model": self._model, "state": self._state, "done_bytes": done, "total_bytes": total}
             say(json.dumps({**facts, "bytes_per_second": round(speed), "seconds_left": left}) + "\n")
             return
         pace = f", {speed / 1e6:.1f} MB/s, {about(left)} left" if left else ""

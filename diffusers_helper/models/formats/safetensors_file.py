@@ -86,6 +86,30 @@ def _place(entry: Mapping[str, Any]) -> tuple[int, int]:
     return int(begin), int(end)
 
 
+def make_header(
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, int], int]:
+    """Return the header of a new file, the place of each tensor in it, and the size of the whole file.
+
+    Args:
+        tensors: The type, by torch's name, and the shape of each tensor.
+        metadata: The metadata.
+    """
+    types = {name: short for short, name in _NAMES.items()}
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
+    places: dict[str, int] = {}
+    end = 0
+    # The widest types come first, so that each tensor is aligned to its type.
+    for name, (dtype, shape) in sorted(tensors.items(), key=lambda one: -BITS[one[1][0]]):
+        begin, end = end, end + count(shape) * BITS[dtype] // 8
+        entries[name] = {"dtype": types[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+        places[name] = begin
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    header = struct.pack("<Q", len(text)) + text
+    return header, {name: len(header) + begin for name, begin in places.items()}, len(header) + end
+
+
 def read_safetensors(file: Path) -> Contents:
     """Return the contents of a safetensors file.
 

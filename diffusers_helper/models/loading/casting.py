@@ -1,11 +1,13 @@
 """Weights that are stored in a smaller type than the one that computes, by diffusers' layerwise casting.
 
-A layer's weight is cast when the layer computes, and stays on the device in the smaller type otherwise.
+A layer's weight is cast when the layer computes, and stays on the device in the smaller type otherwise. The
+type is fp8, or int8 with a scale for each row.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -14,6 +16,7 @@ from diffusers.hooks.layerwise_casting import DEFAULT_SKIP_MODULES_PATTERN, Laye
 from diffusers.quantizers.gguf.utils import GGUFLinear
 from torch import Tensor, nn
 
+from diffusers_helper.memory.int8 import row_scales
 from diffusers_helper.models.loading.llama_cpp import GGUFEmbedding
 
 _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a network computes in
@@ -21,14 +24,14 @@ _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a
 # Derived classes are left out, since torch's own attention reads the weight of such a layer itself.
 CASTABLE = (nn.Linear, nn.Embedding)
 SCALE = "weight_scale"
-FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+EIGHT_BIT = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 
 
 class KeptCasting(LayerwiseCastingHook):
     """Diffusers' hook, which here puts the stored weight back after use instead of casting it a second time.
 
     So the weight stays in the file's mapping or in the slot from which it is streamed. If the layer has
-    scales, as scaled fp8 has, the weight is multiplied with them.
+    scales, as scaled fp8 and int8 have, the weight is multiplied with them.
     """
 
     def __init__(self, storage_dtype: torch.dtype, compute_dtype: torch.dtype) -> None:
@@ -36,13 +39,21 @@ class KeptCasting(LayerwiseCastingHook):
         self._stored: Tensor | None = None
 
     def initialize_hook(self, module: nn.Module) -> nn.Module:
-        """Tell the memory management the type that the weight has on the device."""
-        module.weight.storage_dtype = self.storage_dtype  # type: ignore[union-attr]
+        """Tell the memory management the type that the weight has on the device, and its scales in int8."""
+        weight = cast(Any, module.weight)
+        weight.storage_dtype = self.storage_dtype
+        if self.storage_dtype == torch.int8 != weight.dtype:
+            weight.row_scales = row_scales(weight.data)
+            add_scales(module, weight.row_scales.detach())
         return module
 
     def deinitalize_hook(self, module: nn.Module) -> nn.Module:
         """Let the weight have its own type on the device."""
-        del module.weight.storage_dtype  # type: ignore[union-attr]
+        weight = cast(Any, module.weight)
+        del weight.storage_dtype
+        if hasattr(weight, "row_scales"):
+            del weight.row_scales
+            delattr(module, SCALE)
         return module
 
     def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -57,6 +68,12 @@ class KeptCasting(LayerwiseCastingHook):
         return output
 
 
+def add_scales(layer: nn.Module, scales: Tensor) -> None:
+    """Let a layer multiply its weight with scales, which the memory management counts with the weight."""
+    cast(Any, scales).storage_dtype = scales.dtype
+    layer.register_buffer(SCALE, scales, persistent=False)
+
+
 def cast_weights(network: nn.Module, compute: torch.dtype, storage: torch.dtype | None = None) -> None:
     """Set the type in which a network's layers keep their weights on the device, and the one that computes.
 
@@ -65,18 +82,32 @@ def cast_weights(network: nn.Module, compute: torch.dtype, storage: torch.dtype 
     Args:
         network: The network, which has to be in main memory.
         compute: The type that computes.
-        storage: The type on the device; None for that of the file. Only fp8 is cast layer by layer.
+        storage: The type on the device; None for that of the file. Only 8 bit are cast layer by layer.
+    """
+    for layer in network.modules():
+        if isinstance(layer, GGUFLinear | GGUFEmbedding):
+            layer.compute_dtype = compute
+    for _, layer, wanted in layer_types(network, storage):
+        _set_hook(layer, wanted if wanted in EIGHT_BIT else None, compute)
+
+
+def layer_types(
+    network: nn.Module, storage: torch.dtype | None
+) -> Iterator[tuple[str, nn.Module, torch.dtype]]:
+    """Yield the layers whose weights can be cast: the name, the layer, and the type of its weight.
+
+    Args:
+        network: The network.
+        storage: The type that is asked for; None for that of the file.
     """
     patterns = [
         *DEFAULT_SKIP_MODULES_PATTERN, *(getattr(network, "_skip_layerwise_casting_patterns", None) or ())
     ]  # fmt: skip
     for name, layer in network.named_modules():
-        if isinstance(layer, GGUFLinear | GGUFEmbedding):
-            layer.compute_dtype = compute
-        elif type(layer) in CASTABLE:
+        if type(layer) in CASTABLE:
             is_precise = any(re.search(pattern, name) for pattern in patterns)
-            wanted = layer.weight.dtype if storage is None or (is_precise and storage in FP8) else storage
-            _set_hook(layer, wanted if wanted in FP8 else None, compute)
+            is_kept = storage is None or (is_precise and storage in EIGHT_BIT)
+            yield name, layer, cast(torch.dtype, layer.weight.dtype) if is_kept else cast(Any, storage)
 
 
 def _set_hook(layer: nn.Module, storage: torch.dtype | None, compute: torch.dtype) -> None:

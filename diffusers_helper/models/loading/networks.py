@@ -21,8 +21,10 @@ from gguf import GGML_QUANT_SIZES
 from torch import Tensor, nn
 from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel
 
+from diffusers_helper.models.formats.origin import origin_in
+from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.hub_cache import weight_files
-from diffusers_helper.models.loading.casting import CASTABLE, FP8, SCALE, cast_weights
+from diffusers_helper.models.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
 from diffusers_helper.models.loading.keys import check_names, own_names
 from diffusers_helper.models.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
 from diffusers_helper.models.loading.tensors import read_tensors
@@ -105,7 +107,7 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
     if is_permuted:
         found = rows_in_order(found, known)
     is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in found.values())
-    compute = _compute_dtype(found)
+    compute = _compute_dtype(place, found)
     if is_gguf:
         _replace_with_gguf_linear(network, compute, found)
         replace_embeddings(network, found)
@@ -114,11 +116,11 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
         owner, _, leaf = name.rpartition(".")
         layer, scale = network.get_submodule(owner), scales.get(name)
         if isinstance(tensor, GGUFParameter) or (
-            leaf == "weight" and owner in layers and tensor.dtype in FP8
+            leaf == "weight" and owner in layers and tensor.dtype in EIGHT_BIT
         ):
             _assign(layer, leaf, tensor)
             if scale is not None:
-                layer.register_buffer(SCALE, scale, persistent=False)
+                add_scales(layer, scale)
         else:
             _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
@@ -134,7 +136,7 @@ def check_network(part: str, place: Path, config: Mapping[str, Any] | None = Non
     """
     known = config_of(part, place, config)
     network = empty_network(part, known)
-    _compute_dtype(_fitting(part, place, network, known)[0])
+    _compute_dtype(place, _fitting(part, place, network, known)[0])
 
 
 def _fitting(
@@ -154,6 +156,10 @@ def _fitting(
         found, scales = own_names(tensors, expected, width if part == "transformer" else 0)
         check_names(found, expected)
         shaped = {name: _shaped(name, tensor, expected[name].shape) for name, tensor in found.items()}
+        for name, tensor in shaped.items():
+            is_scaled = tensor.dtype == torch.int8 and name in scales
+            if not (tensor.is_floating_point() or isinstance(tensor, GGUFParameter) or is_scaled):
+                raise _foreign_type(tensor.dtype)
     except ValueError as error:
         text = str(error)
         named = text if text.startswith(tuple(file.name for file in files)) else f"{place.name} {text}"
@@ -179,24 +185,28 @@ def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
     )
 
 
-def _compute_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """Return the type of most values; bf16 for quantised ones."""
+def _foreign_type(dtype: torch.dtype) -> ValueError:
+    name = str(dtype).removeprefix("torch.")
+    expected = "F32, F16, BF16, fp8, int8 with a scale for each row, or GGUF"
+    return ValueError(f"stores {name}, which cannot be loaded; expected {expected}")
+
+
+def _compute_dtype(place: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """Return the type of most values; that of their origin for quantised ones, or bf16."""
     counts: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         counts[tensor.dtype] += tensor.numel()
-    if any(tensor.dtype in FP8 or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
-        return _QUANTISED_COMPUTE
+    if any(tensor.dtype in EIGHT_BIT or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
+        origin = origin_in(read_contents(weight_files(place)[0]).metadata)
+        return getattr(torch, origin.compute_dtype) if origin else _QUANTISED_COMPUTE
     most = max(counts, key=lambda kind: (kind in _WHOLE, counts[kind]))
     if most not in _WHOLE:
-        name = str(most).removeprefix("torch.")
-        raise ValueError(f"stores {name}, which cannot be loaded; expected F32, F16, BF16, fp8 or GGUF")
+        raise _foreign_type(most)
     return most
 
 
 def _whole(tensor: Tensor, compute: torch.dtype, scale: Tensor | None) -> Tensor:
-    """Return a tensor in the type that computes, multiplied with its factors."""
-    if not tensor.is_floating_point():
-        raise ValueError(f"stores {str(tensor.dtype).removeprefix('torch.')}, which cannot be loaded")
+    """Return a tensor in the type that computes, multiplied with its scales."""
     whole = tensor.to(compute)
     return whole if scale is None else (whole * scale.reshape(-1, *[1] * (whole.dim() - 1))).to(compute)
 

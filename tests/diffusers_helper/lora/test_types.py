@@ -41,6 +41,7 @@ def test_weights_of_every_type_take_a_lora(
         "default": lambda: plain,
         "fp16": lambda: plain,
         "fp8_e4m3fn": lambda: plain,
+        "int8": lambda: plain,
         "gguf": lambda: of(write_quantised_gguf(tmp_path / "blocks.gguf", tensors, Q8)),
         "scaled": lambda: of(write_safetensors(tmp_path / "scaled.safetensors", to_scaled_fp8(tensors))),
     }

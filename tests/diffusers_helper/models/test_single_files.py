@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.support.checkpoints import (
     comfyui_names,
     original_names,
     to_fp8,
+    to_int8,
     to_scaled_fp8,
     unscaled,
     with_prefix,
@@ -164,18 +166,33 @@ def test_fp8_gives_the_video_of_the_rounded_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("by_row", "style"), [(False, "original"), (True, "diffusers"), (False, "comfyui")])
-def test_scaled_fp8_gives_the_video_of_the_scaled_weights(
-    by_row: bool, style: str, weights: dict[str, Tensor], deep_model: Path, add: Callable[..., Models],
-    tmp_path: Path, video: Callable[..., Result],
+@pytest.mark.parametrize(
+    ("quantise", "style"),
+    [
+        (to_scaled_fp8, "original"), (partial(to_scaled_fp8, by_row=True), "diffusers"),
+        (to_scaled_fp8, "comfyui"),
+        (to_int8, "original"), (to_int8, "diffusers"),
+    ],
+)  # fmt: skip
+def test_scaled_weights_give_the_video_of_what_they_stand_for(
+    quantise: Callable[..., dict[str, Tensor]], style: str, weights: dict[str, Tensor], deep_model: Path,
+    add: Callable[..., Models], tmp_path: Path, video: Callable[..., Result],
 ) -> None:  # fmt: skip
     named = STYLES[style]({name: tensor.to(BF16) for name, tensor in weights.items()})
-    stored = to_scaled_fp8(named, by_row=by_row)
-    models = add(transformer=write_safetensors(tmp_path / "fp8.safetensors", stored))
+    stored = quantise(named)
+    models = add(transformer=write_safetensors(tmp_path / "scaled.safetensors", stored))
     own, _ = own_names(unscaled(stored, BF16), weights, 32)
     expected = video(made_folder(tmp_path / "folder", deep_model, own)).latents
     assert torch.equal(video(models).latents, expected)
     assert torch.equal(video(models, streamed=True).latents, expected)
+
+
+def test_weights_are_rounded_to_int8_while_they_are_streamed(
+    deep_models: Models, video: Callable[..., Result]
+) -> None:
+    whole = video(deep_models, weight_dtype="int8").latents
+    assert torch.equal(video(deep_models, streamed=True, weight_dtype="int8").latents, whole)
+    assert not torch.equal(video(deep_models).latents, whole)
 
 
 @pytest.mark.slow
@@ -247,16 +264,19 @@ def test_the_other_parts_take_single_files(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [FP8[0], torch.int8])
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2", "image_encoder", "vae"])
-def test_the_other_parts_take_fp8(
-    part: str, deep_models: Models, add: Callable[..., Models], tmp_path: Path, video: Callable[..., Result]
-) -> None:
-    stored = to_fp8(deep_models.part(part).state_dict(), FP8[0])
+def test_the_other_parts_take_8_bit(
+    kind: torch.dtype, part: str, deep_models: Models, add: Callable[..., Models], tmp_path: Path,
+    video: Callable[..., Result],
+) -> None:  # fmt: skip
+    whole = deep_models.part(part).state_dict()
+    stored = to_int8(whole) if kind == torch.int8 else to_fp8(whole, kind)
     models = add(**{part: write_safetensors(tmp_path / "file.safetensors", stored)})
     result = video(models)
     assert result.latents.isfinite().all()
     layers = [one for one in models.part(part).modules() if type(one) is torch.nn.Linear]
-    assert sum(one.weight.dtype == FP8[0] for one in layers) > 3
+    assert sum(one.weight.dtype == kind for one in layers) > 3
 
 
 def test_the_published_names_are_known_in_all_layouts() -> None:
@@ -288,17 +308,22 @@ def test_what_a_plan_counts_is_what_is_stored(
     files = {
         "fp8": write_safetensors(tmp_path / "a.safetensors", original_names(to_fp8(plain, FP8[0]))),
         "scaled": write_safetensors(tmp_path / "b.safetensors", to_scaled_fp8(plain)),
+        "int8": write_safetensors(tmp_path / "d.safetensors", to_int8(plain)),
         "gguf": write_quantised_gguf(tmp_path / "c.gguf", plain, GGMLQuantizationType.Q8_0),
     }
     for name, file in files.items():
         models = add(name, transformer=file)
         found = networks(models.info, on_cpu=True)["transformer"]
         network = models.part("transformer")
-        blocks = [sum(p.nbytes for p in one.parameters()) for one in models.blocks("transformer")]
+        blocks = [size_of(one) for one in models.blocks("transformer")]
         assert found.weights.block_bytes == tuple(blocks)
-        assert found.weights.total_bytes == sum(p.nbytes for p in network.parameters())
+        assert found.weights.total_bytes == size_of(network)
         assert found.dtype_bytes == 2
         assert found.cast_bytes > 0
+
+
+def size_of(module: torch.nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
 
 def test_a_hook_puts_the_mapped_weight_back(

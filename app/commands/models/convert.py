@@ -1,0 +1,197 @@
+"""The verb `models convert`, which writes a copy of a model's transformer in another type."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.commands.arguments import EXIT_CANCELLED, Parser
+from app.commands.models.add import base_key, default_base
+from app.commands.models.downloading import Progress
+from diffusers_helper.errors import InputError, LongtakeError, first_line
+from diffusers_helper.files import given_path
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.formats.origin import Origin, files_of_origin, origin_in
+from diffusers_helper.models.formats.reading import read_contents
+from diffusers_helper.models.hub_cache import is_complete, part_folder, weight_files
+from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
+from diffusers_helper.request import WEIGHT_TYPES
+
+_PART = "transformer"
+_COPIES = "models"  # the folder of the copies, beside the list of added models
+_TYPES = [name for name in WEIGHT_TYPES if name != "default"]
+_NO_NAME = re.compile(r"[^a-z0-9._-]+")
+_NAME_LENGTH = 40  # of a name that is made of a path
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A converted copy.
+
+    Attributes:
+        name: The name of the model with the copy.
+        folder: The folder of the copy.
+        num_bytes: The size of its weights.
+        is_new: Whether it was written now.
+    """
+
+    name: str
+    folder: Path
+    num_bytes: int
+    is_new: bool
+
+
+def add_convert_arguments(parser: Parser) -> None:
+    """Add the arguments of the verb."""
+    parser.add_argument(
+        "model", metavar="NAME|PATH",
+        help=f"{', '.join(model_names())}, the folder of a model, or a {_PART}: a file, or its folder",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weight-dtype", required=True, choices=_TYPES, metavar="TYPE",
+        help=f"the type of the weights in the copy: {', '.join(_TYPES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", metavar="FOLDER",
+        help="the folder for the copy (default: one in the user's data folder, beside models.json)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--base", metavar="MODEL",
+        help="for a file, the model that has all other parts (default: as in models add)",
+    )  # fmt: skip
+
+
+def convert(arguments: argparse.Namespace) -> Copy:
+    """Write the copy that the arguments ask for, unless it is there, and put its model on the list.
+
+    Raises:
+        InputError: If the model cannot be converted, or its copy's name or folder is in use.
+        LongtakeError: If the copy cannot be written.
+        SystemExit: If Ctrl-C has ended it.
+    """
+    info, base, own = _source(arguments)
+    name, source = f"{info.name}-{arguments.weight_dtype}", info.parts[_PART]
+    place = part_folder(source)
+    if not is_complete(place):
+        absence = absence_of(info)
+        raise NotHere(absence) if absence else InputError(f"{place} is incomplete.", setting="model")
+    folder = _folder(arguments, name)
+    wanted = Origin(info.name, files_of_origin(weight_files(place)), arguments.weight_dtype, "", "")
+    known = ADDED_MODELS.find(name)
+    if known is not None:
+        folder = Path(known.parts[_PART].path) if _PART in known.parts else folder
+    is_here = wanted.is_same(_origin_at(folder))
+    if known is not None and not (known.copy and is_here):
+        raise InputError(
+            f"There is already a model {name}, which is not made from these files.",
+            f"Remove it with models remove {name}, and convert again.",
+            setting="model",
+        )
+    if not is_here:
+        _write(info, place, folder, name, arguments)
+    if known is None:
+        title = f"{info.title}, {arguments.weight_dtype}"
+        parts = {**own, _PART: AddedPart(str(folder))}
+        ADDED_MODELS.add(AddedModel(name, title, base, parts, str(folder)))
+    return Copy(name, folder, sum(file.stat().st_size for file in weight_files(folder)), not is_here)
+
+
+def remove_copy(folder: Path) -> None:
+    """Remove the files of a copy, and its folder unless it contains other files.
+
+    Raises:
+        OSError: If a file cannot be removed.
+    """
+    if _origin_at(folder) is not None:
+        for file in (*weight_files(folder), folder / "config.json"):
+            file.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str, AddedPart]]:
+    """Return the model to convert, the name of its base, and the parts that replace those of the base."""
+    given: str = arguments.model
+    path = given_path(given, "model")
+    if given in model_names() or all((path / part).is_dir() for part in PARTS):
+        info = find_model(given, allow_folder=True)
+        added = ADDED_MODELS.find(given)
+        if added is not None:
+            return info, added.base, added.parts
+        return replace(info, name=_plain(info.name)), base_key(info), {}
+    if not path.exists():
+        find_model(given, allow_folder=True)  # explains what is expected
+    base = find_model(arguments.base or default_base({_PART: path}), allow_folder=True)
+    # These libraries take seconds to import.
+    from diffusers_helper.models.adding import find_part_of_own
+
+    found = find_part_of_own(_PART, path, base)
+    part = {_PART: PartSource(location=found.path, config=found.config)}
+    stem = path.absolute().name.removesuffix(path.suffix if path.is_file() else "")
+    info = replace(base, name=_plain(stem), title=stem, parts=base.parts | part, folder=None)
+    return info, base_key(base), {}
+
+
+def _plain(name: str) -> str:
+    """Return a name of a model, given a name or a path."""
+    return _NO_NAME.sub("-", Path(name).name.lower())[:_NAME_LENGTH].strip("-._") or "model"
+
+
+def _folder(arguments: argparse.Namespace, name: str) -> Path:
+    if arguments.output is not None:
+        return given_path(arguments.output, "output").absolute()
+    if ADDED_MODELS.file is None:
+        raise InputError("There is no folder for the copy.", "Set HOME or XDG_DATA_HOME, or give --output.")
+    return ADDED_MODELS.file.parent / _COPIES / name
+
+
+def _origin_at(folder: Path) -> Origin | None:
+    """Return the origin of a complete copy in a folder, or None."""
+    try:
+        if not (folder.is_dir() and is_complete(folder)):
+            return None
+        return origin_in(read_contents(weight_files(folder)[0]).metadata)
+    except (OSError, ValueError):
+        return None
+
+
+def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: argparse.Namespace) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists, and is not empty.", "Remove it, or give another --output.")
+    from diffusers_helper.models.loading.copying import copy_weights
+
+    progress = Progress(name, "converting", as_json=arguments.json)
+    try:
+        copy_weights(
+            _PART, place, info.parts[_PART].config, folder,
+            model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        progress.end()
+        sys.stderr.write("Interrupted. Nothing of the copy was kept.\n")
+        raise SystemExit(EXIT_CANCELLED) from None
+    except InputError:
+        raise
+    except OSError as error:
+        raise LongtakeError(
+            f"{folder} cannot be written ({error.strerror or first_line(error)}).",
+            "Check the disk and the rights of the folder, or give another one with --output.",
+        ) from error
+    except ValueError as error:
+        raise LongtakeError(f"{place} cannot be read ({first_line(error)}).", "Use another file.") from error
+    finally:
+        progress.end()
+
+
+def facts_of(copy: Copy) -> dict[str, Any]:
+    """Return the facts about a copy for JSON."""
+    return {
+        "model": copy.name, "state": "converted" if copy.is_new else "already converted",
+        "folder": str(copy.folder), "bytes": copy.num_bytes,
+    }  # fmt: skip
