@@ -178,7 +178,10 @@ def test_a_list_that_is_damaged_hides_no_other_model(data: Path, capsys: pytest.
     assert "is no list of added models" in capsys.readouterr().err
 
 
-def test_only_transformers_come_from_gguf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_encoder_in_gguf_has_to_be_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensors = {f"blk.0.{name}.weight": (0, (2,), bytes(8)) for name in ("attn_q", "ffn_gate")}
     file = write_gguf(tmp_path / "llama.gguf", tensors)
-    assert "llama.gguf is a GGUF file" in refused(file, capsys, "text-encoder")
+    assert "llama.gguf lacks 29 of 29 tensors" in refused(file, capsys, "text-encoder")
+    tensors["token_embd.weight"] = 0, (2, 2), bytes(16)
+    write_gguf(file, tensors)
+    assert "llama.gguf lacks 26 of 29 tensors" in refused(file, capsys, "text-encoder")
