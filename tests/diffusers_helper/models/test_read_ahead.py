@@ -37,6 +37,23 @@ def test_all_bytes_are_read_and_told(files: list[Path], caplog: pytest.LogCaptur
     assert "GB/s" in caplog.text
 
 
+def test_the_kernel_is_asked_for_every_byte_before_it_is_waited_for(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(module, "_PIECE_BYTES", MB)
+    monkeypatch.setattr(module, "_AHEAD_BYTES", 2 * MB)
+    monkeypatch.setattr(
+        module.os, "posix_fadvise", lambda _, place, count, advice: calls.append(("ask", place, count))
+    )
+    monkeypatch.setattr(module.os, "pread", lambda _, count, place: calls.append(("wait", place, count)))
+    read_ahead(files[:1], CancelToken())
+    assert calls == [
+        ("ask", 0, MB), ("ask", MB, MB), ("wait", MB - 1, 1), ("ask", 2 * MB, MB), ("wait", 2 * MB - 1, 1),
+        ("wait", 3 * MB - 1, 1),
+    ]  # fmt: skip
+
+
 def test_what_main_memory_cannot_keep_stays_on_the_disk(
     files: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
