@@ -13,11 +13,10 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)
-# A buffer of this size stays in the processor's cache, so that known pages cost no memory bandwidth to write.
-_BUFFER_BYTES = 1024**2
-# The size of the pieces that are left out if they are in memory, and the distance of the bytes that are asked
-# for to find out. Pieces are large, since the kernel reads ahead only where it is read without gaps.
-_PIECE_BYTES, _ASK_BYTES = 64 * 1024**2, 256 * 1024
+# The kernel is asked to read this much at a time, and so much before it is waited for. Asking needs far less
+# processor time than reading into a buffer, and next to none for what is in memory already.
+_PIECE_BYTES, _AHEAD_BYTES = 8 * 1024**2, 64 * 1024**2
+_STEP_BYTES = 1024**2
 # The share of the free memory that the files may take, so that nothing else is pushed out.
 _SHARE = 0.9
 _TELL_SECONDS = 1.0
@@ -28,9 +27,7 @@ def read_ahead(
     cancel: CancelToken,
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Read files once from the beginning to the end, if the free memory can keep them all.
-
-    What the kernel has in its memory already is left out.
+    """Let the kernel read files once from the beginning to the end, if the free memory can keep them all.
 
     Args:
         files: The files.
@@ -50,49 +47,31 @@ def read_ahead(
         )  # fmt: skip
         return
     begin = told = time.monotonic()
-    done = from_disk = 0
-    for count, is_read in (part for file in files for part in _parts(file)):
-        done, from_disk = done + count, from_disk + count * is_read
+    done = 0
+    for count in (count for file in files for count in _steps(file)):
+        done += count
         cancel.check()
         if (now := time.monotonic()) - told >= _TELL_SECONDS:
             told = now
             on_bytes(done, total)
     seconds = time.monotonic() - begin
     _log.info(
-        "read %s GB of weights in %.1f s (%.2f GB/s), and %s GB were in memory; %s GB of this process's "
-        "memory are its own",
-        gb_text(from_disk), seconds, from_disk / 1e9 / max(seconds, 1e-9), gb_text(total - from_disk),
-        gb_text(own_bytes()),
+        "read %s GB of weights in %.1f s (%.2f GB/s); %s GB of this process's memory are its own",
+        gb_text(total), seconds, total / 1e9 / max(seconds, 1e-9), gb_text(own_bytes()),
     )  # fmt: skip
 
 
-def _parts(file: Path) -> Iterator[tuple[int, bool]]:
-    """Read a file, and yield the size of each part with whether it had to be read."""
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
-    size = file.stat().st_size
-    # The questions go to a description of their own, so that they do not disturb the kernel's reading ahead.
-    with file.open("rb", buffering=0) as stream, file.open("rb", buffering=0) as asked:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        for begin in range(0, size, _PIECE_BYTES):
-            left = min(_PIECE_BYTES, size - begin)
-            if _is_in_memory(asked.fileno(), begin, begin + left):
-                yield left, False
-                continue
-            stream.seek(begin)
-            while left and (count := stream.readinto(buffer[:left])):
-                left -= count
-                yield count, True
-
-
-def _is_in_memory(descriptor: int, begin: int, end: int) -> bool:
-    """Return whether the kernel has a part of a file in its memory, as far as it says so."""
-    byte = bytearray(1)
-    try:
-        for place in range(begin, end, _ASK_BYTES):
-            os.preadv(descriptor, [byte], place, os.RWF_NOWAIT)
-    except OSError:  # it would have to wait for the disk, or the file system cannot tell
-        return False
-    return True
+def _steps(file: Path) -> Iterator[int]:
+    """Let the kernel read a file, and yield the size of each step that is in memory then."""
+    size, asked = file.stat().st_size, 0
+    with file.open("rb", buffering=0) as stream:
+        for begin in range(0, size, _STEP_BYTES):
+            while asked < min(size, begin + _AHEAD_BYTES):
+                os.posix_fadvise(stream.fileno(), asked, _PIECE_BYTES, os.POSIX_FADV_WILLNEED)
+                asked += _PIECE_BYTES
+            end = min(begin + _STEP_BYTES, size)
+            os.pread(stream.fileno(), 1, end - 1)  # waits until it is there
+            yield end - begin
 
 
 def own_bytes() -> int:

@@ -27,7 +27,6 @@ def files(tmp_path: Path) -> list[Path]:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TELL_SECONDS", 0.0)
-    monkeypatch.setattr(module, "_is_in_memory", lambda *_: False)
 
 
 def test_all_bytes_are_read_and_told(files: list[Path], caplog: pytest.LogCaptureFixture) -> None:
@@ -38,42 +37,21 @@ def test_all_bytes_are_read_and_told(files: list[Path], caplog: pytest.LogCaptur
     assert "GB/s" in caplog.text
 
 
-def test_what_is_in_memory_is_not_read_again(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_the_kernel_is_asked_for_every_byte_before_it_is_waited_for(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int]] = []
-
-    def is_in_memory(descriptor: int, begin: int, end: int) -> bool:
-        asked.append((begin, end))
-        return begin == MB
-
-    monkeypatch.setattr(module, "_is_in_memory", is_in_memory)
+    calls: list[tuple[str, int, int]] = []
     monkeypatch.setattr(module, "_PIECE_BYTES", MB)
-    monkeypatch.setattr(module, "_BUFFER_BYTES", MB * 3 // 4)
-    told: list[int] = []
-    with caplog.at_level(logging.INFO):
-        read_ahead(files, CancelToken(), lambda done, total: told.append(done * 4 // MB))
-    assert told == [3, 4, 8, 11, 12, 14]
-    assert asked == [(0, MB), (MB, 2 * MB), (2 * MB, 3 * MB), (0, MB // 2)]
-    assert "read 0.0024 GB" in caplog.text
-    assert "0.001 GB were in memory" in caplog.text
-
-
-def test_the_kernel_is_asked_without_waiting(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    calls: list[tuple[int, int]] = []
-
-    def preadv(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
-        calls.append((offset, flags))
-        if offset >= 2 * MB:
-            raise BlockingIOError
-        return 1
-
-    monkeypatch.setattr(module.os, "preadv", preadv)
-    assert module._is_in_memory(0, 0, 2 * MB)
-    assert not module._is_in_memory(0, MB, 3 * MB)
-    assert {flags for _, flags in calls} == {module.os.RWF_NOWAIT}
-    assert len(calls) == 8 + 4 + 1
+    monkeypatch.setattr(module, "_AHEAD_BYTES", 2 * MB)
+    monkeypatch.setattr(
+        module.os, "posix_fadvise", lambda _, place, count, advice: calls.append(("ask", place, count))
+    )
+    monkeypatch.setattr(module.os, "pread", lambda _, count, place: calls.append(("wait", place, count)))
+    read_ahead(files[:1], CancelToken())
+    assert calls == [
+        ("ask", 0, MB), ("ask", MB, MB), ("wait", MB - 1, 1), ("ask", 2 * MB, MB), ("wait", 2 * MB - 1, 1),
+        ("wait", 3 * MB - 1, 1),
+    ]  # fmt: skip
 
 
 def test_what_main_memory_cannot_keep_stays_on_the_disk(
