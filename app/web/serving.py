@@ -33,6 +33,9 @@ UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit for pictures, whose refusal has 
 # Gradio gets more slots than clients can hold: 100 pages, 500 waiting calls and 1000 that are being stored.
 _SLOTS = 2000
 _SERVER_SECONDS = 0.5
+# Clients such as httpx use an idle connection for 5 s, after which uvicorn closes it by default. A call that
+# is sent at that very moment would be lost.
+_KEEP_ALIVE_SECONDS = 75
 # With gradio's own pauses of 1 and 10 milliseconds between two checks for calls, an idle page uses 6 % of a
 # core.
 _CALL_SECONDS, _PROGRESS_SECONDS = 0.03, 0.5
@@ -101,6 +104,7 @@ def open_page(
         quiet=True, ssr_mode=False, run_history=False, footer_links=["api"],
         theme=theme(), css_paths=CSS_FILES, favicon_path=ICON_FILE,
     )  # fmt: skip
+    page.server.config.timeout_keep_alive = _KEEP_ALIVE_SECONDS
     if public_url:
         hosts.trusted.add(urlsplit(public_url).hostname or "")
         page.share = False  # otherwise gradio's page would load a script from another site

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.downloads import bytes_in
+from diffusers_helper.models.formats.origin import Origin, origin_in
+from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.hub_cache import (
     is_complete,
     part_folder,
     partial_files,
     repository_folder,
+    weight_files,
 )
 from diffusers_helper.models.inspect import inspect_checkpoint
 from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
@@ -130,9 +134,15 @@ class Removal:
 def plan_removal(info: ModelInfo) -> Removal:
     """Return the removal of a model: its own parts, and shared parts that no other model uses.
 
+    Of an added model, only a converted copy is removed.
+
     Raises:
-        InputError: If the model is not from the hub.
+        InputError: If the model is neither from the hub nor an added one.
     """
+    added = ADDED_MODELS.find(info.name)
+    if added is not None:
+        copied = _copied_files(Path(added.copy)) if added.copy else ()
+        return Removal({"transformer": copied} if copied else {}, _size(copied), {})
     if any(info.parts[part].revision is None for part in PARTS):
         raise InputError(
             f"Model {info.name} is in {info.folder}; only downloaded models can be removed.",
@@ -149,8 +159,25 @@ def plan_removal(info: ModelInfo) -> Removal:
             kept[holding.part] = users
         elif found:
             files[holding.part] = found
-    num_bytes = sum(file.stat().st_size for group in files.values() for file in group if file.exists())
-    return Removal(files, num_bytes, kept)
+    return Removal(files, sum(_size(group) for group in files.values()), kept)
+
+
+def origin_at(folder: Path) -> Origin | None:
+    """Return the origin of a complete converted copy in a folder, or None."""
+    try:
+        if not (folder.is_dir() and is_complete(folder)):
+            return None
+        return origin_in(read_contents(weight_files(folder)[0]).metadata)
+    except (OSError, ValueError):
+        return None
+
+
+def _copied_files(folder: Path) -> tuple[Path, ...]:
+    return () if origin_at(folder) is None else (*weight_files(folder), folder / "config.json")
+
+
+def _size(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _has_own_parts(info: ModelInfo) -> bool:
@@ -159,15 +186,19 @@ def _has_own_parts(info: ModelInfo) -> bool:
 
 
 def remove(info: ModelInfo) -> Removal:
-    """Remove a model's files from the hub's cache, and return the removal.
+    """Remove a model's files from the hub's cache, or an added model from its list, and return the removal.
 
     Files that another snapshot of the repository uses, too, stay.
 
     Raises:
-        InputError: If the model is not from the hub.
+        InputError: If the model is neither from the hub nor an added one.
         OSError: If a file cannot be removed.
     """
     removal = plan_removal(info)
+    added = ADDED_MODELS.find(info.name)
+    if added is not None:
+        _remove_added(added, removal)
+        return removal
     for part, files in removal.files.items():
         repository = repository_folder(info.parts[part])
         blobs = {file.resolve() for file in files if file.is_symlink()}
@@ -178,6 +209,16 @@ def remove(info: ModelInfo) -> Removal:
             blob.unlink(missing_ok=True)
         _drop_empty(files[0].parent, repository)
     return removal
+
+
+def _remove_added(added: AddedModel, removal: Removal) -> None:
+    """Remove the converted copy of an added model, if it has one, and then its entry."""
+    for file in removal.files.get("transformer", ()):
+        file.unlink(missing_ok=True)
+    folder = Path(added.copy)
+    if added.copy and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+    ADDED_MODELS.remove(added.name)
 
 
 def _drop_empty(folder: Path, repository: Path) -> None:

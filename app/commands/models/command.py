@@ -13,7 +13,7 @@ from typing import Any
 from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
 from app.commands.models.add import add_model_arguments, forget_model, take_model
-from app.commands.models.convert import add_convert_arguments, convert, facts_of, remove_copy
+from app.commands.models.convert import add_convert_arguments, convert, facts_of
 from app.commands.models.downloading import download
 from app.commands.models.plans import add_plan_arguments, print_card_plans
 from app.commands.verbs import Verb, add_verbs
@@ -157,12 +157,11 @@ def _remove_converted(arguments: argparse.Namespace, folder: Path) -> int:
     if not _is_agreed(arguments, what):
         return EXIT_CANCELLED
     try:
-        remove_copy(folder)
+        remove(find_model(arguments.model))
     except OSError as error:
         raise LongtakeError(
             f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of its folder."
         ) from error
-    forget_model(arguments.model)
     _tell(
         arguments, f"Removed {what}.", model=arguments.model, removed_bytes=size, parts=["transformer"],
         kept={},

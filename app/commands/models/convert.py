@@ -17,8 +17,8 @@ from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import given_path
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.formats.origin import Origin, files_of_origin, origin_in
-from diffusers_helper.models.formats.reading import read_contents
+from diffusers_helper.models.formats.origin import Origin, files_of_origin
+from diffusers_helper.models.holdings import origin_at
 from diffusers_helper.models.hub_cache import is_complete, part_folder, weight_files
 from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
 from diffusers_helper.request import WEIGHT_TYPES
@@ -86,7 +86,7 @@ def convert(arguments: argparse.Namespace) -> Copy:
     known = ADDED_MODELS.find(name)
     if known is not None:
         folder = Path(known.parts[_PART].path) if _PART in known.parts else folder
-    is_here = wanted.is_same(_origin_at(folder))
+    is_here = wanted.is_same(origin_at(folder))
     if known is not None and not (known.copy and is_here):
         raise InputError(
             f"There is already a model {name}, which is not made from these files.",
@@ -100,19 +100,6 @@ def convert(arguments: argparse.Namespace) -> Copy:
         parts = {**own, _PART: AddedPart(str(folder))}
         ADDED_MODELS.add(AddedModel(name, title, base, parts, str(folder)))
     return Copy(name, folder, sum(file.stat().st_size for file in weight_files(folder)), not is_here)
-
-
-def remove_copy(folder: Path) -> None:
-    """Remove the files of a copy, and its folder unless it contains other files.
-
-    Raises:
-        OSError: If a file cannot be removed.
-    """
-    if _origin_at(folder) is not None:
-        for file in (*weight_files(folder), folder / "config.json"):
-            file.unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
 
 
 def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str, AddedPart]]:
@@ -149,16 +136,6 @@ def _folder(arguments: argparse.Namespace, name: str) -> Path:
     if ADDED_MODELS.file is None:
         raise InputError("There is no folder for the copy.", "Set HOME or XDG_DATA_HOME, or give --output.")
     return ADDED_MODELS.file.parent / _COPIES / name
-
-
-def _origin_at(folder: Path) -> Origin | None:
-    """Return the origin of a complete copy in a folder, or None."""
-    try:
-        if not (folder.is_dir() and is_complete(folder)):
-            return None
-        return origin_in(read_contents(weight_files(folder)[0]).metadata)
-    except (OSError, ValueError):
-        return None
 
 
 def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: argparse.Namespace) -> None:

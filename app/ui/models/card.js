@@ -203,12 +203,12 @@ export class Card {
 
   #ask() {
     const { question } = this.#parts;
-    const { title, removal, is_added: isAdded } = this.#model;
-    const sure = make('button', { type: 'button', textContent: isAdded ? 'Remove from the list' : `Remove ${removal.size}` });
+    const { title, removal } = this.#model;
+    const sure = make('button', { type: 'button', textContent: removal ? `Remove ${removal.size}` : 'Remove from the list' });
     sure.dataset.action = 'sure';
     const keep = make('button', { type: 'button', textContent: 'Keep it' });
     keep.dataset.action = 'keep';
-    const words = isAdded ? `This takes ${title} off the list. Its files stay where they are.` : lossWords(title, removal);
+    const words = removal ? lossWords(title, removal) : `This takes ${title} off the list. Its files stay where they are.`;
     question.setAttribute('aria-label', `Remove ${title}?`);
     question.replaceChildren(make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep));
     question.hidden = false;

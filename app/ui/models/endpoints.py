@@ -8,7 +8,6 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.present import ModelPresenter, card_plans, format_plans
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.holdings import remove
 from diffusers_helper.models.registry import find_model
 
@@ -61,9 +60,6 @@ class ModelCalls:
         info = find_model(model)
         self._downloads.cancel(model)
         self._downloads.wait_until_idle(model)
-        if ADDED_MODELS.find(model) is not None:
-            ADDED_MODELS.remove(model)
-            return {"model": model, "removed_bytes": 0, "parts": [], "kept": {}}
         try:
             removal = remove(info)
         except OSError as error:

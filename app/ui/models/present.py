@@ -58,7 +58,7 @@ class ModelPresenter:
         info = self._catalogue.info(name)
         parts = holdings(info)
         here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
-        is_hub = info.folder is None
+        is_hub, is_added = info.folder is None, ADDED_MODELS.find(name) is not None
         progress = self._service.downloads.progress(name) if is_hub else Progress()
         complete = all(one.is_complete for one in parts)
         problems = self._service.downloads.problems(name) if is_hub else None
@@ -67,7 +67,7 @@ class ModelPresenter:
             "title": info.title,
             "state": progress.activity or ("complete" if complete else "incomplete" if here else "missing"),
             "is_hub": is_hub,
-            "is_added": ADDED_MODELS.find(name) is not None,
+            "is_added": is_added,
             "here_bytes": here,
             "missing_bytes": missing,
             "size": _size_words(here, missing, complete=complete),
@@ -76,7 +76,7 @@ class ModelPresenter:
             "sources": _sources(info),
             "progress": _progress(progress),
             "problems": None if problems is None else [without_paths(page_words(one)) for one in problems],
-            "removal": _removal(info) if is_hub and here else None,
+            "removal": _removal(info) if (is_hub and here) or is_added else None,
             "room": "" if complete else _room(info),
         }
 

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from app.cli import main
 from app.commands.models.downloading import Progress
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
@@ -30,6 +33,7 @@ from diffusers_helper.planning.networks import networks
 from tests.support.checkpoints import original_names, to_fp8, to_int8, write_safetensors
 from tests.support.making import make, tiny_request
 from tests.support.mid_model import Size, write_mid_model
+from tests.support.staged_engine import StagedEngine
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 DEMO = Path(find_model("demo").parts["transformer"].location)
@@ -159,6 +163,19 @@ def test_a_removal_asks_and_takes_only_the_copy(
     assert list(folder.iterdir()) == [note]
     assert "demo-fp8_e4m3fn" not in model_names()
     assert next(DEMO.glob("*.safetensors")).is_file()
+
+
+def test_the_page_says_what_the_removal_of_a_copy_deletes_and_removes_it(
+    convert: Convert, tmp_path: Path
+) -> None:
+    copy = convert("demo", "fp8_e4m3fn")
+    calls = ModelCalls(JobService(tmp_path / "outputs", StagedEngine()), Catalogue())
+    shown = next(one for one in calls.models_list()["models"] if one["model"] == copy["model"])
+    assert shown["removal"]["num_bytes"] > copy["bytes"]  # the configuration is deleted, too
+    assert shown["removal"]["parts"] == ["transformer"]
+    assert calls.models_remove(copy["model"])["removed_bytes"] == shown["removal"]["num_bytes"]
+    assert not Path(copy["folder"]).exists()
+    assert copy["model"] not in model_names()
 
 
 def test_a_copy_of_older_files_is_not_taken_for_one_of_the_new_ones(

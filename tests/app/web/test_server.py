@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gradio as gr
+import httpx
 import pytest
 from gradio.queueing import Queue
 from gradio_client import Client, handle_file
@@ -219,3 +220,9 @@ def test_gradio_looks_for_calls_less_often_than_it_would(tmp_path: Path) -> None
     ours, theirs = vars(page._queue), vars(Queue(False, 1, 1, None, gr.Blocks()))
     for pause in ("sleep_when_free", "progress_update_sleep_when_free"):
         assert ours[pause] >= 20 * theirs[pause]
+
+
+def test_an_idle_connection_is_kept_longer_than_clients_use_it(tmp_path: Path) -> None:
+    page, _ = open_page(JobService(tmp_path / "outputs"), tmp_path / "outputs", port=free_port())
+    close_page(page)
+    assert page.server.config.timeout_keep_alive > 10 * (httpx.Limits().keepalive_expiry or 0)
