@@ -33,6 +33,7 @@ MAX_PROMPT_CHARACTERS = 4000
 MAX_SEED = 2**63 - 1
 
 Section = Literal["What to make", "Look", "Size and output", "Memory"]
+Scope = Literal["section", "video", "input", "vae", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class SettingInfo:
         choices: The possible values, each with its label.
         unit: The unit of a number, or the kind of a text.
         otherwise: A phrase for the value in effect if the setting is left empty.
+        scope: What it determines: each "section" for itself; the whole "video"; the "input", which is
+            recorded by its content; the work of the "vae", recorded as it was in effect; or only "memory".
         on_page: Whether the page has a control for it.
         is_list: Whether each line of a text is an entry of its own.
         normal: A function that returns a text in the one form that the request stores, or raises InputError.
@@ -66,6 +69,7 @@ class SettingInfo:
     choices: Mapping[str, str] = field(default_factory=dict[str, str])
     unit: str = ""
     otherwise: str = ""
+    scope: Scope = "video"
     on_page: bool = True
     is_list: bool = False
     normal: Callable[[str], str] = str
@@ -198,29 +202,29 @@ class GenerationRequest:
 
     # fmt: off
     image: Annotated[str, SettingInfo(
-        "Picture", "The picture that the video starts from.", "What to make", unit="file",
+        "Picture", "The picture that the video starts from.", "What to make", unit="file", scope="input",
     )]
     prompt: Annotated[str, SettingInfo(
-        "Prompt", "Describe what should happen in the video.", "What to make", unit="text",
+        "Prompt", "Describe what should happen in the video.", "What to make", unit="text", scope="section",
     )] = ""
     negative: Annotated[str, SettingInfo(
         "Negative Prompt", "Describe what should not happen. It has an effect only if `cfg` is above 1.",
-        "Look", unit="text",
+        "Look", unit="text", scope="section",
     )] = ""
     seconds: Annotated[float, SettingInfo(
         "Total Video Length (Seconds)",
         "The length of the video, which is rounded to whole sections of 1.2 s.", "What to make",
-        low=MIN_SECONDS, high=MAX_SECONDS, step=0.1, unit="seconds",
+        low=MIN_SECONDS, high=MAX_SECONDS, step=0.1, unit="seconds", scope="section",
     )] = 5.0
     seed: Annotated[int, SettingInfo(
         "Seed", "The number behind all randomness. The same seed and settings give the same video.", "Look",
-        high=MAX_SEED,
+        high=MAX_SEED, scope="section",
     )] = 31337
     steps: Annotated[int, SettingInfo(
         "Steps",
         "The number of denoising steps per section. More steps take more time; the model's own number suits "
         "it best.",
-        "Look", low=1, high=100,
+        "Look", low=1, high=100, scope="section",
     )] = 25
     mode: Annotated[Mode, SettingInfo(
         "Order", "Which end of the video is made first.", "What to make", choices=_ORDERS,
@@ -236,18 +240,18 @@ class GenerationRequest:
         "Distilled CFG Scale",
         "A higher value makes the video follow the prompt more closely, at no cost in time. The model's own "
         "value suits it best.",
-        "Look", low=1, high=32, step=0.01,
+        "Look", low=1, high=32, step=0.01, scope="section",
     )] = 10.0
     cfg: Annotated[float, SettingInfo(
         "CFG Scale",
         "The strength of classifier-free guidance. Above 1, the negative prompt has an effect and each step "
         "takes twice as long.",
-        "Look", low=1, high=32, step=0.01,
+        "Look", low=1, high=32, step=0.01, scope="section",
     )] = 1.0
     cfg_rescale: Annotated[float, SettingInfo(
         "CFG Re-Scale",
         "A higher value counteracts the oversaturated colours of a high `cfg`, at no cost in time.",
-        "Look", low=0, high=1, step=0.01,
+        "Look", low=0, high=1, step=0.01, scope="section",
     )] = 0.0
     crf: Annotated[int, SettingInfo(
         "MP4 Compression", "A lower value gives a better picture and a larger file. 0 counts as 1.",
@@ -255,6 +259,7 @@ class GenerationRequest:
     )] = 16
     sampler: Annotated[str, SettingInfo(
         "Sampler", "The solver that turns noise into the video.", "Look", choices=SAMPLERS, on_page=False,
+        scope="section",
     )] = "unipc"
     model: Annotated[str, SettingInfo(
         "Model", "It has its own steps, guidance and size.", "What to make", unit="name|dir",
@@ -263,13 +268,13 @@ class GenerationRequest:
         "GPU Inference Preserved Memory (GB) (larger means slower)",
         "The GPU memory that weights leave free, in GB of 1024^3 bytes. Weights that do not fit beside it "
         "are streamed.",
-        "Memory", low=0, high=128, step=0.1, unit="GB", otherwise="by the card's size",
+        "Memory", low=0, high=128, step=0.1, unit="GB", otherwise="by the card's size", scope="memory",
     )] = None
     vram_cap_gb: Annotated[float | None, SettingInfo(
         "VRAM Cap (GB)",
         "The most GPU memory that a video may use, in GB of 1024^3 bytes. A lower cap streams more weights; "
         "a video that cannot fit is refused at the start.",
-        "Memory", low=0.001, high=1024, step=0.1, unit="GB", otherwise="by the card's size",
+        "Memory", low=0.001, high=1024, step=0.1, unit="GB", otherwise="by the card's size", scope="memory",
     )] = None
     weight_dtype: Annotated[str, SettingInfo(
         "Weight Type",
@@ -281,43 +286,43 @@ class GenerationRequest:
         "VAE Tile (Pixels)",
         "The side of the tiles in which frames are encoded and decoded. Smaller tiles need less memory; "
         "another size changes the pixels slightly.",
-        "Memory", low=64, high=1024, step=32, multiple=32, unit="pixels", otherwise="what fits",
+        "Memory", low=64, high=1024, step=32, multiple=32, unit="pixels", otherwise="what fits", scope="vae",
     )] = None
     vae_precision: Annotated[str, SettingInfo(
         "VAE Precision",
         "The number format of the VAE; another one changes the pixels slightly. fp32 needs twice the memory, "
         "and is always used after an overflow.",
-        "Memory", choices=VAE_PRECISIONS,
+        "Memory", choices=VAE_PRECISIONS, scope="vae",
     )] = "auto"
     vae_chunk: Annotated[int, SettingInfo(
         "VAE Chunk (Latent Frames)",
         "The number of latent frames by which the VAE's temporal windows advance; 3 is the VAE's own. A "
         "lower number needs less memory; another number changes the pixels.",
-        "Memory", low=1, high=8,
+        "Memory", low=1, high=8, scope="vae",
     )] = 3
     vae_threshold: Annotated[float, SettingInfo(
         "VAE Memory Threshold",
         "The share of the memory beside the weights that the plan may give to the VAE. A lower value may "
         "lead to smaller tiles, which change the pixels slightly.",
-        "Memory", low=0.1, high=1, step=0.05,
+        "Memory", low=0.1, high=1, step=0.05, scope="memory",
     )] = 1.0
     vae_cleanup: Annotated[int, SettingInfo(
         "VAE Clean-Up Frequency",
         "The number of VAE tiles after which unused memory is returned to the driver; 0 means never. A lower "
         "number is slower; the pixels stay the same.",
-        "Memory", low=0, high=1000,
+        "Memory", low=0, high=1000, scope="memory",
     )] = 0
     crop: Annotated[float, SettingInfo(
         "Crop Position",
         "The part of the picture that is kept if the video has another shape: 0 keeps the left or upper end, "
         "1 the right or lower end.",
-        "What to make", low=0, high=1, step=0.01,
+        "What to make", low=0, high=1, step=0.01, scope="input",
     )] = 0.5
     lora: Annotated[str, SettingInfo(
         "LoRA",
         "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "
         "made for FramePack or HunyuanVideo, as FILE or FILE:WEIGHT.",
-        "Look", unit="file[:weight]", is_list=True, normal=normal_text, words=shown,
+        "Look", unit="file[:weight]", is_list=True, normal=normal_text, words=shown, scope="input",
     )] = ""
     # fmt: on
 

@@ -28,7 +28,7 @@ from app.jobs.service import JobService
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, replacing
-from diffusers_helper.output.branch import MAY_DIFFER, kept_words
+from diffusers_helper.output.branch import kept_words, may_differ
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import SETTINGS
@@ -267,7 +267,7 @@ def _branch_arguments(parser: Parser) -> None:
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--keep", type=int, metavar="N", help="keep the N sections that were made first")
     how.add_argument("--longer", type=float, metavar="SECONDS", help="make a finished video longer")
-    add_settings(parser, left_out=[name for name in SETTINGS if name not in MAY_DIFFER])
+    add_settings(parser, left_out=[name for name in SETTINGS if name not in may_differ()])
 
 
 def _reorder_arguments(parser: Parser) -> None:

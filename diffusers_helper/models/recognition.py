@@ -100,8 +100,10 @@ def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
 def key_style_of(names: Collection[str]) -> KeyStyle:
     """Return the naming scheme of the tensors."""
     lines = _lines(names)
-    found = (style for style, sign in _STYLES if re.search(sign, lines))
-    return next(found, "original" if names else "unknown")
+    for style, sign in _STYLES:
+        if re.search(sign, lines):
+            return style
+    return "original" if names else "unknown"
 
 
 def quantisation_of(tensors: Mapping[str, Tensor]) -> str:

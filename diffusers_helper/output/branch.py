@@ -17,35 +17,36 @@ from typing import Any
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import SPAN_SETTINGS, Lineage, Span
+from diffusers_helper.output.lineage import Lineage, Span
+from diffusers_helper.output.recorded import names_of
 from diffusers_helper.output.vae_record import read_uses, write_uses
 from diffusers_helper.packing import FPS, MAX_SECONDS, WINDOW, count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
-# The settings of memory that do not determine any pixels by themselves
-_FREE = ("preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup")
 SECTION_SECONDS = 4 * WINDOW / FPS
 
-MAY_DIFFER = (*SPAN_SETTINGS, *_FREE)
-"""The settings that a branch may change."""
-WHY_FIXED: dict[str, str] = {
+_WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
     "crop": "The kept sections begin or end at this picture.",
     "mode": "The kept sections were made in this order.",
     "resolution": "All frames of a video have one size.",
     "model": "The kept sections are latents of this model, which another one would decode differently.",
-    "weight_dtype": "The kept sections were sampled with it.",
     "crf": "The kept sections were already encoded with it.",
     "lora": "The kept sections were made with it, or without one.",
 }
-"""The reasons why a branch cannot change the other settings; see `why_fixed`."""
+
+
+def may_differ() -> tuple[str, ...]:
+    """Return the names of the settings that a branch may change."""
+    return names_of("section", "memory")
 
 
 def why_fixed(name: str) -> str | None:
     """Return the reason why a branch cannot change a setting, or None if it can."""
-    if name in MAY_DIFFER:
+    if name in may_differ():
         return None
-    return WHY_FIXED.get(name, "The kept sections were already decoded with it.")
+    work = "already decoded" if name in names_of("vae") else "made"
+    return _WHY_FIXED.get(name, f"The kept sections were {work} with it.")
 
 
 def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
@@ -137,7 +138,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
             "Keep another number of sections.",
         )
     check_changes(request, changes)
-    given = {name: value for name, value in changes.items() if name in MAY_DIFFER}
+    given = {name: value for name, value in changes.items() if name in may_differ()}
     new = replace(request, **given)
     if count_sections(new.seconds) <= keep:
         raise InputError(

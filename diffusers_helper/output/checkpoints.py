@@ -23,13 +23,14 @@ from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage, joined
+from diffusers_helper.output.recorded import names_of, recorded_later
 from diffusers_helper.packing import count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 _log = logging.getLogger(__name__)
 _KEY = "latents"
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
-_VAE = ("vae_precision", "vae_tile", "vae_chunk")
+_VAE = names_of("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
 
 
@@ -61,8 +62,8 @@ class Origins:
         request = self._lineage.request_for(number, self._request)
         names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
-        if request.weight_dtype != SETTINGS["weight_dtype"].default:
-            origin["weight_dtype"] = request.weight_dtype
+        later = recorded_later(request, "section", "video")
+        origin |= {name: str(value) for name, value in later.items()}
         if request.mode == "inverted":  # in forward order the number of later sections has no effect
             origin["sections"] = str(count_sections(request.seconds))
         if before := joined(self._lineage.before(number), request):

@@ -14,13 +14,9 @@ from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import write_atomic
+from diffusers_helper.output.recorded import later_defaults, names_of, recorded
 from diffusers_helper.packing import SectionPlan, count_sections, plan_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
-
-# The settings that may differ between the sections of one video
-SPAN_SETTINGS = (
-    "prompt", "negative", "seconds", "seed", "steps", "guidance", "cfg", "cfg_rescale", "sampler",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,8 @@ class Span:
 
     Attributes:
         last: The number of its last section, in the order of making.
-        settings: The values of `SPAN_SETTINGS`; in forward order without the length, which has no effect.
+        settings: The recorded settings of its sections; in forward order without the length, which has no
+            effect.
     """
 
     last: int
@@ -38,8 +35,14 @@ class Span:
     @classmethod
     def of(cls, last: int, request: GenerationRequest) -> Self:
         """Return the span up to section `last` with the settings of a request."""
-        names = [name for name in SPAN_SETTINGS if name != "seconds" or request.mode == "inverted"]
-        return cls(last, {name: getattr(request, name) for name in names})
+        settings = recorded(request, "section")
+        if request.mode == "forward":
+            del settings["seconds"]
+        return cls(last, settings)
+
+    def over(self, request: GenerationRequest) -> GenerationRequest:
+        """Return a request with the settings of this span in place of its own."""
+        return replace(request, **{**later_defaults("section"), **self.settings})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the span as a dict for JSON."""
@@ -61,10 +64,11 @@ class Span:
                 "Use the file that Longtake wrote.",
             )
         settings = cast(dict[str, Any], settings)
-        if unknown := sorted(set(settings) - set(SPAN_SETTINGS)):
+        known = names_of("section")
+        if unknown := sorted(set(settings) - set(known)):
             raise InputError(
                 f"{short_repr(unknown[0])} is not a setting of an earlier span; expected some of "
-                f"{', '.join(SPAN_SETTINGS)}.",
+                f"{', '.join(known)}.",
                 "Use the file that Longtake wrote.",
             )
         return cls(last, {name: SETTINGS[name].check(value) for name, value in settings.items()})
@@ -88,12 +92,12 @@ class Lineage:
         """Return the request with the settings of one section."""
         for span in self.spans:
             if number <= span.last:
-                return replace(request, **span.settings)
+                return span.over(request)
         return request
 
     def requests(self, request: GenerationRequest) -> tuple[GenerationRequest, ...]:
         """Return the requests with the settings of each span, followed by the job's own."""
-        return (*(replace(request, **span.settings) for span in self.spans), request)
+        return (*(span.over(request) for span in self.spans), request)
 
     def root(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request for the first section, whose seed also determines the picture's latent."""
@@ -180,7 +184,7 @@ def joined(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...
     kept: list[Span] = []
     following = Span.of(0, request).settings
     for span in reversed(spans):
-        settings = Span.of(0, replace(request, **span.settings)).settings
+        settings = Span.of(0, span.over(request)).settings
         if settings != following:
             kept.append(Span(span.last, settings))
             following = settings

@@ -16,17 +16,13 @@ from typing import Any, Self, cast
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.output.carriers import MAX_TEXT, Carried, read_carried, with_recipe
 from diffusers_helper.output.lineage import Lineage, Span, joined
+from diffusers_helper.output.recorded import recorded
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 VERSION = 1
-# Settings that a recipe leaves out. It has the picture itself, already cropped, since a path is only valid on
-# one machine. The limits of memory do not determine any pixels.
-_NO_PIXELS = ("image", "crop", "preserved_gb", "vram_cap_gb")
 # A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
 _LORA = "lora"
-# Settings that a recipe leaves out as long as they have their default, as they did not always exist.
-_LATER = ("weight_dtype",)
-# The prefix of the VAE's settings, which may leave the choice to the plan. A recipe has the plan's choice.
+# The prefix of the VAE's settings. A recipe has the plan's choice of them.
 _VAE = "vae_"
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
 
@@ -93,12 +89,7 @@ class Recipe:
             picture: The start picture in the size of the video, as PNG.
             lora: The setting of that name, with names and checksums in place of paths.
         """
-        settings = {
-            name: getattr(request, name)
-            for name in SETTINGS
-            if name not in (*_NO_PIXELS, _LORA) and not name.startswith(_VAE)
-            if name not in _LATER or getattr(request, name) != SETTINGS[name].default
-        }
+        settings = recorded(request, "section", "video")
         if lora:
             settings[_LORA] = lora
         settings["resolution"] = side

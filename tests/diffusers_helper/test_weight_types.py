@@ -68,6 +68,7 @@ def model_of(deep_model: Path, tmp_path: Path) -> Callable[[dict[str, Tensor] | 
     return made
 
 
+@pytest.mark.slow
 def test_fp8_is_the_video_of_the_rounded_layers_and_leaves_no_trace(
     weights: dict[str, Tensor], deep_models: Models, model_of: Callable[..., Models], video: Video
 ) -> None:
@@ -84,6 +85,7 @@ def test_fp8_is_the_video_of_the_rounded_layers_and_leaves_no_trace(
     assert torch.equal(video(deep_models).latents, default)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", BF16), ("fp16", torch.float16)])
 def test_16_bit_is_the_video_of_the_cast_weights(
     name: str, dtype: torch.dtype, weights: dict[str, Tensor], deep_models: Models,

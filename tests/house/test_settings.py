@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import gradio as gr
 import pytest
+from PIL import Image
 
 from app.commands import arguments
 from app.ui.calls.generate import endpoints
@@ -20,6 +21,10 @@ from app.ui.form.controls import RequestForm
 from app.ui.live import words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.branch import why_fixed
+from diffusers_helper.output.checkpoints import Origins
+from diffusers_helper.output.lineage import Lineage, Span, joined
+from diffusers_helper.output.recipe import Recipe
 from diffusers_helper.request import SAMPLERS, SETTINGS, GenerationRequest, SettingInfo, settings_of
 from diffusers_helper.sampling import sampler
 from tests.support.jobs import ROOT
@@ -30,7 +35,8 @@ SCRIPT = runpy.run_path(str(ROOT / "scripts" / "document_settings.py"))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WithGlow(GenerationRequest):
     glow: Annotated[
-        float, SettingInfo("Glow", "How brightly `cfg` glows.", "Look", low=0, high=7, step=0.5)
+        float,
+        SettingInfo("Glow", "How brightly `cfg` glows.", "Look", low=0, high=7, step=0.5, scope="section"),
     ] = 2.5
 
 
@@ -84,6 +90,27 @@ def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) ->
     assert form.restored(Catalogue(), '{"glow": 6.5}')["glow"] == 6.5
     assert "glow" not in form.restored(Catalogue(), '{"glow": 7.5}')
     assert ("Glow", "2.5") in words.settings(WithGlow(image="x"), None)
+
+
+def test_a_new_setting_is_recorded_where_it_differs_from_its_default(glow: SettingInfo) -> None:
+    plain, glowing = WithGlow(image="x", seconds=3.6), WithGlow(image="x", seconds=3.6, glow=5)
+    facts: dict[str, Any] = {"model": None, "side": 64, "made_with": {}, "picture": b""}
+    assert "glow" not in Recipe.of(plain, (), (), **facts).settings
+    assert Recipe.of(glowing, (), (), **facts).settings["glow"] == 5.0
+    picture = Image.new("RGB", (8, 8))
+    assert "glow" not in Origins(plain, Lineage(), picture).of_section(1)
+    assert Origins(glowing, Lineage(), picture).of_section(1)["glow"] == "5.0"
+
+
+def test_a_branch_may_change_a_new_setting(glow: SettingInfo) -> None:
+    assert why_fixed("glow") is None
+    plain, glowing = WithGlow(image="x", seconds=3.6), WithGlow(image="x", seconds=3.6, glow=5)
+    # A span without the setting, as an earlier version wrote it, was made with the default.
+    for before, after in ((plain, glowing), (glowing, plain)):
+        lineage = Lineage((Span.of(1, before),))
+        assert [lineage.request_for(number, after) for number in (1, 2)] == [before, after]
+        assert joined(lineage.spans, after) == lineage.spans
+    assert "glow" not in Span.of(1, plain).settings
 
 
 def test_a_new_setting_is_in_the_document(glow: SettingInfo) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.fresh_checkout import REPOSITORY, FreshCheckout
 
+pytestmark = pytest.mark.slow
 DISK_FULL = "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1"
 
 
@@ -189,7 +190,6 @@ def test_without_the_torch_index_the_default_one_is_taken(
     assert "index-url" not in others
 
 
-@pytest.mark.slow
 def test_an_index_that_never_answers_is_given_up(checkout: FreshCheckout) -> None:
     checkout.python("python3", "3.12.3")
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -14,7 +14,7 @@ from app.ui.live.present import Presenter
 from app.ui.live.scene import file_url
 from diffusers_helper.output.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
 from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import SPAN_SETTINGS
+from diffusers_helper.output.recorded import names_of
 from diffusers_helper.packing import MAX_SECONDS, count_sections
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import size_text
@@ -114,7 +114,7 @@ def branch_facts(job: Job) -> Shown:
     for name, reason in fixed.items():
         reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
     longest = count_sections(MAX_SECONDS) - sections
-    further = [name for name in SPAN_SETTINGS if name not in _OWN_FIELDS]
+    further = [name for name in names_of("section") if name not in _OWN_FIELDS]
     return {
         "isInverted": request.mode == "inverted",
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],

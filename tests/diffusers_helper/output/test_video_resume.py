@@ -127,6 +127,7 @@ def _remove(file: Path) -> None:
     file.unlink()
 
 
+@pytest.mark.slow
 @both_modes
 @pytest.mark.parametrize(
     ("name", "harm", "left"),
