@@ -30,8 +30,9 @@ from training.scenes import (
 )
 
 AMOUNTS = (0.25, 0.4, 0.55, 0.75, 1.0, 1.3, 1.67, 2.1)
-# The steps in which the best of them is then refined.
-FINER = (1.2, 1.1, 1.05)
+# The steps in which the best of them is then refined. With a coarser last step, a pan could come nearer to a
+# move over a plain ground than the move itself, and the two would not look the same.
+FINER = (1.2, 1.1, 1.05, 1.025, 1.012, 1.006)
 # Motions look the same if their pictures differ by less than two of 255 levels.
 INVISIBLE = (4 / 255) ** 2
 # A motion counts as seen between this share and this multiple of its named strength.

@@ -28,7 +28,7 @@ from training.scenes import (
     moved,
     sample_case,
 )
-from training.tracker import agrees, observe
+from training.tracker import agrees, observe, read
 
 pytestmark = pytest.mark.slow  # it draws and encodes clips
 
@@ -107,6 +107,16 @@ def test_a_move_over_a_plain_ground_is_not_taken_for_the_pan_that_looks_the_same
     clip = renderer.clip(striped, Motion("down", "", 0.89), range(37), SIZE)
     case = Case(striped, Motion("pans up"), "")
     assert observe(renderer, case, clip).motion == "down"
+
+
+def test_a_move_over_a_plain_ground_is_read_at_every_strength(renderer: Renderer) -> None:
+    scene = plain_scene(red_ball(0.2))
+    case = Case(scene, Motion("left"), "")
+    for strength in (0.61, 0.7, 0.83, 0.93, 0.97, 1.03, 1.22):
+        clip = renderer.clip(scene, Motion("left", "", strength), [36, 72], (128, 128))
+        seen = read(renderer, case, clip, [36, 72])
+        assert seen.motion == "left", seen
+        assert seen.amount == pytest.approx(strength, rel=0.02)
 
 
 def test_still_videos_are_seen_as_still(renderer: Renderer) -> None:
