@@ -156,6 +156,7 @@ def test_an_interrupted_job_keeps_what_there_is() -> None:
     assert "ended 50 times" in event.message
 
 
+@pytest.mark.slow
 def test_a_failed_download_is_logged_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

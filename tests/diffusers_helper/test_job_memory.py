@@ -180,6 +180,7 @@ def test_auto_takes_smaller_tiles_where_the_cap_demands_it_and_says_so(
         make(too_large, deep_models, tmp_path / "refused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
 def test_nothing_is_left_on_the_device_after_a_cancel(
     kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, stores: list[Store]

@@ -95,6 +95,7 @@ def test_the_benchmarks_texts_are_checked_before_the_run(sizes: str, scales: str
     assert answer is True if not word else word in answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "calls"),
     [("conservative", []), ("balanced", []), ("aggressive", ["unload_all_models", "soft_empty_cache"])],

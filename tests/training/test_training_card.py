@@ -18,6 +18,7 @@ from training.scenes import MOTIONS, STILL
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_page_offers_the_examples_and_has_their_pictures(tmp_path: Path) -> None:
     facts = json.loads((ROOT / "assets/demo_model/longtake.json").read_text(encoding="utf-8"))
     assert facts["examples"] == [example.prompt for example in ON_PAGE]
@@ -37,6 +38,7 @@ def test_the_page_offers_the_examples_and_has_their_pictures(tmp_path: Path) -> 
         assert abs(made - kept).max() <= 2
 
 
+@pytest.mark.slow
 def test_examples_ask_for_what_is_in_the_picture() -> None:
     renderer = Renderer(make_canvases(1, 1))
     for example in EXAMPLES:

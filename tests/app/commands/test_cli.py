@@ -243,6 +243,7 @@ def test_a_shutdown_interrupts_and_the_job_can_go_on(
     assert Path(events[-1]["video"]).read_bytes() == b"video of 73 frames"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["error", pytest.param("wait", marks=pytest.mark.slow)])
 def test_a_job_that_failed_or_was_cancelled_goes_on(program: Program, fault: str) -> None:
     process = program.start("generate", "--json", script=f"sections=3 steps=1 at=1 fault={fault} times=1")

@@ -236,6 +236,7 @@ def send(stand: Stand, image: dict[str, Any]) -> int:
     return len(stand.service.jobs(1000)) - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "meta", [{}, {"meta": {"_type": "gradio.FileData"}}, {"meta": {"_type": "x"}}], ids=str
 )

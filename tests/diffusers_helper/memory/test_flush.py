@@ -230,6 +230,7 @@ def test_tensors_that_are_garbage_are_given_back_and_counted(stage: str) -> None
     del kept
 
 
+@pytest.mark.slow
 def test_after_an_exception_old_garbage_goes_too() -> None:
     device = AccountingDevice()
     with device:

@@ -79,6 +79,7 @@ def test_a_stage_that_is_run_again_has_the_same_bits(captures: Path, stage: str)
     assert str(found).endswith("The results are the same, bit for bit.")
 
 
+@pytest.mark.slow
 def test_another_result_is_told(captures: Path, tmp_path: Path) -> None:
     file = first(captures, "vision")
     changed = tmp_path / file.name

@@ -48,6 +48,7 @@ def clip() -> np.ndarray:
     return scene(FRAMES)
 
 
+@pytest.mark.slow
 @both_modes
 def test_each_version_shows_the_clip_so_far(tmp_path: Path, clip: np.ndarray, mode: Mode) -> None:
     video = writer(tmp_path, mode)
@@ -171,6 +172,7 @@ write(Path(sys.argv[1]), scene(int(sys.argv[2])), sys.argv[3])
 """
 
 
+@pytest.mark.slow
 @both_modes
 def test_same_frames_same_bytes_in_any_process(tmp_path: Path, clip: np.ndarray, mode: Mode) -> None:
     first = write(tmp_path / "a", clip, mode).read_bytes()
@@ -303,6 +305,7 @@ def test_frames_may_lie_in_memory_in_any_order(tmp_path: Path, clip: np.ndarray)
 lengths = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5)).filter(any), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @both_modes
 @settings(max_examples=10)
 @given(lengths=lengths)

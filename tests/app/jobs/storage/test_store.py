@@ -28,6 +28,7 @@ from diffusers_helper.events import (
 from tests.support.jobs import ROOT, Studio, damage_index, kill, run_program, wait_until, write_picture
 
 
+@pytest.mark.slow
 def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     script = "sections=3 steps=2 at=3 fault=hang times=1"
     process, (running, queued) = run_program(studio, script, "steps=1")
@@ -48,6 +49,7 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_to_go_on_can_be_cancelled_and_keeps_its_video(studio: Studio) -> None:
     process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
     studio.until(studio.service.job(job_id), SectionFinished)
@@ -143,6 +145,7 @@ def test_a_torn_line_is_cut_off_before_the_next_and_numbers_stay(tmp_path: Path)
     assert [json.loads(line)["event"] for line in log.read_text().splitlines()[:2]] == ["warned", "warned"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "state"),
     [
@@ -244,6 +247,7 @@ def test_section_finished_shows_in_the_job_while_it_runs(studio: Studio) -> None
     studio.events(job)
 
 
+@pytest.mark.slow
 def test_a_job_whose_log_could_not_be_written_still_ends_for_who_follows_it(studio: Studio) -> None:
     studio.service.start()
     job = studio.submit("sections=1 steps=1")
@@ -257,6 +261,7 @@ def test_a_job_whose_log_could_not_be_written_still_ends_for_who_follows_it(stud
     assert (last.video, last.frames) == (str(job.folder / "video.mp4"), 37)
 
 
+@pytest.mark.slow
 def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Studio) -> None:
     job = studio.submit("steps=1")
     shutil.rmtree(job.folder)

@@ -68,6 +68,7 @@ def test_they_list_what_each_model_needs_here(
     assert small["needs"][0].startswith("Does not fit:")
 
 
+@pytest.mark.slow
 def test_a_model_is_got_checked_and_removed(service: JobService, lit_hub: tuple[Hub, Path]) -> None:
     _, cache = lit_hub
     calls = calls_of(service)
