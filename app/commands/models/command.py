@@ -20,7 +20,7 @@ from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
-from diffusers_helper.models.downloads import NotHere, absence_of, bytes_in
+from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.holdings import Holding, holdings, plan_removal, remove, verify
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.units import count_text, gb_text
@@ -152,12 +152,13 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _remove_converted(arguments: argparse.Namespace, folder: Path) -> int:
-    size = bytes_in(folder)
+    info = find_model(arguments.model)
+    size = plan_removal(info).num_bytes
     what = f"{gb_text(size)} GB of {arguments.model} in {folder}"
     if not _is_agreed(arguments, what):
         return EXIT_CANCELLED
     try:
-        remove(find_model(arguments.model))
+        remove(info)
     except OSError as error:
         raise LongtakeError(
             f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of its folder."

@@ -159,7 +159,9 @@ def test_a_removal_asks_and_takes_only_the_copy(
     assert main(["models", "remove", "demo-fp8_e4m3fn"]) == 2
     assert "This would remove" in capsys.readouterr().err
     assert (folder / WEIGHTS).is_file()
-    assert main(["models", "remove", "demo-fp8_e4m3fn", "--yes"]) == 0
+    size = sum(file.stat().st_size for file in folder.iterdir() if file != note)
+    assert main(["models", "remove", "demo-fp8_e4m3fn", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["removed_bytes"] == size
     assert list(folder.iterdir()) == [note]
     assert "demo-fp8_e4m3fn" not in model_names()
     assert next(DEMO.glob("*.safetensors")).is_file()

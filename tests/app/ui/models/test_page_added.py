@@ -19,7 +19,6 @@ from tests.support.pages import (
     staged_page,
     start,
     status,
-    strict_window,
     visit,
 )
 
@@ -34,13 +33,6 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
     with staged_page(tmp_path) as stand:
         yield stand
-
-
-@pytest.fixture
-def page(browser: Any, stand: Stand) -> Iterator[Any]:
-    """Open the page; fail if it leaves an error in the console."""
-    with strict_window(browser, stand) as page:
-        yield page
 
 
 def add(name: str, title: str) -> None:

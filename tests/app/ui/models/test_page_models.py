@@ -21,7 +21,6 @@ from tests.support.pages import (
     staged_page,
     start,
     status,
-    strict_window,
 )
 from tests.support.published import part_folder
 
@@ -35,13 +34,6 @@ def stand(lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     with staged_page(tmp_path) as stand:
         yield stand
-
-
-@pytest.fixture
-def page(browser: Any, stand: Stand) -> Iterator[Any]:
-    """Open the page; fail if it leaves an error in the console."""
-    with strict_window(browser, stand) as page:
-        yield page
 
 
 def open_models(page: Any) -> None:
