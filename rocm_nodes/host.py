@@ -83,6 +83,11 @@ def free_bytes(torch_device: torch.device) -> int:
     return int(management().get_free_memory(torch_device))
 
 
+def total_bytes(torch_device: torch.device) -> int:
+    """Return the bytes of a device's memory."""
+    return int(management().get_total_memory(torch_device))
+
+
 def is_rocm() -> bool:
     """Return whether ComfyUI computes on an AMD card: torch was built for HIP and a device is in use."""
     return torch.version.hip is not None and management().get_torch_device().type == "cuda"
@@ -90,7 +95,12 @@ def is_rocm() -> bool:
 
 def device_lines() -> tuple[str, str]:
     """Return two lines: the device with its software versions, and the use of its memory."""
-    host, place = management(), management().get_torch_device()
+    place = management().get_torch_device()
+    return machine_line(place), memory_line(free_bytes(place), total_bytes(place))
+
+
+def machine_line(place: torch.device) -> str:
+    """Return a line about a device and its software versions."""
     name, stack = "CPU", "no GPU"
     if place.type == "cuda":
         properties = torch.cuda.get_device_properties(place)
@@ -98,8 +108,9 @@ def device_lines() -> tuple[str, str]:
         stack = f"CUDA {torch.version.cuda}"
         if torch.version.hip is not None:
             stack = f"ROCm {torch.version.hip}, {properties.gcnArchName.split(':')[0]}"
-    total, free = int(host.get_total_memory(place)), free_bytes(place)
-    return (
-        f"Device: {name} ({stack}), torch {torch.__version__}.",
-        f"{gb_text(total - free)} GB used of {gb_text(total)} GB; {gb_text(free)} GB free",
-    )
+    return f"Device: {name} ({stack}), torch {torch.__version__}."
+
+
+def memory_line(free: int, total: int) -> str:
+    """Return a line about the use of a device's memory."""
+    return f"{gb_text(total - free)} GB used of {gb_text(total)} GB; {gb_text(free)} GB free"

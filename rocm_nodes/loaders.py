@@ -13,7 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.inspect import Inspection, inspect_checkpoint
 from diffusers_helper.units import duration, gb_text
 from rocm_nodes.guide import explained
-from rocm_nodes.host import comfy, device_lines, free_bytes, management
+from rocm_nodes.host import comfy, free_bytes, machine_line, management, memory_line, total_bytes
 from rocm_nodes.reports import told
 
 _CATEGORY = "ROCm Ninodes/Loaders"
@@ -123,8 +123,7 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
             "Update torch, or use a .safetensors file.",
         )
     place = management().get_torch_device()
-    machine, before = device_lines()
-    need, free = facts.bytes or facts.file_bytes, free_bytes(place)
+    need, free, total = facts.bytes or facts.file_bytes, free_bytes(place), total_bytes(place)
     begin = time.perf_counter()
     with explained():
         result = load()
@@ -134,8 +133,8 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
         f"Its weights take {gb_text(need)} GB as stored; {gb_text(free)} GB were free."
         + (" They do not fit, so ComfyUI keeps a part of them in main memory." if need > free else ""),
         *_quantised_lines(facts),
-        machine,
-        f"Memory before: {before}. After: {device_lines()[1]}.",
+        machine_line(place),
+        f"Memory before: {memory_line(free, total)}. After: {memory_line(free_bytes(place), total)}.",
         f"Loaded in {duration(seconds)}, {need / max(seconds, 1e-9) / 1024**3:.2f} GB/s.",
         *_types_in_use(result[0] if result else None),
     ]

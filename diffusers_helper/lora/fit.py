@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 from diffusers_helper.lora.files import loras_of
-from diffusers_helper.models.formats.safetensors_file import read_header
+from diffusers_helper.models.formats.safetensors_file import read_safetensors
+from diffusers_helper.models.formats.tensors import NotWeights
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
 
@@ -36,8 +36,8 @@ def check_loras(text: str, info: ModelInfo) -> None:
 def _layers(folder: Path) -> dict[str, tuple[int, int]]:
     """Return (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
     try:
-        headers = [read_header(file).tensors for file in folder.glob("*.safetensors")]
-    except (OSError, ValueError, struct.error):
+        headers = [read_safetensors(file).tensors for file in folder.glob("*.safetensors")]
+    except (OSError, NotWeights):
         return {}
     found = {
         name.removesuffix(_WEIGHT): (entry.shape[0], entry.shape[1])

@@ -199,15 +199,15 @@ def _inspect_files(
     told += [f"{file.name} {problem}" for file, contents in read.items() for problem in contents.problems]
     if len(read) == len(files):
         told += _list_problems(path, files, tensors, listed, is_whole=not problems)
-    models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors)
+    by_type: Counter[str] = Counter()
+    for tensor in tensors.values():
+        by_type[tensor.dtype] += tensor.num_bytes
+    models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors, by_type)
     is_whole = not _SHARD.search(path.stem)
     if models == ["FramePack"] and style == "diffusers" and is_whole and not told:
         told += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
     if place and tensors and not told:
         told += _place_problems(path, place, models)
-    by_type: Counter[str] = Counter()
-    for tensor in tensors.values():
-        by_type[tensor.dtype] += tensor.num_bytes
     metadata = {name: text for contents in read.values() for name, text in contents.metadata.items()}
     return Inspection(
         str(path), next((contents.format for contents in read.values()), None),

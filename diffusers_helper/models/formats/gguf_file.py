@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -116,7 +115,7 @@ def read_gguf(file: Path) -> Contents:
             unknown |= set() if kind in _TYPES else {kind}
         alignment = int(metadata.get("general.alignment", _ALIGNMENT)) or _ALIGNMENT
         begin = -(-reader.place() // alignment) * alignment
-        tensors = {name: replace(tensor, begin=begin + tensor.begin) for name, tensor in tensors.items()}
+        tensors = {name: tensor._replace(begin=begin + tensor.begin) for name, tensor in tensors.items()}
         needed = begin + end
     problems = [cut_off(size, needed)] if size < needed else []
     if unknown:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from diffusers_helper.models.formats.tensors import BITS, Contents, NotWeights, Tensor, count, cut_off
 
@@ -19,71 +19,6 @@ _NAMES = {
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F4": "float4_e2m1fn_x2",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One tensor of a safetensors file, without its values.
-
-    Attributes:
-        begin, end: The range of its bytes, counted from the end of the header.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        """Return the number of values."""
-        return count(self.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The header of a safetensors file.
-
-    Attributes:
-        tensors: The tensors by name.
-        metadata: The metadata of the file's author.
-        num_bytes: The number of bytes before the first tensor.
-    """
-
-    tensors: Mapping[str, Entry]
-    metadata: Mapping[str, str]
-    num_bytes: int
-
-
-def read_header(file: Path) -> Header:
-    """Return the header of a safetensors file.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError, struct.error: If it is not a safetensors file.
-    """
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        if length > _MOST_HEADER_BYTES:
-            raise ValueError(f"a header of {length} bytes")
-        content: Any = json.loads(stream.read(length))
-    if not isinstance(content, dict):
-        raise ValueError("a header that is not a JSON object")
-    entries = cast(dict[str, Any], content)
-    metadata: Any = entries.pop("__metadata__", {})
-    try:
-        tensors = {
-            name: Entry(str(entry["dtype"]), tuple(map(int, entry["shape"])), *_place(entry))
-            for name, entry in entries.items()
-        }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("a header without the type and shape of each tensor") from error
-    return Header(tensors, cast(dict[str, str], metadata) if isinstance(metadata, dict) else {}, 8 + length)
-
-
-def _place(entry: Mapping[str, Any]) -> tuple[int, int]:
-    begin, end = entry.get("data_offsets", (0, 0))
-    return int(begin), int(end)
 
 
 def make_header(
@@ -117,37 +52,67 @@ def read_safetensors(file: Path) -> Contents:
         OSError: If the file cannot be read.
         NotWeights: If its header is damaged or incomplete.
     """
-    size = file.stat().st_size
-    try:
-        header = read_header(file)
-    except (ValueError, struct.error) as error:
-        with file.open("rb") as stream:
-            start = stream.read(8)
+    with file.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        start = stream.read(8)
         length = int.from_bytes(start, "little")
         if len(start) < 8 or size < 8 + length <= _MOST_HEADER_BYTES:
-            raise NotWeights(cut_off(size, 8 + max(length, 2))) from error
-        raise NotWeights(f"has a damaged header ({error}); download it again.") from error
-    tensors = {
-        name: Tensor(_NAMES.get(entry.dtype, entry.dtype), entry.shape, entry.end - entry.begin)
-        for name, entry in header.tensors.items()
-    }
-    return Contents("safetensors", tensors, header.metadata, tuple(_problems(header, size)))
+            raise NotWeights(cut_off(size, 8 + max(length, 2)))
+        try:
+            return _contents(_entries(stream, length), 8 + length, size)
+        except (ValueError, RecursionError) as error:
+            raise NotWeights(f"has a damaged header ({error}); download it again.") from error
 
 
-def _problems(header: Header, size: int) -> Iterable[str]:
-    needed = header.num_bytes + max((entry.end for entry in header.tensors.values()), default=0)
-    if size < needed:
-        yield cut_off(size, needed)
-    elif size > needed:
-        yield f"has {size - needed} bytes after its last tensor; download it again."
-    unknown = sorted({entry.dtype for entry in header.tensors.values()} - set(_NAMES))
+def _entries(stream: BinaryIO, length: int) -> dict[str, Any]:
+    """Return the entries of a header, in which all numbers are whole.
+
+    Raises:
+        ValueError, RecursionError: If it is not a header.
+    """
+    if length > _MOST_HEADER_BYTES:
+        raise ValueError(f"a header of {length} bytes")
+    content: Any = json.loads(stream.read(length), parse_float=int, parse_constant=int)
+    if not isinstance(content, dict):
+        raise ValueError("a header that is not a JSON object")
+    return cast(dict[str, Any], content)
+
+
+def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
+    """Return the contents that the entries of a header describe.
+
+    Args:
+        entries: The entries.
+        begin: The number of bytes before the first tensor.
+        size: The number of bytes of the file.
+
+    Raises:
+        ValueError: If an entry does not describe a tensor.
+    """
+    metadata: Any = entries.pop("__metadata__", {})
+    tensors: dict[str, Tensor] = {}
+    needed, unknown, damaged = begin, set[str](), list[str]()
+    try:
+        for name, entry in entries.items():
+            kind, (first, end) = entry["dtype"], entry.get("data_offsets", (0, 0))
+            dtype, shape, found = _NAMES.get(kind, str(kind)), tuple(entry["shape"]), end - first
+            tensors[name] = Tensor(dtype, shape, found)
+            needed = max(needed, begin + end)
+            if kind not in _NAMES:
+                unknown.add(dtype)
+            elif found != (expected := count(shape) * BITS[dtype] // 8):
+                damaged.append(
+                    f"is damaged: tensor {name} has {found} bytes of {expected}; download it again."
+                )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("a header without the type and shape of each tensor") from error
+    problems = [cut_off(size, needed)] if size < needed else []
+    if size > needed:
+        problems.append(f"has {size - needed} bytes after its last tensor; download it again.")
     if unknown:
-        yield f"has the types {', '.join(unknown)}, which are not known; use another file."
-    for name, entry in header.tensors.items():
-        expected = entry.count * BITS.get(_NAMES.get(entry.dtype, ""), 0) // 8
-        if expected and entry.end - entry.begin != expected:
-            yield (
-                f"is damaged: tensor {name} has {entry.end - entry.begin} bytes of {expected}; "
-                "download it again."
-            )
-            return
+        kinds = ", ".join(sorted(unknown))
+        problems.append(f"has the types {kinds}, which are not known; use another file.")
+    if damaged:
+        problems.append(f"is damaged: {damaged[0]}; download it again.")
+    named = cast(dict[str, str], metadata) if isinstance(metadata, dict) else {}
+    return Contents("safetensors", tensors, named, tuple(problems))

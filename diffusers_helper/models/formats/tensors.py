@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Format = Literal["safetensors", "gguf", "pickle", "diffusers"]
 
@@ -17,8 +17,7 @@ class NotWeights(ValueError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):  # a tuple is made in half the time of a frozen dataclass
     """One tensor, without its values.
 
     Attributes:
@@ -29,7 +28,7 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
-    begin: int = field(default=0, compare=False)
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True)

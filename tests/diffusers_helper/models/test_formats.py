@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from diffusers_helper.models.formats.reading import read_contents
-from diffusers_helper.models.formats.safetensors_file import read_header
+from diffusers_helper.models.formats.safetensors_file import read_safetensors
 from diffusers_helper.models.formats.tensors import NotWeights, Tensor
 from tests.support.weights import PAGE, POINTER, write_gguf
 
@@ -38,11 +38,11 @@ def test_gguf_is_read_in_the_order_of_torch(tmp_path: Path) -> None:
         {"a.weight": (12, (2, 256), bytes(288)), "a.bias": (0, (3,), bytes(12))},
         {"general.name": "FramePack F1"},
     )
-    contents = read_contents(file)
+    contents, size = read_contents(file), file.stat().st_size
     assert contents.format == "gguf"
     assert contents.tensors == {
-        "a.weight": Tensor("Q4_K", (2, 256), 288),
-        "a.bias": Tensor("float32", (3,), 12),
+        "a.weight": Tensor("Q4_K", (2, 256), 288, size - 320),
+        "a.bias": Tensor("float32", (3,), 12, size - 32),
     }
     assert contents.metadata["general.name"] == "FramePack F1"
     assert contents.metadata["numbers"] == "3 values"
@@ -186,9 +186,27 @@ def test_a_header_that_contradicts_itself(tmp_path: Path, entry: dict[str, Any],
     assert read_contents(file).problems[0].startswith(told)
 
 
-def test_headers_that_are_no_list_of_tensors(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"[]", "a header that is not a JSON object"),
+        (b'{"a": 1}', "a header without the type and shape of each tensor"),
+        (b'{"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 8]}}', "a header without the type"),
+        (b'{"a": {"dtype": "F32", "shape": [Infinity], "data_offsets": [0, 8]}}', "invalid literal"),
+        (b'{"a": {"dtype": "F32", "shape": [0.5], "data_offsets": [0, 8]}}', "invalid literal"),
+        (b'{"a": ' + b"[" * 100_000, "maximum recursion depth"),
+        (b"{", "Expecting property name"),
+    ],
+)
+def test_headers_that_are_no_list_of_tensors(tmp_path: Path, text: bytes, told: str) -> None:
     file = tmp_path / "model.safetensors"
-    for data in (b"\xff" * 8, (2).to_bytes(8, "little") + b"[]", (8).to_bytes(8, "little") + b'{"a": 1}'):
-        file.write_bytes(data)
-        with pytest.raises(ValueError, match="header"):
-            read_header(file)
+    file.write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(NotWeights, match=rf"has a damaged header \({told}.*\); download it again"):
+        read_safetensors(file)
+
+
+def test_a_header_of_impossible_length(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"\xff" * 8)
+    with pytest.raises(NotWeights, match=rf"has a damaged header \(a header of {2**64 - 1} bytes\)"):
+        read_safetensors(file)
