@@ -101,9 +101,7 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
             if kind not in _NAMES:
                 unknown.add(dtype)
             elif found != (expected := count(shape) * BITS[dtype] // 8):
-                damaged.append(
-                    f"is damaged: tensor {name} has {found} bytes of {expected}; download it again."
-                )
+                damaged.append(f"tensor {name} has {found} bytes of {expected}")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("a header without the type and shape of each tensor") from error
     problems = [cut_off(size, needed)] if size < needed else []
