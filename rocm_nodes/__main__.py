@@ -24,16 +24,20 @@ def main(arguments: list[str] | None = None) -> int:
     replayed.add_argument("--model", type=Path, help="the file of the diffusion model that the node had")
     ours, flags = _parted(sys.argv[1:] if arguments is None else arguments)
     given = parser.parse_args(ours)
-    if given.comfyui is not None:
-        _prepare(given.comfyui, flags)
-    from rocm_nodes.debugging import replay
-    from rocm_nodes.registry import node_classes
-
     objects = {name: path for name in ("vae", "model") if (path := getattr(given, name)) is not None}
     try:
+        if given.comfyui is not None:
+            _prepare(given.comfyui, flags)
+        from rocm_nodes.debugging import replay
+        from rocm_nodes.registry import node_classes
+
         found = replay(given.file, objects, node_classes())
     except LongtakeError as error:
         sys.stderr.write(f"{error}\n")
+        return 2
+    except ImportError as error:
+        remedy = "Name its folder with --comfyui, and run this command with its Python."
+        sys.stderr.write(f"ComfyUI cannot be imported ({error}). {remedy}\n")
         return 2
     sys.stdout.write(f"{found}\n")
     return 1 if found.difference else 0

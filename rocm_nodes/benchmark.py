@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -79,15 +80,17 @@ class ROCMFluxBenchmark:
         return math.nan
 
     @classmethod
-    def VALIDATE_INPUTS(cls, test_resolutions: str, test_cfg_values: str) -> bool | str:
+    def VALIDATE_INPUTS(
+        cls, test_resolutions: str | None = None, test_cfg_values: str | None = None
+    ) -> bool | str:
+        # ComfyUI gives None for a text that another node makes, which is checked when the benchmark begins.
+        if test_resolutions is None or test_cfg_values is None:
+            return True
         try:
-            sizes, scales = sizes_of(test_resolutions), scales_of(test_cfg_values)
+            cases_of(test_resolutions, test_cfg_values)
         except InputError as error:
             return str(error)
-        count = len(sizes) * len(scales)
-        return (
-            True if count <= _MOST_CASES else f"{count} runs were asked for; expected at most {_MOST_CASES}."
-        )
+        return True
 
     def benchmark(
         self,
@@ -100,12 +103,14 @@ class ROCMFluxBenchmark:
         test_hipblas: bool,
         generate_report: bool,
     ) -> dict[str, Any]:
+        cases = cases_of(test_resolutions, test_cfg_values)
+        if clip is None:
+            raise InputError("The input clip is empty.", "Load a text encoder with another node.")
         conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(_PROMPT))
         rows = [
             _run(model, vae, conditioning, size, cfg, test_steps, blas)
             for blas in _libraries(test_hipblas)
-            for size in sizes_of(test_resolutions)
-            for cfg in scales_of(test_cfg_values)
+            for size, cfg in cases
         ]
         results = "\n".join(map(_line, rows))
         advice, memory = _advice(rows, test_hipblas), _memory(rows)
@@ -113,6 +118,18 @@ class ROCMFluxBenchmark:
         if generate_report:
             lines.append(f"The report was written to {_write(rows, test_steps)}.")
         return told("Flux benchmark", lines, (results, _chart(rows), advice, memory))
+
+
+def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, int], float]]:
+    """Return each size in one text with each scale in the other one.
+
+    Raises:
+        InputError: If a text has another form, or if there are too many cases.
+    """
+    cases = list(itertools.product(sizes_of(resolutions), scales_of(scales)))
+    if len(cases) > _MOST_CASES:
+        raise InputError(f"{len(cases)} runs were asked for; expected at most {_MOST_CASES}.")
+    return cases
 
 
 def sizes_of(text: str) -> list[tuple[int, int]]:
@@ -124,10 +141,10 @@ def sizes_of(text: str) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, text.split(","))):
         width, _, height = part.lower().partition("x")
-        sides = [int(side) if side.isdigit() else 0 for side in (width, height)]
+        sides = [int(side) if side.isdecimal() and len(side) < 5 else 0 for side in (width, height)]
         if not all(64 <= side <= 4096 and side % 16 == 0 for side in sides):
             raise InputError(
-                f"{part} is not a size; expected one such as 512x768, in multiples of 16 up to 4096."
+                f"{part} is not a size; expected one such as 512x768, in multiples of 16 from 64 to 4096."
             )
         found.append((sides[0], sides[1]))
     if not found:
@@ -168,11 +185,11 @@ def _run(
             wait_for(place)
             seconds = time.perf_counter() - begin
             peak = place.peak_bytes()
+            later = sorted(times.measured()[1:] or times.seconds)
             decoded = measure(lambda: decode(vae, latent["samples"], VaeSettings()), place, runs=1)
     except (LongtakeError, RuntimeError) as error:
         # An interrupt is neither of these errors, so it ends the benchmark.
         return Row(width, height, cfg, blas, error=first_line(error))
-    later = sorted(times.seconds[1:] or times.seconds)
     middle = later[len(later) // 2]
     return Row(
         width, height, cfg, blas, middle, (later[-1] - later[0]) / middle if middle else 0.0,

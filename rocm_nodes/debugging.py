@@ -76,6 +76,8 @@ def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
             f"Name its file with --{name}, if it has one.",
         )
     path = str(objects[name])
+    if not objects[name].is_file():
+        raise InputError(f"{path} is not a file.", f"Name the file of the {name} with --{name}.")
     if name == "model":
         return comfy("comfy.sd").load_diffusion_model(path, model_options={})
     return comfy("comfy.sd").VAE(sd=comfy("comfy.utils").load_torch_file(path))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch import Tensor
 
 from diffusers_helper.units import duration
 from diffusers_helper.vae.host import unsupported
 from diffusers_helper.vae.plan import CHUNKS, VaeSettings
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
-from rocm_nodes.host import is_rocm
+from rocm_nodes.host import comfy, is_rocm
 from rocm_nodes.reports import told
 
 _CATEGORY = "ROCm Ninodes/VAE"
@@ -44,7 +46,7 @@ def _switch(default: bool, tooltip: str) -> tuple[str, dict[str, Any]]:
 
 
 # The settings of earlier versions that have no effect, with their defaults and the reason.
-_IDLE: dict[str, tuple[bool | float, str]] = {
+_IDLE: dict[str, tuple[float, str]] = {
     "compatibility_mode": (False, "each VAE is decoded in the way that it allows"),
     "cpu_offload": (True, "finished frames always leave the device at once"),
     "mixed_precision": (False, "nothing is trained, and a decoder computes in one type"),
@@ -53,6 +55,7 @@ _IDLE: dict[str, tuple[bool | float, str]] = {
     "kernel_tuning": (True, "the search for kernels is a setting of the whole process"),
     "memory_fraction": (0.9, "a limit would apply to all of ComfyUI; memory_threshold limits the plan"),
     "synchronization": (True, "the decoder always waits for frames that leave the device"),
+    "temporal_overlap": (8, "windows overlap by the frames that their VAE needs"),
 }
 
 
@@ -192,7 +195,8 @@ class ROCMOptimizedVAEDecode:
             cleanup_frequency=cleanup_frequency,
             batch=batch_optimization,
         )
-        return _decoded("VAE decode", vae, samples, settings, use_rocm_optimizations, _idle_notes(idle))
+        ladder, notes = use_rocm_optimizations, _idle_notes(idle)
+        return _decoded("VAE decode", vae, samples, settings, ladder, notes, stock=vae.decode)
 
 
 class ROCMOptimizedVAEDecodeTiled:
@@ -223,7 +227,8 @@ class ROCMOptimizedVAEDecodeTiled:
                     "INT",
                     {
                         **frames, "min": 4, "default": 8,
-                        "tooltip": "This has no effect: windows overlap by the frames that their VAE needs.",
+                        "tooltip": "The overlap of windows, only for VAEs that ComfyUI's own node decodes. "
+                        "For others, it is the number of frames that the VAE needs.",
                     },
                 ),
                 "rocm_optimizations": _switch(True, "Compute failing convolutions in another way."),
@@ -245,20 +250,36 @@ class ROCMOptimizedVAEDecodeTiled:
             largest_px=_whole(tile_size),
             overlap=_share(overlap, tile_size),
         )
-        return _decoded("VAE decode (tiled)", vae, samples, settings, rocm_optimizations, [])
+
+        def stock(latents: Tensor) -> Tensor:
+            if vae.latent_dim == 1:  # sound, which has no tiles
+                return vae.decode(latents)
+            node = comfy("nodes").VAEDecodeTiled()
+            sizes = tile_size, overlap, temporal_size, temporal_overlap
+            return node.decode(vae, {"samples": latents}, *sizes)[0]
+
+        ladder, notes = rocm_optimizations, _idle_notes({"temporal_overlap": temporal_overlap})
+        return _decoded("VAE decode (tiled)", vae, samples, settings, ladder, notes, stock=stock)
 
 
 def _decoded(
-    title: str, vae: Any, samples: dict[str, Any], settings: VaeSettings, has_ladder: bool, notes: list[str]
+    title: str,
+    vae: Any,
+    samples: dict[str, Any],
+    settings: VaeSettings,
+    has_ladder: bool,
+    notes: list[str],
+    *,
+    stock: Callable[[Tensor], Tensor],
 ) -> dict[str, Any]:
-    """Decode with the engine, or with ComfyUI if the engine cannot drive the VAE."""
+    """Decode with the engine, or with ComfyUI's own `stock` if the engine cannot drive the VAE."""
     latents = samples["samples"]
     if latents.is_nested:
         latents = latents.unbind()[0]  # of video with sound, the pictures
     if reason := unsupported(vae):
         begin = time.perf_counter()
         with explained():
-            pictures = vae.decode(latents)
+            pictures = stock(latents)
         if pictures.dim() == 5:
             pictures = pictures.reshape(-1, *pictures.shape[-3:])
         words = f"ComfyUI's own decode was used, since the VAE is {reason}."

@@ -59,13 +59,13 @@ class ROCMFramePackVideo:
         if absence := absence_of(info):
             raise NotHere(absence)
         folder = _new_folder()
-        folder.mkdir(parents=True)
         picture = folder / "start.png"
-        pixels = (image[0, ..., :3].clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
-        Image.fromarray(pixels).save(picture)
         values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
         values["lora"] = _lora_paths(values.get("lora", ""))
         request = GenerationRequest(image=str(picture), prompt=prompt, **values)
+        folder.mkdir(parents=True)
+        pixels = (image[0, ..., :3].expand(-1, -1, 3).clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+        Image.fromarray(pixels).save(picture)
         host = management()
         host.unload_all_models()
         host.soft_empty_cache()

@@ -11,7 +11,7 @@ import torch
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.inspect import Inspection, inspect_checkpoint
-from diffusers_helper.units import duration, gb_text
+from diffusers_helper.units import count_text, duration, gb_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, free_bytes, machine_line, management, memory_line, total_bytes
 from rocm_nodes.reports import told
@@ -56,7 +56,7 @@ class ROCMOptimizedCheckpointLoader:
                 embedding_directory=paths.get_folder_paths("embeddings"),
             )[:3]
 
-        lines, result = _loaded(Path(path), load)
+        lines, result = _loaded(_usable(Path(path)), load)
         if len(result) > 1 and result[1] is None:
             lines.append("The checkpoint has no text encoder; load one with another node.")
         return told("Checkpoint loader", lines, result)
@@ -89,10 +89,11 @@ class ROCMOptimizedUNetLoader:
 
     def load_unet(self, unet_name: str, weight_dtype: str = "default") -> dict[str, Any]:
         path = comfy("folder_paths").get_full_path_or_raise("diffusion_models", unet_name)
+        facts = _usable(Path(path))
         options: dict[str, Any] = {}
         notes: list[str] = []
         if weight_dtype in _DTYPES:
-            if _is_scaled(Path(path)):
+            if facts.quantised.startswith("scaled"):
                 notes.append(
                     f"weight_dtype {weight_dtype} is not used: the file's fp8 weights have scales, which "
                     "another type would lose."
@@ -103,16 +104,16 @@ class ROCMOptimizedUNetLoader:
         def load() -> tuple[Any, ...]:
             return (comfy("comfy.sd").load_diffusion_model(path, model_options=options),)
 
-        lines, result = _loaded(Path(path), load)
+        lines, result = _loaded(facts, load)
         return told("Diffusion loader", [*notes, *lines], result)
 
 
-def _is_scaled(path: Path) -> bool:
-    return inspect_checkpoint(path).quantised.startswith("scaled")
+def _usable(path: Path) -> Inspection:
+    """Return the facts about a file that can be loaded.
 
-
-def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
-    """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
+    Raises:
+        InputError: If it is damaged, or if loading it would run the code in it.
+    """
     facts = inspect_checkpoint(path)
     if facts.problems:
         raise InputError(facts.problems[0])
@@ -122,6 +123,11 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
             f"{path.name} is a pickle, and this torch would run the code in it.",
             "Update torch, or use a .safetensors file.",
         )
+    return facts
+
+
+def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
+    """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
     place = management().get_torch_device()
     need, free, total = facts.bytes or facts.file_bytes, free_bytes(place), total_bytes(place)
     begin = time.perf_counter()
@@ -144,7 +150,8 @@ def _loaded(path: Path, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str],
 def _contents(facts: Inspection) -> str:
     shares = ", ".join(f"{share:.0%} {name}" for name, share in facts.dtypes.items())
     model = facts.model or "an unknown model"
-    return f"{Path(facts.path).name}: {model}, {facts.tensors} tensors, {shares or facts.format}."
+    number = count_text(facts.tensors, "tensor")
+    return f"{Path(facts.path).name}: {model}, {number}, {shares or facts.format}."
 
 
 def _quantised_lines(facts: Inspection) -> list[str]:

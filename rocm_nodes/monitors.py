@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.memory.measuring import Measured, measure
 from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.vae.host import unsupported
@@ -108,8 +108,9 @@ def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[Way]:
                 pictures = decode(vae, latents, settings).pictures
                 reference = pictures if reference is None else reference
                 measured = _measured(vae, latents, settings)
-            except LongtakeError as error:
-                yield Way(precision, tile_px, None, math.nan, error.message)
+            except (LongtakeError, RuntimeError) as error:
+                reason = error.message if isinstance(error, LongtakeError) else first_line(error)
+                yield Way(precision, tile_px, None, math.nan, reason)
                 continue
             yield Way(precision, tile_px, measured, float((pictures - reference).abs().max()))
 
@@ -194,7 +195,7 @@ def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int
         place.reset_peak()
     with explained():
         comfy("nodes").common_ksampler(clone, 0, steps, 1.0, "euler", "simple", positive, positive, latent)
-    seconds = times.seconds
+    seconds = times.measured()
     later = Measured(seconds[1:] or seconds, place.peak_bytes() if place.has_gpu else 0)
     shape = "x".join(map(str, latent["samples"].shape))
     tips = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.units import duration, gb_text
 from rocm_nodes.guide import explained
@@ -45,6 +46,16 @@ class StepTimes:
             begin.elapsed_time(end) / 1000 if isinstance(begin, torch.cuda.Event) else end - begin
             for begin, end in self._marks
         )
+
+    def measured(self) -> tuple[float, ...]:
+        """Return the time of each evaluation, of which there is at least one.
+
+        Raises:
+            InputError: If there is none, because a patch of the model replaces what is measured.
+        """
+        if not self._marks:
+            raise InputError("A patch replaces the model's evaluation.", "Remove it to measure the model.")
+        return self.seconds
 
 
 def _mark() -> Any:

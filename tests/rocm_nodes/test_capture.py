@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,24 @@ def test_a_failure_is_captured_and_can_be_run_again(
     monkeypatch.delenv("ROCM_NINODES_DEBUG")
     assert main(["replay", str(file)]) == 0
     assert "The results are the same" in capsys.readouterr().out
+
+
+def test_a_replay_that_cannot_begin_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = sample(tmp_path / "captures", monkeypatch)
+    assert main(["replay", str(file), "--model", str(tmp_path / "absent.safetensors")]) == 2
+    assert (
+        "absent.safetensors is not a file. Name the file of the model with --model."
+        in capsys.readouterr().err
+    )
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("sys.argv", ["replay"])
+    assert main(["replay", str(file), "--comfyui", str(tmp_path)]) == 2
+    assert (
+        "ComfyUI cannot be imported (No module named 'comfy.options'). Name its folder"
+        in capsys.readouterr().err
+    )
 
 
 def test_captures_keep_within_their_bytes(tmp_path: Path) -> None:

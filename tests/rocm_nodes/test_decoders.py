@@ -124,6 +124,30 @@ def test_a_vae_of_sound_is_left_to_comfyui() -> None:
     found, text = decode(vae, noise(1, 16, 4, 4))
     assert torch.equal(found, vae.decode(noise(1, 16, 4, 4)))
     assert "ComfyUI's own decode was used" in text
+    assert torch.equal(tiles(vae, noise(1, 16, 4, 4))[0], found)  # sound has no tiles
+
+
+def tiles(vae: VAE, latents: Tensor, **changes: Any) -> tuple[Tensor, str]:
+    inputs = {"tile_size": 256, "overlap": 64, "temporal_size": 64, "temporal_overlap": 8} | changes
+    (found,), text = run("ROCMOptimizedVAEDecodeTiled", samples={"samples": latents}, vae=vae, **inputs)
+    return found, text
+
+
+def test_a_vae_that_the_engine_cannot_drive_is_left_to_comfyuis_tiles(comfy: Comfy) -> None:
+    vae = VAE(PictureVae())
+    vae.first_stage_model.inner.decoder.__class__ = type(
+        "VideoDecoder", (type(vae.first_stage_model.decoder),), {}
+    )
+    found, text = tiles(vae, noise(1, 16, 4, 4), temporal_overlap=12)
+    assert torch.equal(found, vae.decode(noise(1, 16, 4, 4)))
+    assert "ComfyUI's own decode was used" in text
+    assert comfy.calls == ["tiles of 256, 64, 64, 12"]
+
+
+def test_an_overlap_in_time_that_has_no_effect_is_told() -> None:
+    _, text = tiles(VAE(PictureVae()), noise(1, 16, 4, 4), temporal_overlap=12)
+    assert "temporal_overlap has no effect: windows overlap by the frames that their VAE needs." in text
+    assert "has no effect" not in tiles(VAE(PictureVae()), noise(1, 16, 4, 4))[1]
 
 
 @pytest.mark.parametrize(
@@ -163,10 +187,7 @@ def test_on_an_amd_card_auto_is_the_preferred_precision(monkeypatch: pytest.Monk
 def test_tiles_are_labelled_and_have_no_seam() -> None:
     vae = VAE(PictureVae())
     latents = noise(1, 16, 1, 1).expand(1, 16, 48, 48)
-    (found,), text = run(
-        "ROCMOptimizedVAEDecodeTiled", samples={"samples": latents}, vae=vae, tile_size=256, overlap=64,
-        temporal_size=64, temporal_overlap=8,
-    )  # fmt: skip
+    found, text = tiles(vae, latents)
     assert "in tiles of 256 pixels" in text
     whole = vae.decode(latents)
     # A seam would be a step between two columns that the whole picture does not have there.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model
@@ -71,6 +72,18 @@ def test_a_lora_is_a_file_in_comfyuis_folder(tiny: ModelInfo, comfy: Comfy, tmp_
         run("ROCMFramePackVideo", image=picture(), lora="other.safetensors", **settings)
 
 
+def test_a_picture_of_one_channel_is_grey(
+    tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Image.Image] = []
+    monkeypatch.setattr(Image.Image, "save", lambda self, path: saved.append(self))
+    monkeypatch.setattr("rocm_nodes.framepack.load_models", lambda *_, **__: pytest.fail("the end"))
+    with pytest.raises(pytest.fail.Exception, match="the end"):
+        run("ROCMFramePackVideo", image=picture()[..., :1], prompt="ball", model="tiny", seconds=1.0)
+    assert (saved[0].mode, saved[0].size) == ("RGB", (64, 64))
+    assert saved[0].getpixel((63, 63)) == (255, 255, 255)
+
+
 def test_an_interrupt_ends_it(tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
     utils = importlib.import_module("comfy.utils")
 
@@ -85,10 +98,13 @@ def test_an_interrupt_ends_it(tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("name", "value"), [("vae_tile", "wide"), ("vae_tile", "65"), ("steps", 0)])
-def test_values_that_no_setting_takes_are_refused(tiny: ModelInfo, name: str, value: object) -> None:
+def test_values_that_no_setting_takes_are_refused(
+    tiny: ModelInfo, comfy: Comfy, name: str, value: object
+) -> None:
     settings = {"model": "tiny", "seconds": 1.0, "seed": 1, "steps": 2} | {name: value}
     with pytest.raises(InputError, match=f"{name} is"):
         run("ROCMFramePackVideo", image=picture(), prompt="ball", **settings)
+    assert not (comfy.root / "output").exists()
 
 
 def test_a_model_is_not_downloaded_without_a_word(

@@ -33,7 +33,7 @@ def test_a_checkpoint_is_loaded_by_comfyui_and_described(comfy: Comfy) -> None:
     assert isinstance(model, ModelPatcher)
     assert clip is None
     assert isinstance(vae, VAE)
-    assert "sd3.safetensors: SD3, 1 tensors, 100% float32." in text
+    assert "sd3.safetensors: SD3, 1 tensor, 100% float32." in text
     assert "The checkpoint has no text encoder" in text
     assert "8 GB were free" in text
     assert "Memory before: 8 GB used of 16 GB; 8 GB free. After:" in text

@@ -7,7 +7,9 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
+from diffusers_helper.errors import InputError
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae
 from tests.support.node_runs import run
@@ -87,12 +89,47 @@ def test_a_run_that_fails_is_a_row_with_its_reason(comfy: Comfy) -> None:
 @pytest.mark.parametrize(
     ("sizes", "scales", "word"),
     [("64x64", "1", ""), ("64x65", "1", "64x65 is not a size"), ("", "1", "is empty"),
-     ("64x64", "x", "is 'x'"), ("64x64," * 65, "1", "at most 64")],
+     ("64x\u00b2", "1", "64x\u00b2 is not a size"), ("64x" + "9" * 5000, "1", "is not a size"),
+     ("64x64", "x", "is 'x'"), ("64x64," * 65, "1", "at most 64"), (None, "1", "")],
 )  # fmt: skip
-def test_the_benchmarks_texts_are_checked_before_the_run(sizes: str, scales: str, word: str) -> None:
+def test_the_benchmarks_texts_are_checked_before_the_run(sizes: str | None, scales: str, word: str) -> None:
     check = NODE_CLASS_MAPPINGS["ROCMFluxBenchmark"].VALIDATE_INPUTS
     answer = check(test_resolutions=sizes, test_cfg_values=scales)
     assert answer is True if not word else word in answer
+
+
+def test_texts_from_other_nodes_are_checked_when_the_benchmark_begins() -> None:
+    for changes in ({"test_resolutions": "64x64," * 65}, {"test_cfg_values": "x"}):
+        with pytest.raises(InputError, match=r"at most 64|is 'x'"):
+            benchmark(**changes)
+
+
+def test_a_checkpoint_without_a_text_encoder_is_refused_in_words() -> None:
+    with pytest.raises(InputError, match="The input clip is empty"):
+        benchmark(clip=None)
+
+
+def test_a_model_whose_evaluation_is_replaced_is_not_measured() -> None:
+    model = ModelPatcher()
+    model.clone = lambda: model
+    model.wrapped = lambda kind, call: call
+    (results, *_), _ = benchmark(model=model, test_cfg_values="1", generate_report=False)
+    assert "failed (A patch replaces the model's evaluation. Remove it to measure the model.)" in results
+    with pytest.raises(InputError, match="A patch replaces the model's evaluation"):
+        run("ROCMSamplerPerformanceMonitor", model=model, test_steps=1, positive=[])
+
+
+def test_a_precision_that_the_device_lacks_is_a_row_with_its_reason() -> None:
+    vae = VAE(PictureVae())
+
+    def fail(_: Any, args: tuple[Any, ...]) -> None:
+        if args[0].dtype is torch.bfloat16:
+            raise RuntimeError("not implemented for 'BFloat16'")
+
+    vae.first_stage_model.decoder.register_forward_pre_hook(fail)
+    (_, tips, settings), _ = run("ROCMVAEPerformanceMonitor", vae=vae, test_resolution=64)
+    assert tips.count("failed (not implemented for 'BFloat16')") == 2
+    assert settings.startswith("precision_mode fp32")
 
 
 @pytest.mark.slow

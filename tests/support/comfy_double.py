@@ -318,6 +318,8 @@ class Comfy:
         }  # fmt: skip
 
     def _nodes(self) -> dict[str, Any]:
+        calls = self.calls
+
         def common_ksampler(
             model, seed, steps, cfg, sampler_name, scheduler, positive, negative, latent, denoise=1.0,
             disable_noise=False, start_step=None, last_step=None, force_full_denoise=False,
@@ -337,4 +339,9 @@ class Comfy:
             )  # fmt: skip
             return ({**latent, "samples": samples},)
 
-        return {"common_ksampler": common_ksampler}
+        class VAEDecodeTiled:
+            def decode(self, vae, samples, tile_size, overlap=64, temporal_size=64, temporal_overlap=8):
+                calls.append(f"tiles of {tile_size}, {overlap}, {temporal_size}, {temporal_overlap}")
+                return (vae.decode(samples["samples"]),)
+
+        return {"common_ksampler": common_ksampler, "VAEDecodeTiled": VAEDecodeTiled}
