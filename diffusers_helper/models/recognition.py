@@ -13,8 +13,8 @@ KeyStyle = Literal[
 ]
 
 # The texts that only the names of one model contain, once the prefix of a whole checkpoint is cut off. All
-# texts of a row must be found in the names as `_lines` joins them, or one of the alternatives that "|"
-# separates. A dot stands before each part of a name, and a line break before the dot where a name begins.
+# texts of a row must be found in the names as `_lines` joins them. Of alternatives, which "|" separates, one
+# is enough. A dot stands before each part of a name, and a line break before the dot where a name begins.
 _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "LoRA",
@@ -47,8 +47,8 @@ _COVERED = {
     "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "Wan": {"LoRA"}, "SDXL": {"LoRA"},
     "Llama": {"LoRA"}, "CLIP": {"LoRA"},
 }  # fmt: skip
-# The signs of the naming schemes. The first scheme of which one is found counts. A pattern that begins with
-# literal text is found many times faster than one that begins with a choice.
+# The signs of the naming schemes. The first scheme with a sign that is found counts. A pattern that begins
+# with literal text is found many times faster than one that begins with a choice.
 _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
     ("lora", (r"\.lora_(?:A|B|down|up)\.", r"\n\.lora_")),
     ("comfyui", (r"individual_token_refiner\.blocks\.\d+\.self_attn\.qkv\.",)),
