@@ -95,9 +95,10 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
     try:
         for name, entry in entries.items():
             kind, (first, end) = entry["dtype"], entry.get("data_offsets", (0, 0))
-            dtype, shape, found = _NAMES.get(kind, str(kind)), tuple(entry["shape"]), end - first
+            dtype, shape, found = _NAMES.get(kind) or str(kind), tuple(entry["shape"]), end - first
             tensors[name] = Tensor(dtype, shape, found)
-            needed = max(needed, begin + end)
+            if begin + end > needed:  # faster than max(); a load waits for this
+                needed = begin + end
             if kind not in _NAMES:
                 unknown.add(dtype)
             elif found != (expected := count(shape) * BITS[dtype] // 8):
