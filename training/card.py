@@ -45,7 +45,8 @@ correctly in every case. With {prompts} cases, the share of right motions is kno
 points (95 % confidence).
 
 The overlap is the intersection over union of a moved thing's shape in the last frame and in the first,
-with both shapes moved to the same centre. The rest is the area that no thing moves over, in videos with a
+with both shapes moved to the same centre. Things that cannot be measured in the true clip, because the ground
+has their colour, are left out. The rest is the area that no thing moves over, in videos with a
 still camera. The photo-like grounds are {photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both
 orders. The strength of a motion is 1 where it is as named, and 0 where another motion was seen. The other
 figures, of the first frame, the photo-like grounds, the still background, the joins, the VAE and the time,
