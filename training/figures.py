@@ -13,6 +13,8 @@ from training.tracker import Seen, agrees, observe
 
 # The least distance of two colours in -1..1 at which thing and ground are distinguished; the most is 3.5.
 LEAST_CONTRAST = 0.5
+# The least overlap of a thing with itself in the true clip at which the overlap can be measured.
+MEASURABLE = 0.9
 # No part of a thing is further from its centre than this many times its radius.
 REACH = 2.0
 
@@ -107,11 +109,19 @@ def overlap_of(before: torch.Tensor, after: torch.Tensor) -> float:
 
 
 def shape_overlap(renderer: Renderer, case: Case, video: torch.Tensor) -> float | None:
-    """Return the overlap of a moved thing's shapes in the first and last frame; None if none was moved."""
+    """Return the overlap of a moved thing's shapes in the first and last frame.
+
+    It is None if no thing was moved, or if the thing cannot be measured even in the true clip, because the
+    ground behind it has its colour.
+    """
     if case.motion.name not in DIRECTIONS:
         return None
-    masks = (thing_mask(renderer, case.scene, video[:, index]) for index in (0, -1))
-    return overlap_of(*masks)
+
+    def overlap(pictures: torch.Tensor) -> float:
+        return overlap_of(*(thing_mask(renderer, case.scene, pictures[:, index]) for index in (0, -1)))
+
+    truth = renderer.case(case, [0, video.shape[1] - 1], (video.shape[2], video.shape[3]))
+    return overlap(video) if overlap(truth) >= MEASURABLE else None
 
 
 def judge(renderer: Renderer, case: Case, size: tuple[int, int], mode: str, sections: int, video) -> Outcome:

@@ -8,6 +8,7 @@ All positions therefore follow from the start and the time alone, on which inver
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +38,8 @@ SPIN = {"slowly": math.radians(80), "": math.radians(150), "quickly": math.radia
 ZOOM = {"slowly": 0.4, "": 0.7, "quickly": 1.1}
 PAN = {"slowly": 0.22, "": 0.4, "quickly": 0.62}
 RADII = (0.11, 0.24)
+# The relative frequency of scenes of none, one, two and three things.
+THING_COUNTS = (0.06, 0.48, 0.36, 0.10)
 BACKGROUNDS = ("solid", "gradient", "radial", "stripes", "waves", "checker", "noise", "leaves")
 
 
@@ -184,12 +187,17 @@ def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...
     return None
 
 
-def sample_scene(rng: np.random.Generator, height: int, width: int, canvases: int) -> Scene:
-    """Return a random scene for a picture of ``height`` times ``width`` pixels: none to three things."""
+def sample_scene(
+    rng: np.random.Generator, height: int, width: int, canvases: int, counts: Sequence[float] = THING_COUNTS
+) -> Scene:
+    """Return a random scene for a picture of ``height`` times ``width`` pixels.
+
+    The scene has none to three things, with the relative frequencies ``counts``.
+    """
     half_width, half_height = half_extent(height, width)
     grain = float(rng.uniform(0.01, 0.04)) if rng.random() < 0.1 else 0.0
     scene = Scene(sample_background(rng, canvases), (), half_width, half_height, grain)
-    count = int(rng.choice([0, 1, 2, 3], p=[0.06, 0.48, 0.36, 0.10]))
+    count = int(rng.choice(len(counts), p=counts))
     things: tuple[Thing, ...] = ()
     for _ in range(count):
         thing = sample_thing(rng, scene, things)
@@ -232,9 +240,11 @@ def sample_motion(rng: np.random.Generator, scene: Scene) -> Motion:
     return Motion(str(rng.choice(names)), str(rng.choice(SPEEDS, p=[0.25, 0.5, 0.25])))
 
 
-def sample_case(rng: np.random.Generator, height: int, width: int, canvases: int) -> Case:
-    """Return a random scene, a motion and its prompt."""
-    scene = sample_scene(rng, height, width, canvases)
+def sample_case(
+    rng: np.random.Generator, height: int, width: int, canvases: int, counts: Sequence[float] = THING_COUNTS
+) -> Case:
+    """Return a random scene, a motion and its prompt; ``counts`` is as in ``sample_scene``."""
+    scene = sample_scene(rng, height, width, canvases, counts)
     motion = sample_motion(rng, scene)
     if motion.name in OBJECT_MOTIONS:
         scene = _with_room(rng, scene, motion)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +14,15 @@ from diffusers_helper.packing import HISTORY, WINDOW, frame_indices, paddings
 from training.encoders import WIDTH
 
 SEED = 31
+# Two sections and the picture: a motion ends with frame 72.
+CLIP_LATENTS = 2 * WINDOW + 1
 # The weight of moving places relative to the whole picture. The floors suppress the noise of still clips.
 MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 2.0, 0.02, 0.2, 40.0
 # The shift of the noise levels in sampling, which ships with the model. It is large because most of the
 # training is at high noise; predictions from little noise have more errors.
 SAMPLING_SHIFT = 70.0
-# The slope, the offset and the cap of FramePack's rule for the shift of the noise levels.
-SHIFT_SLOPE, SHIFT_OFFSET, SHIFT_CAP = (1.15 - 0.5) / (4096 - 256), 0.456667, math.log(7)
+# The shift of the noise levels in training: motion is decided near pure noise, where all sampling is.
+TRAINING_SHIFT = 250.0
 
 
 def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
@@ -64,12 +65,6 @@ class StretchedRope(nn.Module):
         return torch.cat([part[0] for part in parts], dim=1), torch.cat([part[1] for part in parts], dim=1)
 
 
-def shift_of(latents_shape: tuple[int, ...]) -> float:
-    """Return FramePack's shift for noisy latents (..., T, h, w)."""
-    frames, height, width = latents_shape[-3:]
-    return math.exp(min(SHIFT_SLOPE * frames * height * width / 4 + SHIFT_OFFSET, SHIFT_CAP))
-
-
 def sigmas_of(steps: int) -> torch.Tensor:
     """Return the noise levels of sampling, from 1 down to 0, (steps + 1)."""
     t = torch.linspace(1, 0, steps + 1)
@@ -78,12 +73,36 @@ def sigmas_of(steps: int) -> torch.Tensor:
 
 @dataclass
 class Section:
-    """The times of the latents that a section makes, and of those that it sees; None stands for zeros."""
+    """The times of the latents that a section makes, and of those that it sees; None stands for zeros.
+
+    Attributes:
+        before: The section whose latents are its whole history besides the picture, if there is one such.
+    """
 
     mode: str
     padding: int
     noisy: list[int]
     history: list[int | None]
+    before: Section | None = None
+
+
+def _section(mode: str, padding: int, begin: int, last: int) -> Section:
+    """Return the section that makes the latents after time ``begin`` of a video that ends at ``last``."""
+    noisy = list(range(begin + 1, begin + WINDOW + 1))
+    if mode == "inverted":
+        # The nearest come first: 1x, 2x, 4x.
+        following = range(noisy[-1] + 1, noisy[-1] + 1 + HISTORY)
+        section = Section(mode, padding, noisy, [i if i <= last else None for i in following])
+        if begin == 0 and last == 2 * WINDOW:
+            section.before = _section(mode, 1, WINDOW, last)
+        return section
+    # The oldest come first: 4x, 2x, 1x.
+    section = Section(
+        mode, padding, noisy, [i if i >= 0 else None for i in range(begin - HISTORY + 1, begin + 1)]
+    )
+    if begin == WINDOW:
+        section.before = _section(mode, padding, 0, last)
+    return section
 
 
 def draw_section(rng: np.random.Generator) -> Section:
@@ -92,19 +111,16 @@ def draw_section(rng: np.random.Generator) -> Section:
     Later sections are drawn less often than they occur in videos, because nothing moves after the first two.
     """
     if rng.random() < 0.45:
-        # The nearest come first: 1x, 2x, 4x.
         count = int(rng.choice([1, 2, 3, 4, 7], p=[0.38, 0.44, 0.06, 0.07, 0.05]))
         padding = int(rng.choice(paddings(count)))
-        noisy = list(range(padding * WINDOW + 1, padding * WINDOW + WINDOW + 1))
-        total = count * WINDOW
-        following = range(noisy[-1] + 1, noisy[-1] + 1 + HISTORY)
-        return Section("inverted", padding, noisy, [i if i <= total else None for i in following])
-    begin = int(rng.choice([0, 1, 2, 4, 7], p=[0.48, 0.38, 0.06, 0.05, 0.03])) * WINDOW
-    noisy = list(range(begin + 1, begin + WINDOW + 1))
-    # The oldest come first: 4x, 2x, 1x.
-    return Section(
-        "forward", 0, noisy, [i if i >= 0 else None for i in range(begin - HISTORY + 1, begin + 1)]
-    )
+        return _section("inverted", padding, padding * WINDOW, count * WINDOW)
+    begin = int(rng.choice([0, 1, 2, 4, 7], p=[0.46, 0.42, 0.05, 0.04, 0.03])) * WINDOW
+    return _section("forward", 0, begin, begin + WINDOW)
+
+
+def draw_frames(generator: torch.Generator, count: int) -> torch.Tensor:
+    """Return the places of ``count`` random latents of a section, in order."""
+    return torch.randperm(WINDOW, generator=generator)[:count].sort().values
 
 
 def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None]) -> torch.Tensor:
@@ -186,32 +202,66 @@ def motion_weight(clean: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     return (change / (area * contrast)).clamp(max=MOST_WEIGHT)
 
 
+def times_of(section: Section, frames: torch.Tensor, own_history: bool) -> list[int]:
+    """Return the times of the clip's latents that a step needs, in order."""
+    shown = [] if own_history else [time for time in section.history if time is not None]
+    made = [section.noisy[int(place)] for place in frames]
+    return sorted({min(time, CLIP_LATENTS - 1) for time in (0, *shown, *made)})
+
+
+@torch.no_grad()
+def with_own_history(
+    model: nn.Module,
+    section: Section,
+    latents: torch.Tensor,
+    conditions: Conditions,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Return a clip's latents (B, 16, T, h, w) with those of ``section.before`` as the model makes them."""
+    before, start = section.before, latents[:, :, :1]
+    noise = torch.randn((*start.shape[:2], WINDOW, *start.shape[3:]), generator=generator)
+    velocity = model(
+        hidden_states=noise,
+        timestep=torch.full((len(start),), 1000.0),
+        **conditions.inputs(),
+        **model_inputs(before, start, gather(start, start, before.history)),
+        return_dict=False,
+    )[0]
+    latents = latents.clone()
+    latents[:, :, before.noisy] = noise - velocity.float()
+    return latents
+
+
 def flow_loss(
     model: nn.Module,
     section: Section,
     latents: torch.Tensor,
     conditions: Conditions,
     generator: torch.Generator,
-    shift: float,
-    frames: int = WINDOW,
+    frames: torch.Tensor,
+    own_history: bool = False,
+    shift: float = TRAINING_SHIFT,
 ) -> torch.Tensor:
     """Return the weighted squared error of one section's velocity (noise minus clean) for each clip (B).
 
-    Only ``frames`` random frames of the section are made. Each frame's error teaches as much as among all
-    nine, and a step on three frames costs half as much.
+    Args:
+        latents: The clips (B, 16, T, h, w). Only the times that ``times_of`` returns are used.
+        frames: The places of the section's latents that are made, in order. Each one's error teaches as much
+            as among all nine, and a step on three of them costs half as much.
+        own_history: Whether the model makes the section before, as it does in videos of two sections. It
+            then learns to continue its own latents.
     """
     start = latents[:, :, :1]
-    clean = gather(latents, start, section.noisy)
+    clean = gather(latents, start, section.noisy)[:, :, frames]
     batch = clean.shape[0]
-    history = gather(latents, start, section.history)
+    known = with_own_history(model, section, latents, conditions, generator) if own_history else latents
+    history = gather(known, start, section.history)
     # The errors of earlier sections look like noise. A model trained with such noise does not amplify them.
     level = 0.15 * torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) < 0.5)
     present = (history.abs().amax(dim=(1, 3, 4), keepdim=True) > 0).float()
     dirt = torch.randn(history.shape, generator=generator) * level.view(-1, 1, 1, 1, 1) * present
     inputs = model_inputs(section, start, history + dirt)
-    chosen = torch.randperm(WINDOW, generator=generator)[:frames].sort().values
-    clean = clean[:, :, chosen]
-    inputs["indices_latents"] = inputs["indices_latents"][chosen]
+    inputs["indices_latents"] = inputs["indices_latents"][frames]
     sigma = draw_sigmas(batch, generator, shift)
     weight = sigma.view(-1, 1, 1, 1, 1)
     noise = torch.randn(clean.shape, generator=generator)

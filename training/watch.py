@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from diffusers_helper.packing import HISTORY, WINDOW
+from training.clips import Item, collate, encode_cases
 from training.encoders import Encoders
-from training.pool import Item, collate, encode_cases
 from training.render import Renderer, canvases
 from training.sampler import decode, sample_latents
 from training.scenes import MOTIONS, STILL, Case, sample_case

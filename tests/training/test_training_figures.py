@@ -68,6 +68,13 @@ def test_a_thing_that_becomes_another_overlaps_less(renderer: Renderer) -> None:
     assert shape_overlap(renderer, case, clip) == 0
 
 
+def test_a_thing_before_a_ground_of_its_colour_has_no_overlap(renderer: Renderer) -> None:
+    case = case_of("ball")
+    reddish = replace(case.scene.background, rgb=((0.8, 0.15, 0.14), (0.3, 0.5, 0.6)))
+    alike = replace(case, scene=replace(case.scene, background=reddish))
+    assert shape_overlap(renderer, alike, renderer.case(alike, range(37), SIZE)) is None
+
+
 def test_only_moves_have_an_overlap(renderer: Renderer) -> None:
     for motion in (Motion("grows"), Motion("pans left"), Motion()):
         case = case_of(motion=motion)

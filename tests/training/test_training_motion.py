@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
+from training.clips import Clips, draw_case, encode_cases
 from training.encoders import Encoders
-from training.pool import CLIP_LATENTS, Pool, encode_cases
 from training.render import Renderer, make_canvases
 from training.scenes import MOTIONS, Background, Case, Motion, Scene, Thing
 from training.start import start_from
 from training.train_transformer import CHECKPOINT
-from training.transformer import motion_weight
+from training.transformer import CLIP_LATENTS, motion_weight
 from training.vae import build_vae
 from training.watch import Watch
 
@@ -113,55 +114,40 @@ def test_clips_encoded_together_are_those_encoded_alone(vae, encoders: Encoders)
     together = encode_cases(vae, encoders, renderer, cases, SIZE)
     for case, item in zip(cases, together, strict=True):
         alone = encode_cases(vae, encoders, renderer, [case], SIZE)[0]
-        assert item.prompt == alone.prompt == case.prompt
+        assert torch.equal(item.text.pooled, alone.text.pooled)
         assert torch.allclose(item.latents.float(), alone.latents.float(), atol=0.05)
         assert torch.allclose(item.picture, alone.picture, atol=1e-4)
 
 
 @pytest.mark.slow
-class TestPool:
-    """Tests of the store of clips."""
+class TestClips:
+    """Tests of the source of clips."""
 
     @pytest.fixture
-    def pool(self, vae, encoders: Encoders) -> Pool:
-        return Pool(vae, encoders, Renderer(make_canvases(1, 1)), limit=3)
+    def clips(self, vae, encoders: Encoders) -> Clips:
+        return Clips(vae, encoders, Renderer(make_canvases(1, 1)))
 
-    def test_it_forgets_its_oldest_clips(self, pool: Pool) -> None:
-        rng = np.random.default_rng(3)
-        pool.add(rng, SMALL, 3)
-        first = list(pool.items[SMALL])
-        pool.add(rng, SMALL, 2)
-        kept = pool.items[SMALL]
-        assert len(kept) == 3
-        assert kept[0] is first[2]
-        assert not any(new is old for new in kept[1:] for old in first)
-
-    def test_it_grows_so_that_each_clip_is_seen_as_often_as_planned(self, pool: Pool) -> None:
-        pool.limit = 1000
-        rng = np.random.default_rng(3)
-        pool.grow(rng, SMALL, batch=2, visits=4.0)
-        assert len(pool.items[SMALL]) == 2
-        for _ in range(20):
-            pool.grow(rng, SMALL, batch=2, visits=4.0)
-        assert 9 <= len(pool.items[SMALL]) <= 19
-
-    def test_its_state_gives_the_same_clips(self, pool: Pool, vae, encoders: Encoders) -> None:
-        pool.add(np.random.default_rng(3), SMALL, 2)
-        other = Pool(vae, encoders, pool.renderer)
-        other.load(pool.state())
-        for old, new in zip(pool.items[SMALL], other.items[SMALL], strict=True):
-            assert torch.equal(old.latents, new.latents)
-            assert torch.equal(old.picture, new.picture)
-            assert torch.equal(old.text.pooled, new.text.pooled)
-            assert old.prompt == new.prompt
-
-    def test_a_batch_holds_different_clips(self, pool: Pool) -> None:
-        rng = np.random.default_rng(3)
-        pool.add(rng, SMALL, 3)
-        latents, conditions = pool.batch(rng, SMALL, 3)
-        assert latents.shape == (3, 16, CLIP_LATENTS, 4, 4)
-        assert len({float(clip.sum()) for clip in latents}) == 3
+    def test_only_the_wanted_times_are_encoded(self, clips: Clips) -> None:
+        whole, conditions = clips.draw(np.random.default_rng(3), SMALL, 3, range(CLIP_LATENTS))
+        some, _ = clips.draw(np.random.default_rng(3), SMALL, 3, [0, 4, 11])
+        assert whole.shape == some.shape == (3, 16, CLIP_LATENTS, 4, 4)
+        assert torch.allclose(some[:, :, [0, 4, 11]], whole[:, :, [0, 4, 11]], atol=0.05)
+        others = [time for time in range(CLIP_LATENTS) if time not in (0, 4, 11)]
+        assert not some[:, :, others].any()
+        assert whole.abs().amax(dim=(1, 3, 4)).min() > 0
         assert conditions.pooled.shape == (3, 64)
+
+    def test_all_clips_differ(self, clips: Clips) -> None:
+        rng = np.random.default_rng(3)
+        drawn = torch.cat([clips.draw(rng, SMALL, 3, [0, 9])[0] for _ in range(2)])
+        assert len({float(clip.sum()) for clip in drawn}) == 6
+
+    def test_hard_motions_and_scenes_of_several_things_are_drawn_more_often(self) -> None:
+        rng = np.random.default_rng(5)
+        cases = [draw_case(rng, SMALL, 1) for _ in range(600)]
+        motions = Counter(case.motion.name for case in cases)
+        assert motions["spins"] > 2 * motions["pans left"] > 0
+        assert sum(len(case.scene.things) > 1 for case in cases) > 0.5 * len(cases)
 
 
 @pytest.mark.slow

@@ -15,7 +15,16 @@ from training.optim import Optimizers
 from training.quick import Attend, NormAndRotate, QuickTransformer
 from training.start import start_from
 from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer, factor, phase_at
-from training.transformer import Conditions, Section, flow_loss, gather, model_inputs
+from training.transformer import (
+    Conditions,
+    Section,
+    draw_frames,
+    draw_section,
+    flow_loss,
+    gather,
+    model_inputs,
+    times_of,
+)
 
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
 SECOND = Section("forward", 0, list(range(10, 19)), [None] * 9 + list(range(10)))
@@ -109,13 +118,12 @@ def test_a_step_on_some_frames_gives_them_their_places(model) -> None:
         return (torch.zeros_like(given["hidden_states"]),)
 
     given = inputs(8, 8)
-    conditions = Conditions(*(given[name] for name in (
-        "encoder_hidden_states", "encoder_attention_mask", "pooled_projections", "image_embeds", "guidance"
-    )))  # fmt: skip
+    conditions = conditions_of(given)
     latents = torch.arange(19.0).view(1, 1, 19, 1, 1).expand(2, 16, 19, 8, 8)
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        flow_loss(record, SECOND, latents, conditions, generator, shift=1e-6, frames=3)
+        frames = draw_frames(generator, 3)
+        flow_loss(record, SECOND, latents, conditions, generator, frames, shift=1e-6)
     whole = model_inputs(SECOND, latents[:, :, :1], given["latents_clean"].repeat(1, 1, 10, 1, 1)[:, :, :19])
     places = set()
     for call in seen:
@@ -129,6 +137,64 @@ def test_a_step_on_some_frames_gives_them_their_places(model) -> None:
     assert places == set(whole["indices_latents"].tolist())
 
 
+def conditions_of(given: dict[str, torch.Tensor]) -> Conditions:
+    """Return the conditions among the inputs of a step."""
+    return Conditions(*(given[name] for name in (
+        "encoder_hidden_states", "encoder_attention_mask", "pooled_projections", "image_embeds", "guidance"
+    )))  # fmt: skip
+
+
+def test_a_step_uses_no_other_times_than_those_it_asks_for() -> None:
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    conditions = conditions_of(inputs(8, 8))
+    modes = set()
+    for _ in range(60):
+        section, frames = draw_section(rng), draw_frames(generator, 3)
+        for own in {False, section.before is not None}:
+            # A latent that no step may use is not a number.
+            latents = torch.full((2, 16, 19, 8, 8), float("nan"))
+            latents[:, :, times_of(section, frames, own)] = 1.0
+            loss = flow_loss(still, section, latents, conditions, generator, frames, own)
+            assert torch.isfinite(loss).all()
+            modes.add((section.mode, own))
+    assert modes == {(mode, own) for mode in ("inverted", "forward") for own in (False, True)}
+
+
+def still(hidden_states: torch.Tensor, **_: torch.Tensor) -> tuple[torch.Tensor]:
+    """Predict a clip of zeros."""
+    return (hidden_states,)
+
+
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+def test_the_history_can_be_what_the_model_made_itself(mode: str) -> None:
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    section = draw_section(rng)
+    while section.before is None or section.mode != mode:
+        section = draw_section(rng)
+    seen: list[dict] = []
+
+    def sevens(hidden_states, **given):
+        seen.append({"noisy": hidden_states, **given})
+        return (hidden_states - 7.0,)
+
+    latents = torch.zeros(2, 16, 19, 8, 8)
+    latents[:, :, 0] = 1.0
+    flow_loss(
+        sevens, section, latents, conditions_of(inputs(8, 8)), generator, draw_frames(generator, 3), True
+    )
+    first, second = seen
+    # The section before sees nothing but the picture, and is made from pure noise.
+    assert first["noisy"].shape[2] == 9
+    assert (first["timestep"] == 1000).all()
+    assert not first["latents_history_2x"].any()
+    assert not first["latents_history_4x"].any()
+    near = second["latents_clean"][:, :, 1]
+    dirt = 0.15 * 5
+    assert float((near - 7.0).abs().max()) < dirt
+    assert float((second["latents_history_2x"] - 7.0).abs().max()) < dirt
+    assert torch.equal(second["latents_clean"][:, :, 0], latents[:, :, 0])
+
+
 def test_the_learning_rate_rises_then_falls_to_a_low_end() -> None:
     assert factor(0.0, 0) < 0.05
     assert factor(0.05, 100) == 1.0
@@ -137,8 +203,8 @@ def test_the_learning_rate_rises_then_falls_to_a_low_end() -> None:
 
 
 def test_the_phases_cover_the_run() -> None:
-    assert [phase_at(place).frames for place in (0.1, 0.5, 0.9, 1.0)] == [3, 3, 9, 9]
-    assert phase_at(0.1).sizes != phase_at(0.5).sizes
+    assert [phase_at(place).frames for place in (0.1, 0.3, 0.5, 1.0)] == [3, 3, 9, 9]
+    assert phase_at(0.1).sizes != phase_at(0.3).sizes
 
 
 @pytest.mark.slow
@@ -150,12 +216,12 @@ class TestRun:
         ticks = itertools.count()
         monkeypatch.setattr(train_transformer.time, "process_time", lambda: float(next(ticks)))
         monkeypatch.setattr(train_transformer, "CANVASES", 1)
-        monkeypatch.setattr(train_transformer, "PHASES", (Phase(1.0, {(32, 32): 1.0}, 3, 2, 8.0),))
+        monkeypatch.setattr(train_transformer, "PHASES", (Phase(1.0, {(32, 32): 1.0}, 3, 2),))
         monkeypatch.setattr(Trainer, "watch", lambda self, videos: None)
 
     @staticmethod
     def trainer(folder: Path) -> Trainer:
-        return Trainer(0, 1, folder, Plan(minutes=10, visits=2))
+        return Trainer(0, 1, folder, Plan(minutes=10))
 
     def test_a_stopped_run_goes_on_exactly(self, tmp_path: Path) -> None:
         ends = []
@@ -176,12 +242,12 @@ class TestRun:
         assert all(torch.equal(value, stopped_mean[name]) for name, value in mean.items())
 
     def test_runs_of_different_seeds_draw_different_clips(self, tmp_path: Path) -> None:
-        clips = []
+        clips: list[float] = []
         for seed in (1, 2, 1):
             start_from(MODEL, folder := tmp_path / str(len(clips)))
-            trainer = Trainer(0, 1, folder, Plan(minutes=10, visits=2, seed=seed))
+            trainer = Trainer(0, 1, folder, Plan(minutes=10, seed=seed))
             trainer.train_step()
-            clips.append([item.latents.sum().item() for item in trainer.pool.items[32, 32]])
+            clips.append(trainer.losses[0])
         assert clips[0] == clips[2] != clips[1]
 
     def test_training_lowers_the_loss_on_its_clips(self, tmp_path: Path) -> None:
@@ -195,14 +261,14 @@ class TestRun:
 
     def test_a_run_ends_and_keeps_its_state(self, tmp_path: Path) -> None:
         start_from(MODEL, tmp_path)
-        trainer = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60, visits=2))
+        trainer = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60))
         trainer.run()
         state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
         assert state["step"] == trainer.step > 0
         assert state["spent"] >= 3
         assert state["learned"] == pytest.approx(0.2)
         # A run whose time is spent returns at once.
-        again = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60, visits=2))
+        again = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60))
         again.run()
         assert again.step == trainer.step
 

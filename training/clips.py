@@ -1,8 +1,13 @@
-"""The growing pool of encoded clips on which the transformer is trained."""
+"""The clips on which the transformer is trained, drawn and encoded for each step.
+
+No clip is used twice. A transformer of this size learns clips by heart within a few visits, and then fails
+on others.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,22 +16,24 @@ from diffusers import AutoencoderKLHunyuanVideo
 from training.encoders import Encoders, TextFeatures
 from training.render import Renderer
 from training.scenes import MOTIONS, Case, sample_case
-from training.transformer import Conditions
+from training.transformer import CLIP_LATENTS, Conditions
 
 Size = tuple[int, int]
-# Two sections and the picture: a motion ends with frame 72.
-CLIP_LATENTS = 19
 # A latent stands for four frames. The latent of a single picture is nearest to it if the picture lies this
 # many frames before the last of them.
 BEFORE_LAST = 1.5
 TIMES = (0.0, *(4 * k - BEFORE_LAST for k in range(1, CLIP_LATENTS)))
-# Clips are drawn, and pictures encoded, in groups of this size, which fit into the processor's cache.
-CLIPS_AT_A_TIME, PICTURES_AT_A_TIME = 8, 8
+# Pictures are encoded in groups of as many pixels, which fit into the processor's cache.
+PIXELS_AT_A_TIME = 2 * 128 * 128
 # The relative frequency of each motion. Motions that are learned early are drawn less often.
 SHARES = dict.fromkeys(MOTIONS, 1.0) | {
-    "grows": 1.2, "shrinks": 1.2, "spins": 2.0, "zooms in": 1.3, "zooms out": 1.6,
-    "pans right": 0.7, "pans left": 0.7, "pans up": 0.7, "pans down": 0.7, "stays still": 0.6,
+    "right": 1.3, "left": 1.2, "up": 1.3, "down": 1.4, "grows": 1.4, "shrinks": 1.9, "spins": 2.2,
+    "zooms out": 1.2, "pans right": 0.6, "pans left": 0.6, "pans up": 0.6, "pans down": 0.6,
+    "stays still": 0.6,
 }  # fmt: skip
+# The relative frequency of scenes of none to three things. Which thing a prompt names is hard to learn, so
+# scenes of several things are drawn more often than in the evaluation.
+THING_COUNTS = (0.04, 0.36, 0.42, 0.18)
 
 
 @dataclass
@@ -40,13 +47,13 @@ class Item:
     latents: torch.Tensor
     picture: torch.Tensor
     text: TextFeatures
-    prompt: str = ""
 
 
 @torch.no_grad()
 def encode_pictures(vae: AutoencoderKLHunyuanVideo, pixels: torch.Tensor) -> torch.Tensor:
     """Return scaled latents (N, 16, h, w) of single pictures (N, 3, H, W)."""
-    groups = pixels.unsqueeze(2).to(vae.dtype).split(PICTURES_AT_A_TIME)
+    at_a_time = max(1, PIXELS_AT_A_TIME // pixels[0, 0].numel())
+    groups = pixels.unsqueeze(2).to(vae.dtype).split(at_a_time)
     moments = torch.cat([vae.quant_conv(vae.encoder(group)) for group in groups])
     return moments.float().chunk(2, dim=1)[0].squeeze(2) * vae.config.scaling_factor
 
@@ -64,77 +71,45 @@ def encode_cases(
     latents = latents.unflatten(0, (len(cases), len(times))).transpose(1, 2)
     pictures = encoders.picture(pixels[:, :, 0])
     return [
-        Item(clip, picture, encoders.text(case.prompt), case.prompt)
+        Item(clip, picture, encoders.text(case.prompt))
         for clip, picture, case in zip(latents, pictures, cases, strict=True)
     ]
 
 
 def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
-    """Return a random case, whose motion is drawn with the frequencies in ``SHARES``."""
+    """Return a random case; ``SHARES`` and ``THING_COUNTS`` are the frequencies of motions and of scenes."""
     weights = np.array([SHARES[name] for name in MOTIONS])
     wanted = str(rng.choice(MOTIONS, p=weights / weights.sum()))
     while True:
-        case = sample_case(rng, *size, canvases)
+        case = sample_case(rng, *size, canvases, THING_COUNTS)
         if case.motion.name == wanted:
             return case
 
 
 @dataclass
-class Pool:
-    """The clips by picture size, of which the newest ``limit`` of each size are kept."""
+class Clips:
+    """A source of random clips."""
 
     vae: AutoencoderKLHunyuanVideo
     encoders: Encoders
     renderer: Renderer
-    limit: int = 480
-    items: dict[Size, list[Item]] = field(default_factory=dict)
 
-    def add(self, rng: np.random.Generator, size: Size, count: int) -> None:
-        """Draw, encode and keep ``count`` new clips of a size."""
-        kept = self.items.setdefault(size, [])
+    def draw(
+        self, rng: np.random.Generator, size: Size, count: int, wanted: Sequence[int]
+    ) -> tuple[torch.Tensor, Conditions]:
+        """Draw and encode ``count`` clips at the times ``wanted``, which must include 0, the picture.
+
+        Returns:
+            Latents (B, 16, 19, h, w), with zeros at the other times, and the conditions.
+        """
         cases = [draw_case(rng, size, self.renderer.count) for _ in range(count)]
-        for first in range(0, count, CLIPS_AT_A_TIME):
-            some = cases[first : first + CLIPS_AT_A_TIME]
-            kept += encode_cases(self.vae, self.encoders, self.renderer, some, size)
-        del kept[: -self.limit]
-
-    def grow(self, rng: np.random.Generator, size: Size, batch: int, visits: float) -> None:
-        """Add as many clips before a step as are needed for each clip to be used about ``visits`` times."""
-        due = batch / visits
-        count = int(due) + int(rng.random() < due % 1)
-        have = len(self.items.get(size, []))
-        if have < batch:
-            count = batch - have
-        elif have < 2 * batch:
-            count = max(count, 2)
-        if count:
-            self.add(rng, size, count)
-
-    def state(self) -> list[dict]:
-        """Return the clips as tensors, which a resumed run loads."""
-        return [
-            {
-                "size": size,
-                "latents": torch.stack([item.latents for item in items]),
-                "picture": torch.stack([item.picture for item in items]),
-                "prompts": [item.prompt for item in items],
-            }
-            for size, items in self.items.items()
-        ]
-
-    def load(self, state: list[dict]) -> None:
-        """Replace the clips by those that ``state`` returned."""
-        for part in state:
-            rows = zip(part["latents"], part["picture"], part["prompts"], strict=True)
-            self.items[tuple(part["size"])] = [
-                Item(latents, picture, self.encoders.text(prompt), prompt)
-                for latents, picture, prompt in rows
-            ]
-
-    def batch(self, rng: np.random.Generator, size: Size, count: int) -> tuple[torch.Tensor, Conditions]:
-        """Return random clips of a size: latents (B, 16, 19, h, w) and conditions."""
-        kept = self.items[size]
-        return collate([kept[int(i)] for i in rng.choice(len(kept), count, replace=False)], rng)
+        times = [TIMES[i] for i in wanted]
+        some, conditions = collate(
+            encode_cases(self.vae, self.encoders, self.renderer, cases, size, times), rng
+        )
+        latents = some.new_zeros(count, some.shape[1], CLIP_LATENTS, *some.shape[3:])
+        latents[:, :, list(wanted)] = some
+        return latents, conditions
 
 
 def collate(items: list[Item], rng: np.random.Generator | None = None) -> tuple[torch.Tensor, Conditions]:
