@@ -21,11 +21,11 @@ from diffusers_helper.models.formats.origin import Origin, files_of_origin
 from diffusers_helper.models.holdings import origin_at
 from diffusers_helper.models.hub_cache import is_complete, part_folder, weight_files
 from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
-from diffusers_helper.request import WEIGHT_TYPES
+from diffusers_helper.request import AUTO, WEIGHT_TYPES
 
 _PART = "transformer"
 _COPIES = "models"  # the folder of the copies, beside the list of added models
-_TYPES = [name for name in WEIGHT_TYPES if name != "default"]
+_TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
 _NO_NAME = re.compile(r"[^a-z0-9._-]+")
 _NAME_LENGTH = 40  # of a name that is made of a path
 

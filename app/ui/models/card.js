@@ -76,7 +76,7 @@ export class Card {
   #model = null;
   #parts;
 
-  constructor(models) {
+  constructor(models, types) {
     this.#models = models;
     const title = make('h3', { tabIndex: -1 });
     const state = make('span', { className: 'lt-model-state' });
@@ -96,15 +96,20 @@ export class Card {
     question.setAttribute('role', 'alertdialog');
     const parts = fold('Its parts');
     const plan = fold('On cards of 8 to 24 GB');
+    const kinds = make('select', {}, ...types.map(([value, textContent]) => make('option', { value, textContent })));
+    kinds.value = 'default';
+    plan.lastElementChild.before(make('label', { className: 'lt-model-kinds' }, 'Weight type', kinds));
     const formats = fold('With files in other formats');
     this.element = make(
       'li', { className: 'lt-model-card' }, make('div', { className: 'lt-model-head' }, title, state), size,
       meter, progress, problem, checked, needs, buttons, question, licence, parts, plan, formats,
     );
-    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan, formats };
+    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan, kinds, formats };
     this.element.addEventListener('click', (event) => this.#takeClick(event));
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
-    plan.addEventListener('toggle', () => { if (plan.open) this.#loadTable(plan, 'models_plan', planTable); });
+    const showPlan = () => { if (plan.open) this.#loadTable(plan, 'models_plan', planTable, kinds.value); };
+    plan.addEventListener('toggle', showPlan);
+    kinds.addEventListener('change', showPlan);
     formats.addEventListener('toggle', () => { if (formats.open) this.#loadTable(formats, 'models_formats', formatTable); });
   }
 
@@ -121,10 +126,11 @@ export class Card {
   show(model) {
     const before = this.#model?.state;
     this.#model = model;
-    const { title, state, size, needs, licence, parts, plan, formats } = this.#parts;
+    const { title, state, size, needs, licence, parts, plan, kinds, formats } = this.#parts;
     this.element.dataset.model = model.model;
     this.element.dataset.state = model.state;
     setText(title, model.title);
+    kinds.setAttribute('aria-label', `Weight type: ${model.title}`);
     setText(state, STATES[model.state]);
     setText(size, model.size);
     if (hasChanged(needs, model.needs)) needs.replaceChildren(...model.needs.map((textContent) => make('li', { textContent })));
@@ -222,14 +228,17 @@ export class Card {
     (buttons.querySelector('[data-action="remove"]') ?? this.#parts.title).focus();
   }
 
-  async #loadTable(place, endpoint, tableFor) {
-    if (place.dataset.known) return;
-    place.dataset.known = 'yes';
+  async #loadTable(place, endpoint, tableFor, ...values) {
+    const wanted = values.join();
+    if (place.dataset.known === wanted) return;
+    place.dataset.known = wanted;
+    let table;
     try {
-      place.lastElementChild.replaceChildren(tableFor(await call(endpoint, this.#model.model)));
+      table = tableFor(await call(endpoint, this.#model.model, ...values));
     } catch (error) {
-      delete place.dataset.known;
-      place.lastElementChild.replaceChildren(make('p', { textContent: error.message }));
+      if (place.dataset.known === wanted) delete place.dataset.known;
+      table = make('p', { textContent: error.message });
     }
+    if ([wanted, undefined].includes(place.dataset.known)) place.lastElementChild.replaceChildren(table);
   }
 }

@@ -76,6 +76,6 @@ class ModelCalls:
         """Return what these cards would do with the weights if the transformer's file had another format."""
         return format_plans(self._catalogue.info(model), self._catalogue.key(model))
 
-    def models_plan(self, model: str) -> list[dict[str, Any]]:
-        """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings."""
-        return card_plans(self._catalogue.info(model), self._catalogue.key(model))
+    def models_plan(self, model: str, weight_dtype: str = "default") -> list[dict[str, Any]]:
+        """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings otherwise."""
+        return card_plans(self._catalogue.info(model), self._catalogue.key(model), weight_dtype)

@@ -20,8 +20,8 @@ from diffusers_helper.models.holdings import Holding, holdings, plan_removal
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards import CARDS_GB, CardPlan, Fit, plans_by_card, plans_by_format
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.planning.cards import CARDS_GB, CardPlan, plans_by_card, plans_by_format
+from diffusers_helper.request import WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
 
 _CACHED = "models--"  # begins the name of a repository's folder in the hub's cache
@@ -37,7 +37,7 @@ class ModelPresenter:
         self._paces = PaceBook(service)
 
     def all(self) -> dict[str, Any]:
-        """Return the facts about all models, and about the disk that downloads fill."""
+        """Return the facts about all models, the disk that downloads fill, and the types of weights."""
         models = [self.one(name) for name in self._catalogue.names]
         infos = [self._catalogue.info(name) for name in self._catalogue.names]
         absence = next(filter(None, map(absence_of, infos)), None)
@@ -47,7 +47,7 @@ class ModelPresenter:
             disk = (
                 f"Downloads are stored in {folder}, which has {gb_text(absence.free_bytes)} GB of free space."
             )
-        return {"models": models, "disk": disk}
+        return {"models": models, "disk": disk, "weight_types": list(WEIGHT_TYPES.items())}
 
     def one(self, name: str) -> dict[str, Any]:
         """Return the facts about one model.
@@ -120,9 +120,11 @@ class ModelPresenter:
         return "The first video will show how long it takes on this machine."
 
 
-def card_plans(info: ModelInfo, name: str) -> list[dict[str, Any]]:
+def card_plans(info: ModelInfo, name: str, weight_dtype: str) -> list[dict[str, Any]]:
     """Return the plans of a video on cards of several sizes, as rows of text."""
-    request = GenerationRequest(image="any", model=name, mode=info.modes[0], steps=info.steps)
+    request = GenerationRequest(
+        image="any", model=name, mode=info.modes[0], steps=info.steps, weight_dtype=weight_dtype
+    )
     return [_card(plan) for plan in plans_by_card(request, info)]
 
 
@@ -146,20 +148,8 @@ def _card(plan: CardPlan) -> dict[str, Any]:
         "card": f"{plan.card_gb} GB",
         "cap": gb_text(plan.cap_bytes),
         "least": gb_text(plan.smallest_cap_bytes, up=True),
-        "rows": [_cells(fit) for fit in dict.fromkeys((plan.default, plan.automatic)) if fit],
+        "rows": [fit.cells for fit in dict.fromkeys((plan.default, plan.automatic)) if fit],
     }
-
-
-def _cells(fit: Fit) -> list[str]:
-    figures = (
-        fit.preserved_bytes,
-        fit.resident_bytes,
-        fit.streamed_bytes,
-        fit.host_bytes,
-        fit.disk_bytes,
-        fit.peak_bytes,
-    )
-    return list(map(gb_text, figures))
 
 
 def _size_words(here: int, missing: int, *, complete: bool) -> str:
