@@ -25,6 +25,7 @@ from diffusers_helper.lora.adapters import Loras
 from diffusers_helper.lora.files import loras_of
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.loaders import Models
+from diffusers_helper.models.loading.casting import find_scales
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
@@ -132,10 +133,13 @@ class Job:
             InputError: If a LoRA does not fit the model.
             LongtakeError: If a part cannot be loaded, or the earlier run had another request.
         """
+        begin = partial(self.report.stage, "load")
         if not self.models.is_loaded:
-            self.report.stage("load")
+            begin()
             self.models.load(self.cancel, self.report.reading)
+            begin = _nothing
         transformer = self.models.part("transformer")
+        find_scales(transformer, self.memory.weight_dtype, begin, self.cancel, self.report.reading)
         computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
         for sentence in self.loras.attach(transformer, computes_in):
             self.report.warned(sentence)
@@ -170,6 +174,10 @@ class Job:
             made_with=made_with | ({"revision": revision} if revision else {}),
             picture=picture,
         )  # fmt: skip
+
+
+def _nothing() -> None:
+    """Do nothing, since the stage has begun."""
 
 
 def open_job(
