@@ -21,6 +21,7 @@ from app.commands.models.downloading import Progress
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
+from diffusers_helper.files import file_sum
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
@@ -147,6 +148,40 @@ def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
     assert "demo-int8: Longtake demo model, int8, complete" in capsys.readouterr().out
     assert main(["plan", "--model", "demo-int8"]) == 0
     assert main(["models", "verify", "demo-int8"]) == 0
+
+
+def test_a_changed_byte_of_a_copy_is_found(
+    convert: Convert, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert("demo", "int8")
+    weights, config = data / "models" / "demo-int8" / WEIGHTS, data / "models" / "demo-int8" / "config.json"
+    origin = origin_in(read_contents(weights).metadata)
+    assert origin is not None
+    assert [name for name, _ in origin.sums] == ["config.json", WEIGHTS]
+    assert dict(origin.sums)["config.json"] == file_sum(config)
+
+    def verified() -> tuple[int, dict[str, Any]]:
+        code = main(["models", "verify", "demo-int8", "--json"])
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return code, next(one for one in told if one["part"] == "transformer")
+
+    code, told = verified()
+    assert (code, told["checksums"], told["problems"]) == (0, 2, [])
+    whole, size = weights.read_bytes(), weights.stat().st_size
+    metadata = whole.index(b'"version') + 20
+    for place in (metadata, size - 1, size // 2):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        weights.write_bytes(changed)
+        code, told = verified()
+        assert code == 1, place
+        assert told["problems"], place
+    assert told["problems"] == [
+        f"{WEIGHTS} has a wrong checksum; remove the copy and convert the model again."
+    ]
+    weights.write_bytes(whole)
+    config.write_bytes(config.read_bytes() + b" ")
+    assert "config.json has a wrong checksum" in verified()[1]["problems"][0]
 
 
 def test_a_removal_asks_and_takes_only_the_copy(
