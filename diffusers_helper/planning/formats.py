@@ -33,6 +33,16 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
     return found
 
 
+def transformer_bytes(info: ModelInfo, weight_dtype: str) -> int:
+    """Return the size of a copy of the transformer whose weights have this type.
+
+    Raises:
+        InputError: If the weights cannot be cast.
+        LongtakeError: If a local model's files cannot be read.
+    """
+    return _transformer(info, weight_dtype).weights.total_bytes
+
+
 def _named(info: ModelInfo) -> list[tuple[str, Network]]:
     default = SETTINGS["weight_dtype"].default
     found = [(STORED, _transformer(info, default))]

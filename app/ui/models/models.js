@@ -6,7 +6,7 @@ import { place, whenShown } from '../tabs.js';
 import { Card } from './card.js';
 
 const PAUSE = 1000; // milliseconds between two looks while something is downloaded or checked
-const ACTIVE = ['getting', 'verifying'];
+const ACTIVE = ['getting', 'verifying', 'converting'];
 
 const revisionNow = () => `${queueNow().revision} ${queueNow().models}`;
 

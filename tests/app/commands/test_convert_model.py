@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,14 +276,20 @@ def test_an_interruption_leaves_nothing(
         if done > total / 2:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "show", press)
-        with pytest.raises(SystemExit) as exit_code:
-            main(["models", "convert", "demo", "--weight-dtype", "int8"])
-    assert exit_code.value.code == 130
-    assert "Nothing of the copy was kept" in capsys.readouterr().err
+    def end(self: Progress, done: int, total: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    for show in (press, end):
+        with monkeypatch.context() as patch:
+            patch.setattr(Progress, "show", show)
+            with pytest.raises(SystemExit) as exit_code:
+                main(["models", "convert", "demo", "--weight-dtype", "int8"])
+        assert exit_code.value.code == 130
+        assert "Nothing of the copy was kept" in capsys.readouterr().err
+        assert not list((data / "models").iterdir())
+        assert signal.getsignal(signal.SIGTERM) == before
     assert len(told) > 2
-    assert not list((data / "models").iterdir())
     assert not model_names()[3:]
     killed = data / "models" / ".demo-int8.part"
     killed.mkdir()
