@@ -206,9 +206,8 @@ def open_job(
     height, width = nearest_bucket(given.height, given.width, side, models.info.multiple)
     sections = lineage.sections(request)
     overflowed = earlier is not None and earlier.overflow.exists()
-    plans = MemoryPlans(
-        _largest(lineage, _as_begun(request, earlier)), models, height, width, local, overflowed=overflowed
-    )
+    largest = _largest(lineage, _as_begun(request, earlier))
+    plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed)
 
     opened = _open_folder(request, given, earlier, folder)
     if request.weight_dtype == AUTO:

@@ -251,11 +251,9 @@ def plan_video(
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
     profile = profile_of(request, profile)
     budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
-
-    def needs(request: GenerationRequest) -> Sequence[Demand]:
-        return demands_for(request, info, profile, height, width, calibration)
-
-    demands = demands or needs
+    demands = demands or partial(
+        demands_for, info=info, profile=profile, height=height, width=width, calibration=calibration
+    )
     chosen = choose_weights(request, budget, demands)
     request, found = chosen.request, demands(chosen.request)
     levels = learned_levels(learned, request, info, profile, height, width)

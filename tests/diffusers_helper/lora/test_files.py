@@ -118,7 +118,7 @@ def whole_lora(
 ) -> dict[str, torch.Tensor]:
     """Return a LoRA of rank 1 for the layers of HunyuanVideo in this many blocks of each kind."""
     found: dict[str, torch.Tensor] = {}
-    counts = dict(zip(("double_blocks", "single_blocks"), blocks, strict=True))
+    counts: dict[str, int] = {"double_blocks": blocks[0], "single_blocks": blocks[1]}
     for pattern, (outputs, inputs) in HUNYUAN.items():
         group = pattern.split(".")[0]
         if group in counts or refiner:
