@@ -84,7 +84,11 @@ class StageStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading(Event):
-    """The progress of the reading of a model's files, which is reported about once per second."""
+    """The progress of a reading of weights in the stage "load", which is reported about once per second.
+
+    All files are read into main memory, if it can hold them. Then the weights that a job rounds to int8 for
+    the first time are read to find their scales; this reading has a progress of its own.
+    """
 
     done_bytes: int
     total_bytes: int

@@ -55,7 +55,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
-def sha256_of(parts: Iterable[bytes]) -> str:
+def sha256_of(parts: Iterable[bytes | memoryview]) -> str:
     """Return the SHA-256 checksum of the concatenated parts, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:

@@ -25,6 +25,7 @@ from diffusers_helper.lora.adapters import Loras
 from diffusers_helper.lora.files import loras_of
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.loaders import Models
+from diffusers_helper.models.loading.casting import find_scales
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
@@ -37,7 +38,7 @@ from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.packing import WINDOW, Section, SectionPlan
 from diffusers_helper.picture import fit_picture, load_picture, plain_png
 from diffusers_helper.planning.death_note import DeathNote
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import AUTO, GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
 
@@ -132,10 +133,13 @@ class Job:
             InputError: If a LoRA does not fit the model.
             LongtakeError: If a part cannot be loaded, or the earlier run had another request.
         """
+        begin = partial(self.report.stage, "load")
         if not self.models.is_loaded:
-            self.report.stage("load")
+            begin()
             self.models.load(self.cancel, self.report.reading)
+            begin = _nothing
         transformer = self.models.part("transformer")
+        find_scales(transformer, self.memory.weight_dtype, begin, self.cancel, self.report.reading)
         computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
         for sentence in self.loras.attach(transformer, computes_in):
             self.report.warned(sentence)
@@ -172,6 +176,10 @@ class Job:
         )  # fmt: skip
 
 
+def _nothing() -> None:
+    """Do nothing, since the stage has begun."""
+
+
 def open_job(
     request: GenerationRequest,
     models: Models,
@@ -198,9 +206,13 @@ def open_job(
     height, width = nearest_bucket(given.height, given.width, side, models.info.multiple)
     sections = lineage.sections(request)
     overflowed = earlier is not None and earlier.overflow.exists()
-    plans = MemoryPlans(_largest(lineage, request), models, height, width, local, overflowed=overflowed)
+    largest = _largest(lineage, _as_begun(request, earlier))
+    plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed)
 
     opened = _open_folder(request, given, earlier, folder)
+    if request.weight_dtype == AUTO:
+        request = replace(request, weight_dtype=plans.request.weight_dtype)
+        write_atomic(opened.weight_type, request.weight_dtype.encode())
     if not opened.lineage.exists():
         lineage.write(opened.lineage)
     if earlier and earlier != opened:  # the encoded picture of the earlier run is reused
@@ -210,8 +222,8 @@ def open_job(
     video = GrowingVideo(opened.path, width=width, height=height, mode=request.mode, crf=request.crf)
     report = Report(opened.job, sections, video, on_event)
     report.started(width, height)
-    if video.doubt:
-        report.warned(video.doubt)
+    for doubt in filter(None, (video.doubt, plans.reason)):
+        report.warned(doubt)
     if unknown := models.info.unknown_words(request.prompt):
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 
@@ -228,6 +240,13 @@ def open_job(
         memory, VaeEngine(memory), video, report, lineage,
         Recorder(opened.captures) if local.environ.get(DEBUG) == "1" else None, loras,
     )  # fmt: skip
+
+
+def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> GenerationRequest:
+    """Return the request with the type of weights that an earlier run has chosen, if it was left open."""
+    if request.weight_dtype != AUTO or earlier is None or not earlier.weight_type.exists():
+        return request
+    return replace(request, weight_dtype=earlier.weight_type.read_text(encoding="ascii"))
 
 
 def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:

@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
@@ -168,6 +169,11 @@ class JobMemory:
     def cleanup_frequency(self) -> int:
         """Return the number of pieces after which unused memory is given back; 0 leaves that to the store."""
         return self._plans.request.vae_cleanup
+
+    @property
+    def weight_dtype(self) -> torch.dtype | None:
+        """Return the type of the transformer's weights on the device, or None for that of the files."""
+        return self._plans.weight_dtype
 
     @property
     def device(self) -> Device:

@@ -21,8 +21,9 @@ SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
 VAE_PRECISIONS = {
     "auto": "Automatic", "fp32": "32 bit", "fp16": "16 bit", "bf16": "16 bit, wide range",
 }  # fmt: skip
+AUTO = "auto"
 WEIGHT_TYPES = {
-    "default": "As in the files", "bf16": "16 bit, wide range", "fp16": "16 bit",
+    AUTO: "Automatic", "default": "As in the files", "bf16": "16 bit, wide range", "fp16": "16 bit",
     "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range", "int8": "8 bit, whole numbers",
 }  # fmt: skip
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
@@ -279,7 +280,8 @@ class GenerationRequest:
     weight_dtype: Annotated[str, SettingInfo(
         "Weight Type",
         "The number format of the transformer's weights on the device; another one changes the pixels. In "
-        "8 bit they need two thirds of the memory of 16 bit, as norms and embedders keep their precision.",
+        "8 bit they need two thirds of the memory of 16 bit, as norms and embedders keep their precision. "
+        "Automatic takes int8 if only that keeps them all on the device.",
         "Memory", choices=WEIGHT_TYPES,
     )] = "default"
     vae_tile: Annotated[int | None, SettingInfo(

@@ -126,6 +126,7 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         "smallest_cap_bytes": job.smallest_cap_bytes,
         "vae_tile_px": job.vae_tile_px,
         "keep_all_resident": job.keep_all_resident,
+        "weight_dtype": plan.weight_dtype,
         "seconds_per_step": plan.seconds_per_step,
         "notes": list(plan.notes),
         "automatic_preserved_bytes": plan.preserved and plan.preserved.automatic.budget.preserved_bytes,

@@ -107,7 +107,7 @@ class Planner:
         return plan_video(
             request, info, profile,
             shape=(height, width),
-            demands=self._known_demands(request, info, profile, height, width),
+            demands=lambda one: self._known_demands(one, info, profile, height, width),
             learned=self.local.learned,
             free_ram_bytes=host_memory().available or None,
             disk_speed=lambda: weights_speed(info, self.disks.ask),

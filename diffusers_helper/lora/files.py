@@ -6,7 +6,7 @@ Only safetensors files are read, which hold numbers and text and no code.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.lora.choice import Choice, choices_of
-from diffusers_helper.lora.keys import Kind, Target, split_key, target_of
+from diffusers_helper.lora.keys import Kind, Target, is_like_flux, split_key, target_of
 from diffusers_helper.lora.notes import noted_scale, noted_triggers
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor
@@ -37,6 +37,7 @@ _OTHER_MODELS = re.compile(r"flux|wan|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-
 
 # Flux has blocks with the same names and sizes as FramePack, but fewer: 19 and 38 instead of 20 and 40.
 _FLUX_BLOCKS = {"transformer_blocks": 19, "single_transformer_blocks": 38}
+_REFINER = "context_embedder"  # begins the names of layers that Flux does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +172,8 @@ def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
     noted = " ".join(str(contents.metadata.get(name, "")) for name in _NOTED)
     if match := _OTHER_MODELS.search(noted):
         raise _refusal(name, f"was made for {match[0]}, as it says itself", "Choose a LoRA for FramePack.")
-    if _has_blocks_of_flux(pairs) and not _OWN_MODELS.search(noted):
-        raise _refusal(
-            name,
-            "was made for Flux: it changes exactly the blocks that Flux has, and not FramePack's last ones",
-            "Choose a LoRA for FramePack or HunyuanVideo.",
-        )
+    if not _OWN_MODELS.search(noted) and (doubt := _doubt(keys, pairs)):
+        raise _refusal(name, doubt, "Choose a LoRA for FramePack or HunyuanVideo.")
     if not pairs:
         raise _refusal(
             name,
@@ -185,14 +182,21 @@ def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
         )
 
 
-def _has_blocks_of_flux(pairs: Sequence[Pair]) -> bool:
-    """Return whether the changed blocks are exactly all those of Flux, as in a LoRA without metadata."""
+def _doubt(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
+    """Return why a LoRA without metadata belongs to Flux, or may do so; empty if it does not."""
     numbers: dict[str, set[int]] = {}
+    has_more = False  # layers that Flux does not have
     for layer in (layer for pair in pairs for layer in pair.target.layers):
         group, _, rest = layer.partition(".")
         if group in _FLUX_BLOCKS:
             numbers.setdefault(group, set()).add(int(rest.partition(".")[0]))
-    return bool(numbers) and all(numbers[group] == {*range(_FLUX_BLOCKS[group])} for group in numbers)
+        has_more = has_more or group == _REFINER
+    if numbers and all(numbers[group] == {*range(_FLUX_BLOCKS[group])} for group in numbers):
+        return "was made for Flux: it changes exactly the blocks that Flux has, and not FramePack's last ones"
+    has_more = has_more or any(max(numbers[group]) >= _FLUX_BLOCKS[group] for group in numbers)
+    if not has_more and any(is_like_flux(split[0]) for key in keys if (split := split_key(key))):
+        return "may be for Flux: it names its layers as Flux does, and changes no layer that Flux lacks"
+    return ""
 
 
 def _pairs(tensors: Mapping[str, Tensor], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:

@@ -1,8 +1,9 @@
 """The names of the tensors in files with LoRAs, and the layers of FramePack's transformer that they change.
 
-FramePack and HunyuanVideo have the same blocks. Their LoRAs name the layers in one of two ways: as diffusers
-and FramePack do, or as HunyuanVideo's authors do, who join the layers for queries, keys and values. Trainers
-put a prefix before the name, and those of the kohya family replace its dots by underscores.
+FramePack and HunyuanVideo have the same blocks. Their LoRAs name the layers in one of three ways: as
+diffusers and FramePack do, or as HunyuanVideo's authors do, who join the layers for queries, keys and values,
+or as ComfyUI's class does, which joins the same layers and follows Flux in some names. Trainers put a prefix
+before the name, and those of the kohya family replace its dots by underscores.
 """
 
 from __future__ import annotations
@@ -70,6 +71,18 @@ _ORIGINAL: dict[tuple[str, str], dict[str, str]] = {
     },
     ("", ""): {"final_layer.linear": "proj_out", "final_layer.adaLN_modulation.1": "norm_out.linear!"},
 }
+# The layers that ComfyUI's class names differently from HunyuanVideo's authors. The first ending that a name
+# has is replaced.
+_COMFYUI = (
+    ("_mod.linear", "_mod.lin"), ("modulation.linear", "modulation.lin"),
+    ("mlp.fc1", "mlp.0"), ("mlp.fc2", "mlp.2"), ("t_embedder.mlp.0", "t_embedder.in_layer"),
+    ("t_embedder.mlp.2", "t_embedder.out_layer"), ("c_embedder.linear_1", "c_embedder.in_layer"),
+    ("c_embedder.linear_2", "c_embedder.out_layer"), ("_in.mlp.0", "_in.in_layer"),
+    ("_in.mlp.2", "_in.out_layer"),
+)  # fmt: skip
+_LIKE_FLUX = re.compile(
+    r"blocks[._]\d+[._](?:(?:img|txt)_mod[._]lin|(?:img|txt)_mlp[._][02]|modulation[._]lin)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,11 @@ def split_key(key: str) -> tuple[str, Kind] | None:
         if match := ending.search(key):
             return key[: match.start()], kind
     return None
+
+
+def is_like_flux(beginning: str) -> bool:
+    """Return whether the beginning of a name is one that Flux has, too, unlike HunyuanVideo's authors."""
+    return _LIKE_FLUX.search(beginning) is not None
 
 
 def target_of(beginning: str) -> Target | None:
@@ -120,5 +138,9 @@ def _table() -> dict[str, Target]:
     for (start, own), layers in _ORIGINAL.items():
         for layer, targets in layers.items():
             names = tuple(own + target for target in targets.rstrip("!").split())
-            table[(start + layer).replace(".", "_")] = Target(names, targets.endswith("!"))
+            target = Target(names, targets.endswith("!"))
+            table[(start + layer).replace(".", "_")] = target
+            for ending, comfyui in _COMFYUI:
+                if (start + layer).endswith(ending):
+                    table[(start + layer.removesuffix(ending) + comfyui).replace(".", "_")] = target
     return table

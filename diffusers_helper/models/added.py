@@ -16,6 +16,7 @@ from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.files import write_atomic
 
 _log = logging.getLogger(__name__)
+_COPIES = "models"  # the folder of the converted copies, beside the list
 FILE_NAME = "models.json"
 
 
@@ -69,6 +70,10 @@ class AddedModels:
         except OSError:
             return ""
         return "" if found is None else f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+
+    def copy_folder(self, name: str) -> Path | None:
+        """Return the folder for a converted copy that becomes a model, or None if there is no data folder."""
+        return None if self.file is None else self.file.parent / _COPIES / name
 
     def bases(self) -> dict[str, str]:
         """Return the base of each model by its name, in the order in which they were added.

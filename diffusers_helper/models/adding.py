@@ -64,12 +64,15 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
     path = weights_at(path.absolute())
     try:
         facts = inspect_checkpoint(path, part)
-        for problem in facts.problems:
-            raise _refusal(part, problem)
+        # The names in a GGUF file with another network are not known, so its problems would mislead.
         if facts.format == "gguf" and part not in _IN_GGUF:
             raise _refusal(
-                part, f"{path.name} is a GGUF file, which can only be the {' or the '.join(_IN_GGUF)}."
+                part,
+                f"{path.name} is a GGUF file, which can only be the {' or the '.join(_IN_GGUF)}; the "
+                f"{part} is small, and is taken as safetensors.",
             )
+        for problem in facts.problems:
+            raise _refusal(part, problem)
         config = None if path.is_dir() else _config(part, base) | _fewer_words(part, path, base)
         check_network(part, path, config)
     except InputError:

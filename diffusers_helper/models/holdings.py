@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.files import file_sum
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.downloads import bytes_in
-from diffusers_helper.models.formats.origin import Origin, origin_in
+from diffusers_helper.models.formats.origin import Origin, has_copy_sum, origin_in
 from diffusers_helper.models.formats.reading import read_contents
+from diffusers_helper.models.formats.tensors import NotWeights
 from diffusers_helper.models.hub_cache import (
     is_complete,
     part_folder,
@@ -89,8 +91,8 @@ class Verdict:
 def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
     """Check the parts of a model one after the other: names, headers, sizes and checksums.
 
-    The hub's cache names each file by its checksum. Files of a local folder have none, so only their
-    headers and sizes are checked.
+    The hub's cache names each file by its checksum, and a converted copy contains those of its files. Other
+    files of a local folder have none, so only their headers and sizes are checked.
 
     Args:
         info: The model.
@@ -106,7 +108,12 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
             yield Verdict(holding.part, 0, (f"{holding.part} {state}; {remedy}.",))
             continue
         problems = list(inspect_checkpoint(folder, holding.part).problems)
-        checked = 0
+        origin, added = origin_at(folder), ADDED_MODELS.find(info.name)
+        checked = len(origin.sums) if origin else 0
+        if origin is not None:
+            problems += _copy_problems(folder, origin.sums, on_bytes)
+        elif added is not None and added.copy == str(folder) and not problems:
+            problems.append("The copy does not contain its origin; remove it and convert the model again.")
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():  # a single file has no checksum
             if file.is_file() and file.is_symlink():
                 checked += 1
@@ -114,6 +121,27 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
                     problems.append(f"{file.name} has a wrong checksum; remove the model and get it again.")
                 on_bytes(file.stat().st_size)
         yield Verdict(holding.part, checked, tuple(problems))
+
+
+def _copy_problems(
+    folder: Path, sums: Iterable[tuple[str, str]], on_bytes: Callable[[int], None]
+) -> Iterator[str]:
+    """Check the files of a converted copy, and yield a sentence about each that has changed."""
+    for name, checksum in sums:
+        file = folder / name
+        try:
+            is_same = (
+                has_copy_sum(file, checksum) if file in weight_files(folder) else file_sum(file) == checksum
+            )
+            on_bytes(file.stat().st_size)
+        except OSError as error:
+            yield f"{name} cannot be read ({error.strerror})."
+            continue
+        except NotWeights as error:
+            yield f"{name} {error}"
+            continue
+        if not is_same:
+            yield f"{name} has a wrong checksum; remove the copy and convert the model again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +193,9 @@ def plan_removal(info: ModelInfo) -> Removal:
 def origin_at(folder: Path) -> Origin | None:
     """Return the origin of a complete converted copy in a folder, or None."""
     try:
-        if not (folder.is_dir() and is_complete(folder)):
+        if not (folder.is_dir() and is_complete(folder) and (files := weight_files(folder))):
             return None
-        return origin_in(read_contents(weight_files(folder)[0]).metadata)
+        return origin_in(read_contents(files[0]).metadata)
     except (OSError, ValueError):
         return None
 

@@ -21,6 +21,7 @@ from diffusers_helper.planning.job import demands_for, learned_levels, profile_o
 from diffusers_helper.planning.networks import NETWORKS
 from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
+from diffusers_helper.planning.weight_type import choose_weights
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
 
@@ -49,7 +50,8 @@ class MemoryPlans:
 
     Attributes:
         device: The device that will compute.
-        request: The settings of the video.
+        request: The settings of the video, in which the type of the weights is known.
+        reason: A sentence that says why this type was chosen; empty if the request has named it.
         demands: The job's needs for each size of tiles, the largest first.
         in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
     """
@@ -83,18 +85,24 @@ class MemoryPlans:
         machine = machine_of(self.device, local.environ)
         profile = profile_of(request, profile_in_force(machine, local))
         calibration = Calibration.read(local.calibration, machine.card)
+        budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
+
+        def demands(request: GenerationRequest, profile: Profile = profile) -> tuple[Demand, ...]:
+            return demands_for(request, models.info, profile, height, width, calibration, self.in_fp32)
+
+        chosen = choose_weights(request, budget, demands)
+        self.request, self.reason = chosen.request, chosen.reason
 
         def needs(profile: Profile) -> tuple[tuple[Demand, ...], LearnedLevels]:
             return (
-                demands_for(request, models.info, profile, height, width, calibration, self.in_fp32),
-                learned_levels(local.learned, request, models.info, profile, height, width),
+                demands(self.request, profile),
+                learned_levels(local.learned, self.request, models.info, profile, height, width),
             )
 
-        self.request, self._profile, self._needs = request, profile, needs
+        self._profile, self._needs = profile, needs
         size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
         self._times_of = partial(_tile_times, local, size, request.vae_chunk)
         self.demands, self._learned = needs(profile)
-        budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
         self._ladder = Ladder(budget, self.demands, self._learned.read())
         if overflowed:
             self.use_fp32()

@@ -99,7 +99,8 @@ class Branch:
         _share(self.parent.sections, folder.sections, sections)
         _share(self.parent.segments, folder.segments, list(sums))
         _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept)])
-        _share(self.parent.path, folder.path, [self.parent.encodings.name, self.parent.overflow.name])
+        facts = (self.parent.encodings, self.parent.overflow, self.parent.weight_type)
+        _share(self.parent.path, folder.path, [file.name for file in facts])
         if sums:
             write_atomic(folder.sums, json.dumps(sums, indent=1).encode())
         uses = tuple(use for use in read_uses(self.parent.vae) if use.section < max(kept, 1))

@@ -39,6 +39,7 @@ class JobFolder:
     lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `output.lineage`
     encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture
     overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed in this job, and so computes in fp32
+    weight_type = _Inside("weight_type")  # the type of the weights that the job has chosen itself
     shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `planning.death_note`
     engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
     report = _Inside("report.txt")  # the problem report of a job that failed on the command line

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan, plan_job
+from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job
 from diffusers_helper.planning.estimates import largest_bucket
-from diffusers_helper.planning.formats import networks_by_format
+from diffusers_helper.planning.formats import STORED, networks_by_format
 from diffusers_helper.planning.job import demands_for, host_share
 from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.preserved import preserved_choice
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.weight_type import choose_weights
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
@@ -32,6 +34,7 @@ class Fit:
         host_bytes: The same weights as the files store them, which main memory should be able to hold.
         disk_bytes: The bytes that each step reads from the disk if it cannot.
         peak_bytes: The largest predicted use of device memory in any stage.
+        weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
     """
 
     preserved_bytes: int
@@ -40,6 +43,17 @@ class Fit:
     host_bytes: int
     disk_bytes: int
     peak_bytes: int
+    weight_dtype: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Return all of this as the cells of a table, with figures in GB."""
+        figures = (
+            self.preserved_bytes, self.resident_bytes, self.streamed_bytes, self.host_bytes, self.disk_bytes,
+            self.peak_bytes,
+        )  # fmt: skip
+        is_stored = self.weight_dtype == SETTINGS["weight_dtype"].default
+        return (*map(gb_text, figures), STORED if is_stored else self.weight_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,30 +137,39 @@ def plans_by_card(
     """
     request = replace(request, vram_cap_gb=None, preserved_gb=None)
     height, width = largest_bucket(request.resolution or info.side, info.multiple)
-    texts, found = len(request.texts), list[CardPlan]()
-    demands: tuple[Demand, ...] = ()
-    for size in sizes_gb:
-        profile = profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {})
-        demands = demands or demands_for(request, info, profile, height, width, transformer=transformer)
-        budget = profile.budget()
+    profiles = [profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {}) for size in sizes_gb]
+
+    @cache  # the needs are the same on all of these cards
+    def needs(request: GenerationRequest) -> tuple[Demand, ...]:
+        return demands_for(request, info, profiles[0], height, width, transformer=transformer)
+
+    @cache
+    def host(request: GenerationRequest) -> Fraction:
+        return host_share(request, info, profiles[0])
+
+    def plan_card(size_gb: int, budget: Budget) -> CardPlan:
+        chosen = choose_weights(request, budget, needs).request
         try:
-            plan = plan_job(budget, demands)
+            plan = plan_job(budget, needs(chosen))
         except DoesNotFit as error:
-            found.append(CardPlan(size, budget.cap_bytes, None, None, error.smallest_cap_bytes))
-            continue
-        demand = next(one for one in demands if one.vae_tile_px == plan.vae_tile_px)
-        choice = preserved_choice(plan, demand)
-        host = host_share(request, info, profile)
-        fit, automatic = (_fit(one, texts, host) for one in (plan, choice.automatic if choice else plan))
-        found.append(CardPlan(size, budget.cap_bytes, fit, automatic, plan.smallest_cap_bytes))
-    return found
+            return CardPlan(size_gb, budget.cap_bytes, None, None, error.smallest_cap_bytes)
+        fit = automatic = _fit(plan, chosen, host(chosen))
+        demand = next(one for one in needs(chosen) if one.vae_tile_px == plan.vae_tile_px)
+        if choice := preserved_choice(plan, demand):
+            freed, then = choice.automatic, choose_weights(request, choice.automatic.budget, needs).request
+            if then != chosen:
+                freed = plan_job(freed.budget, needs(then))
+            automatic = _fit(freed, then, host(then))
+        return CardPlan(size_gb, budget.cap_bytes, fit, automatic, plan.smallest_cap_bytes)
+
+    return [plan_card(size, profile.budget()) for size, profile in zip(sizes_gb, profiles, strict=True)]
 
 
-def _fit(plan: JobPlan, texts: int, host: Fraction) -> Fit:
-    sample = plan.stage("sample")
+def _fit(plan: JobPlan, request: GenerationRequest, host: Fraction) -> Fit:
+    sample, texts = plan.stage("sample"), len(request.texts)
     streamed = sample.streamed_bytes
     waiting = int(streamed * host)
     return Fit(
         plan.budget.preserved_in_force, sample.resident_bytes, streamed * texts, waiting, waiting * texts,
-        plan.peak_bytes,
+        plan.peak_bytes, request.weight_dtype,
     )  # fmt: skip

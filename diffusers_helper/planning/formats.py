@@ -10,7 +10,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Weights
 from diffusers_helper.planning.job import network_folders
 from diffusers_helper.planning.networks import GGUF_CAST_BYTES, NETWORKS, Network, networks
-from diffusers_helper.request import SETTINGS, WEIGHT_TYPES
+from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES
 
 STORED = "as stored"
 _PART = "transformer"
@@ -33,11 +33,22 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
     return found
 
 
+def transformer_bytes(info: ModelInfo, weight_dtype: str) -> int:
+    """Return the size of a copy of the transformer whose weights have this type.
+
+    Raises:
+        InputError: If the weights cannot be cast.
+        LongtakeError: If a local model's files cannot be read.
+    """
+    return _transformer(info, weight_dtype).weights.total_bytes
+
+
 def _named(info: ModelInfo) -> list[tuple[str, Network]]:
     default = SETTINGS["weight_dtype"].default
     found = [(STORED, _transformer(info, default))]
     try:
-        types = {name: _transformer(info, name, _WIDTH) for name in WEIGHT_TYPES if name != default}
+        known = [name for name in WEIGHT_TYPES if name not in (AUTO, default)]
+        types = {name: _transformer(info, name, _WIDTH) for name in known}
     except InputError:  # quantised weights, which are not known in any other type
         return found
     blocks = [(kind, _in_blocks(types[_WHOLE], kind)) for kind in LOADABLE]

@@ -22,6 +22,7 @@ from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
+from diffusers_helper.planning.weight_type import choose_weights
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
 from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
@@ -68,6 +69,7 @@ class VideoPlan:
         notes: Sentences for the user.
         preserved: The preserved memory and what another value would change; None if only this plan is left
             after shortages.
+        weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
     """
 
     job: JobPlan
@@ -80,6 +82,7 @@ class VideoPlan:
     seconds_per_step: float | None
     notes: tuple[str, ...]
     preserved: PreservedChoice | None = None
+    weight_dtype: str = SETTINGS["weight_dtype"].default
 
 
 def known_networks(
@@ -221,7 +224,7 @@ def plan_video(
     *,
     shape: tuple[int, int] | None = None,
     calibration: Calibration | None = None,
-    demands: Sequence[Demand] | None = None,
+    demands: Callable[[GenerationRequest], Sequence[Demand]] | None = None,
     learned: Facts = Facts(),  # noqa: B008 - frozen
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[], float | None] = lambda: None,
@@ -234,7 +237,8 @@ def plan_video(
         profile: The settings of the machine.
         shape: The height and width of the video in pixels; None for an unknown picture.
         calibration: The ratios of measured to estimated memory; used only if `demands` is not given.
-        demands: The result of `demands_for` for the same request, which saves reading the model's files.
+        demands: A function that returns the result of `demands_for` for a request that may differ from this
+            one in the type of the weights; None for one that reads the model's files.
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
         disk_speed: A function that returns the bytes per second of the disk with the weights. It is called
@@ -246,28 +250,31 @@ def plan_video(
     """
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
     profile = profile_of(request, profile)
-    if demands is None:
-        demands = demands_for(request, info, profile, height, width, calibration)
+    budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
+    demands = demands or partial(
+        demands_for, info=info, profile=profile, height=height, width=width, calibration=calibration
+    )
+    chosen = choose_weights(request, budget, demands)
+    request, found = chosen.request, demands(chosen.request)
     levels = learned_levels(learned, request, info, profile, height, width)
-    ladder = Ladder(profile.budget(request.vram_cap_gb, request.preserved_gb), demands, levels.read())
+    ladder = Ladder(budget, found, levels.read())
     job = ladder.plan
     sections = plan_sections(request.seconds, mode=request.mode)
     passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     card = "machine" if profile.machine.kind == "cpu" else "card"
-    wanted, side = demands[0].vae_tile_px or 0, max(height, width)
+    wanted, side = found[0].vae_tile_px or 0, max(height, width)
     notes, seconds = [*_notes(job, ladder.reason, card), *_vae_notes(job, wanted, side, request)], None
-    if advice := profile.preserved_advice(profile.budget(request.vram_cap_gb, request.preserved_gb)):
-        notes.append(advice)
+    notes += filter(None, (profile.preserved_advice(budget), chosen.reason))
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
         seconds = waiting * len(request.texts) / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
-    demand = next(one for one in demands if one.vae_tile_px == job.vae_tile_px)
+    demand = next(one for one in found if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
-        None if ladder.reason else preserved_choice(job, demand),
+        None if ladder.reason else preserved_choice(job, demand), request.weight_dtype,
     )  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def test_resolutions_outside_the_range_are_refused(value: object) -> None:
     [
         ("mode", "inverted or forward"), ("sampler", "unipc or euler"),
         ("vae_precision", "auto or fp32 or fp16 or bf16"),
-        ("weight_dtype", "default or bf16 or fp16 or fp8_e4m3fn or fp8_e5m2 or int8"),
+        ("weight_dtype", "auto or default or bf16 or fp16 or fp8_e4m3fn or fp8_e5m2 or int8"),
     ],
 )  # fmt: skip
 def test_choices_are_named(name: str, sentence: str) -> None:

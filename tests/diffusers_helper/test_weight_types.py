@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,17 +14,19 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.events import Finished
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
+from diffusers_helper.events import Cancelled, Event, Finished, JobStarted, Reading, StageStarted, Warned
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.models.loading import casting
 from diffusers_helper.models.loading.networks import empty_network
 from diffusers_helper.models.names import is_precise
 from diffusers_helper.models.plans import MemoryPlans
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import PartSource, find_model
 from diffusers_helper.output.recipe import read_recipe
-from diffusers_helper.pipeline import Result
+from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_quantised_gguf, write_safetensors
@@ -120,6 +122,46 @@ def test_int8_is_the_video_of_the_rounded_rows_and_leaves_no_trace(
     assert not torch.equal(expected, default)
     assert torch.equal(video(deep_models, weight_dtype="int8").latents, expected)
     assert torch.equal(video(deep_models).latents, default)
+
+
+def test_the_search_for_scales_is_told_and_can_be_cancelled(
+    deep_model: Path, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(casting, "_TELL_SECONDS", 0.0)
+    models = load_models(find_model(str(deep_model), allow_folder=True), device="cpu")
+    default, _ = make(tiny_request(small_scene), models, tmp_path / "default")
+    request = tiny_request(small_scene, weight_dtype="int8")
+    cancel, told = CancelToken(), list[Event]()
+
+    def watch(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, Reading):
+            cancel.cancel()
+
+    with pytest.raises(GenerationCancelled):
+        generate(request, models, on_event=watch, cancel=cancel, folder=tmp_path / "cancelled")
+    told = [event for event in told if not isinstance(event, Warned)]
+    assert [type(event) for event in told] == [JobStarted, StageStarted, Reading, Cancelled]
+    again, _ = make(tiny_request(small_scene), models, tmp_path / "again")
+    assert torch.equal(again.latents, default.latents)  # what was found does not touch other types
+    made, events = make(request, models, tmp_path / "int8")
+    readings = [event for event in events if isinstance(event, Reading)]
+    kinds = casting.layer_types(models.part("transformer"), torch.int8)
+    layers = [layer for _, layer, wanted in kinds if wanted == torch.int8]
+    assert len(readings) == len(layers) - 1  # one was found before the cancel
+    assert readings[-1].done_bytes == readings[-1].total_bytes
+    first = told[2]
+    assert isinstance(first, Reading)
+    assert first.total_bytes == sum(cast(Any, layer.weight).nbytes for layer in layers)
+    assert first.done_bytes + readings[-1].total_bytes == first.total_bytes
+    loads = [event.stage for event in events if isinstance(event, StageStarted)]
+    assert loads[0] == "load"
+    fresh = load_models(find_model(str(deep_model), allow_folder=True), device="cpu")
+    expected, events = make(request, fresh, tmp_path / "fresh")
+    assert torch.equal(made.latents, expected.latents)
+    assert [e.stage for e in events if isinstance(e, StageStarted)].count("load") == 1
+    _, events = make(request, fresh, tmp_path / "known")
+    assert not [e for e in events if isinstance(e, Reading)]
 
 
 def rounded_rows(weight: Tensor) -> Tensor:

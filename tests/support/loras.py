@@ -83,6 +83,25 @@ STYLES: dict[str, Style] = {
 }  # fmt: skip
 
 
+# The parts of names in which ComfyUI's class differs from HunyuanVideo's authors.
+_COMFYUI = {
+    "attn_qkv": "attn.qkv", "attn_proj": "attn.proj", "_mod.linear": "_mod.lin",
+    "modulation.linear": "modulation.lin", "mlp.fc1": "mlp.0", "mlp.fc2": "mlp.2",
+    "time_in.mlp.0": "time_in.in_layer", "time_in.mlp.2": "time_in.out_layer",
+    "guidance_in.mlp.0": "guidance_in.in_layer", "guidance_in.mlp.2": "guidance_in.out_layer",
+    "t_embedder.mlp.0": "t_embedder.in_layer", "t_embedder.mlp.2": "t_embedder.out_layer",
+    "c_embedder.linear_1": "c_embedder.in_layer", "c_embedder.linear_2": "c_embedder.out_layer",
+}  # fmt: skip
+
+
+def comfyui_name(name: str) -> str:
+    """Return the name that ComfyUI's class has for a layer of HunyuanVideo's authors."""
+    for own, comfyui in _COMFYUI.items():
+        if own in name:
+            return name.replace(own, comfyui)
+    return name
+
+
 def numbered(name: str) -> list[str]:
     """Return the names of a layer in all blocks of the full model."""
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,11 +22,10 @@ from diffusers_helper.models.formats.origin import Origin, files_of_origin
 from diffusers_helper.models.holdings import origin_at
 from diffusers_helper.models.hub_cache import is_complete, part_folder, weight_files
 from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
-from diffusers_helper.request import WEIGHT_TYPES
+from diffusers_helper.request import AUTO, WEIGHT_TYPES
 
 _PART = "transformer"
-_COPIES = "models"  # the folder of the copies, beside the list of added models
-_TYPES = [name for name in WEIGHT_TYPES if name != "default"]
+_TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
 _NO_NAME = re.compile(r"[^a-z0-9._-]+")
 _NAME_LENGTH = 40  # of a name that is made of a path
 
@@ -133,9 +133,10 @@ def _plain(name: str) -> str:
 def _folder(arguments: argparse.Namespace, name: str) -> Path:
     if arguments.output is not None:
         return given_path(arguments.output, "output").absolute()
-    if ADDED_MODELS.file is None:
+    folder = ADDED_MODELS.copy_folder(name)
+    if folder is None:
         raise InputError("There is no folder for the copy.", "Set HOME or XDG_DATA_HOME, or give --output.")
-    return ADDED_MODELS.file.parent / _COPIES / name
+    return folder
 
 
 def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: argparse.Namespace) -> None:
@@ -144,6 +145,7 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
     from diffusers_helper.models.loading.copying import copy_weights
 
     progress = Progress(name, "converting", as_json=arguments.json)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which leaves nothing behind, either
     try:
         copy_weights(
             _PART, place, info.parts[_PART].config, folder,
@@ -163,6 +165,7 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
     except ValueError as error:
         raise LongtakeError(f"{place} cannot be read ({first_line(error)}).", "Use another file.") from error
     finally:
+        signal.signal(signal.SIGTERM, before)
         progress.end()
 
 

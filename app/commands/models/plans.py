@@ -14,16 +14,16 @@ from diffusers_helper.planning.cards import (
     ARCH,
     CARDS_GB,
     CardPlan,
-    Fit,
     FormatPlans,
     plans_by_card,
     plans_by_format,
 )
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import gb_text
 
 _HEADER = (
     "card", "cap", "preserved", "resident", "streamed per step", "main memory", "disk per step", "peak",
+    "weights",
 )  # fmt: skip
 _NOTE = (
     "Streamed weights should fit into the main memory that is free. The disk is only read if they do not.\n"
@@ -67,7 +67,8 @@ def print_card_plans(arguments: argparse.Namespace) -> int:
 
 
 def _cards_text(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> str:
-    kind = "as they are stored" if dtype == SETTINGS["weight_dtype"].default else f"in {dtype} on the device"
+    kinds = {SETTINGS["weight_dtype"].default: "as they are stored", AUTO: "in the type that suits each card"}
+    kind = kinds.get(dtype, f"in {dtype} on the device")
     title = (
         f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; GB of 1024^3 bytes."
     )
@@ -80,16 +81,8 @@ def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
     if plan.default is None or plan.automatic is None:
         least = gb_text(plan.smallest_cap_bytes, up=True)
         return [(card, cap, f"does not fit; a cap of {least} GB would be enough")]
-    automatic = [] if plan.automatic == plan.default else [("", "", *_cells(plan.automatic))]
-    return [(card, cap, *_cells(plan.default)), *automatic]
-
-
-def _cells(fit: Fit) -> tuple[str, ...]:
-    figures = (
-        fit.preserved_bytes, fit.resident_bytes, fit.streamed_bytes, fit.host_bytes, fit.disk_bytes,
-        fit.peak_bytes,
-    )  # fmt: skip
-    return tuple(map(gb_text, figures))
+    automatic = [] if plan.automatic == plan.default else [("", "", *plan.automatic.cells)]
+    return [(card, cap, *plan.default.cells), *automatic]
 
 
 def _formats_text(info: ModelInfo, plans: Sequence[FormatPlans]) -> str:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _END_SECONDS = 0.5, 5.0
 _KNOWN_SECONDS = 1.0  # a look at a model's files is good for so long
 
-Activity = Literal["", "getting", "verifying", "paused", "failed"]
+Activity = Literal["", "getting", "verifying", "converting", "paused", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Progress:
 
     Attributes:
         activity: What it is; empty for nothing.
-        done_bytes, total_bytes: The bytes that are here, or checked, and those in all.
+        done_bytes, total_bytes: The bytes that are here, checked or written, and those in all.
         bytes_per_second, seconds_left: The speed and the time left; None while they are not known.
         message, remedy: Why it failed, and what to do.
     """
@@ -65,6 +65,7 @@ class Downloads:
         self._thread: threading.Thread | None = None
         self._getting: dict[str, tuple[ModelProcess, Lock]] = {}
         self._verifying: dict[str, ModelProcess] = {}
+        self._converting: dict[str, ModelProcess] = {}
         self._waiting: dict[str, tuple[float, dict[str, str]]] = {}
 
     def start(self) -> None:
@@ -108,15 +109,19 @@ class Downloads:
         return known or self._orders.read().get(name, Order("paused")).total_bytes
 
     def cancel(self, name: str) -> bool:
-        """Give an order up, or a check, and return whether there was one. What has come stays on the disk."""
+        """Give up what was ordered for a model, and return whether there was anything.
+
+        What a download has brought stays on the disk, and nothing of a copy that is not whole.
+        """
         was_ordered = name in self._orders.read()
         self._orders.forget(name)
         with self._lock:
-            process = self._verifying.pop(name, None)
-        if process is not None:
+            found = [self._verifying.pop(name, None), self._converting.pop(name, None)]
+        processes = [process for process in found if process is not None]
+        for process in processes:
             process.end()
         self._changed()
-        return was_ordered or process is not None
+        return was_ordered or bool(processes)
 
     def wait_until_idle(self, name: str) -> None:
         """Wait for a moment until the process that downloads a model, which was cancelled, has ended."""
@@ -129,6 +134,14 @@ class Downloads:
             if name in self._verifying and not self._verifying[name].is_over:
                 return
             self._verifying[name] = ModelProcess("verify", name)
+        self._changed()
+
+    def convert(self, name: str, weight_dtype: str) -> None:
+        """Begin to write a copy of a model's transformer in another type, as a model of its own."""
+        with self._lock:
+            if name in self._converting and not self._converting[name].is_over:
+                return
+            self._converting[name] = ModelProcess("convert", name, weight_dtype)
         self._changed()
 
     def problems(self, name: str) -> list[str] | None:
@@ -151,8 +164,13 @@ class Downloads:
         """Return what happens to a model now."""
         with self._lock:
             checking, getting = self._verifying.get(name), self._getting.get(name)
+            converting = self._converting.get(name)
         if checking is not None and not checking.is_over:
             return _progress("verifying", checking)
+        if converting is not None and not converting.is_over:
+            return _progress("converting", converting)
+        if converting is not None and converting.has_failed:
+            return Progress(message=f"It was not converted. {converting.message}", remedy=converting.remedy)
         order = self._orders.read().get(name)
         if order is None:
             return Progress()
@@ -228,7 +246,8 @@ class Downloads:
                     _log.warning("No model can be downloaded, which is tried again. %s", trouble)
             self._wake.wait(_LOOK_SECONDS)
         with self._lock:
-            processes = [process for process, _ in self._getting.values()] + [*self._verifying.values()]
+            processes = [process for process, _ in self._getting.values()]
+            processes += [*self._verifying.values(), *self._converting.values()]
         for process in processes:
             process.end()
         for _, lock in self._getting.values():

@@ -77,7 +77,7 @@ class _Progress:
             is_over = self._over.wait(_TELL_SECONDS)
             done, total = self._latest
             if total:
-                _say(done=done, total=total)
+                _say(done_bytes=done, total_bytes=total)
 
 
 def _get(info: ModelInfo) -> None:

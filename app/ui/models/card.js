@@ -1,11 +1,12 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
+import { convertQuestion } from './convert.js';
 import { formatTable, planTable } from './plan.js';
 
 const STATES = {
   complete: 'On this machine', incomplete: 'Incomplete', missing: 'Not on this machine',
-  getting: 'Downloading', verifying: 'Checking', paused: 'Paused', failed: 'Download failed',
+  getting: 'Downloading', verifying: 'Checking', converting: 'Converting', paused: 'Paused', failed: 'Download failed',
 };
 const PARTS = {
   transformer: 'Transformer', vae: 'VAE', text_encoder: 'Text encoder', tokenizer: 'Its tokenizer',
@@ -17,11 +18,13 @@ const named = (part) => PARTS[part] ?? part;
 const listed = (parts) => parts.map((part) => named(part).toLowerCase()).join(', ');
 
 /** Return what can be done with a model, as pairs of a name and a label. */
-function actions({ state, is_hub: isHub, is_added: isAdded, removal, here_bytes: here, room }) {
+function actions({ state, is_hub: isHub, is_added: isAdded, removal, here_bytes: here, room, progress }) {
   if (state === 'getting') return [['pause', 'Pause'], ['cancel', 'Cancel']];
   if (state === 'verifying') return [['cancel', 'Stop checking']];
-  if (!isHub) return [];
+  if (state === 'converting') return [['cancel', 'Stop converting']];
   const found = [];
+  if (state === 'complete' && progress.message) found.push(['cancel', 'Dismiss']);
+  if (!isHub) return state === 'complete' ? [...found, ['convert', 'Convert…']] : found;
   if (!room) {
     if (state === 'paused') found.push(['get', 'Resume']);
     if (state === 'failed') found.push(['get', 'Try again']);
@@ -29,7 +32,7 @@ function actions({ state, is_hub: isHub, is_added: isAdded, removal, here_bytes:
     if (state === 'incomplete') found.push(['get', 'Download the rest']);
   }
   if (['paused', 'failed'].includes(state)) found.push(['cancel', 'Cancel']);
-  if (state === 'complete' && here) found.push(['verify', 'Verify']);
+  if (state === 'complete' && here) found.push(['verify', 'Verify'], ['convert', 'Convert…']);
   if (removal || isAdded) found.push(['remove', 'Remove…']);
   return found;
 }
@@ -74,10 +77,14 @@ export class Card {
   element;
   #models;
   #model = null;
+  #types; // the types of weights, as pairs of a value and a label
   #parts;
+  #asker = ''; // the action whose question is open
+  #kind = null; // a function that returns the type that was chosen for a copy
 
-  constructor(models) {
+  constructor(models, types) {
     this.#models = models;
+    this.#types = types;
     const title = make('h3', { tabIndex: -1 });
     const state = make('span', { className: 'lt-model-state' });
     const size = make('p', { className: 'lt-model-size' });
@@ -96,15 +103,20 @@ export class Card {
     question.setAttribute('role', 'alertdialog');
     const parts = fold('Its parts');
     const plan = fold('On cards of 8 to 24 GB');
+    const kinds = make('select', {}, ...types.map(([value, textContent]) => make('option', { value, textContent })));
+    kinds.value = 'default';
+    plan.lastElementChild.before(make('label', { className: 'lt-model-kinds' }, 'Weight type', kinds));
     const formats = fold('With files in other formats');
     this.element = make(
       'li', { className: 'lt-model-card' }, make('div', { className: 'lt-model-head' }, title, state), size,
       meter, progress, problem, checked, needs, buttons, question, licence, parts, plan, formats,
     );
-    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan, formats };
+    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan, kinds, formats };
     this.element.addEventListener('click', (event) => this.#takeClick(event));
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
-    plan.addEventListener('toggle', () => { if (plan.open) this.#loadTable(plan, 'models_plan', planTable); });
+    const showPlan = () => { if (plan.open) this.#loadTable(plan, 'models_plan', planTable, kinds.value); };
+    plan.addEventListener('toggle', showPlan);
+    kinds.addEventListener('change', showPlan);
     formats.addEventListener('toggle', () => { if (formats.open) this.#loadTable(formats, 'models_formats', formatTable); });
   }
 
@@ -121,10 +133,11 @@ export class Card {
   show(model) {
     const before = this.#model?.state;
     this.#model = model;
-    const { title, state, size, needs, licence, parts, plan, formats } = this.#parts;
+    const { title, state, size, needs, licence, parts, plan, kinds, formats } = this.#parts;
     this.element.dataset.model = model.model;
     this.element.dataset.state = model.state;
     setText(title, model.title);
+    kinds.setAttribute('aria-label', `Weight type: ${model.title}`);
     setText(state, STATES[model.state]);
     setText(size, model.size);
     if (hasChanged(needs, model.needs)) needs.replaceChildren(...model.needs.map((textContent) => make('li', { textContent })));
@@ -142,10 +155,10 @@ export class Card {
 
   #showProgress({ state, title, progress }) {
     const { meter, bar, progress: words, size } = this.#parts;
-    const isShown = ['getting', 'verifying', 'paused', 'failed'].includes(state) && progress.total_bytes > 0;
+    const isShown = ['getting', 'verifying', 'converting', 'paused', 'failed'].includes(state) && progress.total_bytes > 0;
     meter.hidden = !isShown;
     words.hidden = !isShown;
-    size.hidden = isShown && state !== 'verifying';
+    size.hidden = isShown && !['verifying', 'converting'].includes(state);
     bar.style.transform = `scaleX(${progress.percent / 100})`;
     meter.setAttribute('aria-valuenow', String(Math.floor(progress.percent)));
     meter.setAttribute('aria-label', `${STATES[state]}: ${title}`);
@@ -174,7 +187,7 @@ export class Card {
   #showActions(model) {
     const { buttons, question } = this.#parts;
     const found = actions(model);
-    if (!found.some(([name]) => name === 'remove')) question.hidden = true;
+    if (!found.some(([name]) => name === this.#asker)) question.hidden = true;
     if (!hasChanged(buttons, found)) return;
     const focused = buttons.contains(document.activeElement);
     buttons.replaceChildren(...found.map(([name, label], index) => {
@@ -192,44 +205,62 @@ export class Card {
     if (!button || button.ariaDisabled === 'true') return;
     const { action } = button.dataset;
     if (action === 'remove') this.#ask();
+    else if (action === 'convert') this.#askConvert();
     else if (action === 'keep') this.#closeQuestion();
     else {
-      const asked = action === 'sure' ? 'remove' : action;
+      const asked = { sure: 'remove', start: 'convert' }[action] ?? action;
+      const values = action === 'start' ? [this.#kind()] : [];
       this.#closeQuestion();
       button.ariaDisabled = 'true'; // a second click would do it twice; `disabled` would take the focus away
-      this.#models.change(this, () => call(`models_${asked}`, this.#model.model)).finally(() => { button.ariaDisabled = null; });
+      this.#models.change(this, () => call(`models_${asked}`, this.#model.model, ...values)).finally(() => { button.ariaDisabled = null; });
     }
   }
 
   #ask() {
-    const { question } = this.#parts;
     const { title, removal } = this.#model;
     const sure = make('button', { type: 'button', textContent: removal ? `Remove ${removal.size}` : 'Remove from the list' });
     sure.dataset.action = 'sure';
     const keep = make('button', { type: 'button', textContent: 'Keep it' });
     keep.dataset.action = 'keep';
     const words = removal ? lossWords(title, removal) : `This takes ${title} off the list. Its files stay where they are.`;
-    question.setAttribute('aria-label', `Remove ${title}?`);
-    question.replaceChildren(make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep));
+    this.#open('remove', `Remove ${title}?`, [
+      make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep),
+    ], keep);
+  }
+
+  #askConvert() {
+    const { content, first, type } = convertQuestion(this.#model, this.#types);
+    this.#kind = type;
+    this.#open('convert', `Convert ${this.#model.title}`, content, first);
+  }
+
+  #open(asker, name, content, first) {
+    const { question } = this.#parts;
+    this.#asker = asker;
+    question.setAttribute('aria-label', name);
+    question.replaceChildren(...content);
     question.hidden = false;
-    keep.focus();
+    first.focus();
   }
 
   #closeQuestion() {
     const { question, buttons } = this.#parts;
     if (question.hidden) return;
     question.hidden = true;
-    (buttons.querySelector('[data-action="remove"]') ?? this.#parts.title).focus();
+    (buttons.querySelector(`[data-action="${this.#asker}"]`) ?? this.#parts.title).focus();
   }
 
-  async #loadTable(place, endpoint, tableFor) {
-    if (place.dataset.known) return;
-    place.dataset.known = 'yes';
+  async #loadTable(place, endpoint, tableFor, ...values) {
+    const wanted = values.join();
+    if (place.dataset.known === wanted) return;
+    place.dataset.known = wanted;
+    let table;
     try {
-      place.lastElementChild.replaceChildren(tableFor(await call(endpoint, this.#model.model)));
+      table = tableFor(await call(endpoint, this.#model.model, ...values));
     } catch (error) {
-      delete place.dataset.known;
-      place.lastElementChild.replaceChildren(make('p', { textContent: error.message }));
+      if (place.dataset.known === wanted) delete place.dataset.known;
+      table = make('p', { textContent: error.message });
     }
+    if ([wanted, undefined].includes(place.dataset.known)) place.lastElementChild.replaceChildren(table);
   }
 }

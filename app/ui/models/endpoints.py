@@ -6,7 +6,7 @@ from typing import Any
 
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.present import ModelPresenter, card_plans, format_plans
+from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.holdings import remove
 from diffusers_helper.models.registry import find_model
@@ -39,7 +39,7 @@ class ModelCalls:
         return self._presenter.one(model)
 
     def models_cancel(self, model: str) -> dict[str, Any]:
-        """Withdraw a download or a check; downloaded files stay until the model is removed."""
+        """Withdraw a download, a check or a conversion; downloaded files stay until the model is removed."""
         self._downloads.cancel(model)
         return self._presenter.one(model)
 
@@ -47,6 +47,18 @@ class ModelCalls:
         """Begin to compare the checksums of a model's files; `problems` of `models_list` has the result."""
         find_model(model)
         self._downloads.verify(model)
+        return self._presenter.one(model)
+
+    def models_copy(self, model: str, weight_dtype: str) -> dict[str, Any]:
+        """Return what a conversion would write and where, or why it is not possible."""
+        return copy_offer(self._catalogue.info(model), weight_dtype)
+
+    def models_convert(self, model: str, weight_dtype: str) -> dict[str, Any]:
+        """Write a copy of a model's transformer in another type, beside the queue, as a model of its own."""
+        offer = copy_offer(self._catalogue.info(model), weight_dtype)
+        if offer["refusal"]:
+            raise InputError(offer["refusal"])
+        self._downloads.convert(model, weight_dtype)
         return self._presenter.one(model)
 
     def models_remove(self, model: str) -> dict[str, Any]:
@@ -76,6 +88,6 @@ class ModelCalls:
         """Return what these cards would do with the weights if the transformer's file had another format."""
         return format_plans(self._catalogue.info(model), self._catalogue.key(model))
 
-    def models_plan(self, model: str) -> list[dict[str, Any]]:
-        """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings."""
-        return card_plans(self._catalogue.info(model), self._catalogue.key(model))
+    def models_plan(self, model: str, weight_dtype: str = "default") -> list[dict[str, Any]]:
+        """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings otherwise."""
+        return card_plans(self._catalogue.info(model), self._catalogue.key(model), weight_dtype)

@@ -6,7 +6,7 @@ import { place, whenShown } from '../tabs.js';
 import { Card } from './card.js';
 
 const PAUSE = 1000; // milliseconds between two looks while something is downloaded or checked
-const ACTIVE = ['getting', 'verifying'];
+const ACTIVE = ['getting', 'verifying', 'converting'];
 
 const revisionNow = () => `${queueNow().revision} ${queueNow().models}`;
 
@@ -49,9 +49,9 @@ class Models {
     this.#revision = revisionNow();
     let isActive = false;
     try {
-      const { models, disk } = await call('models_list');
+      const { models, disk, weight_types: types } = await call('models_list');
       if (asked !== this.#asked || this.#open) return;
-      this.#draw(models, disk);
+      this.#draw(models, disk, types);
       isActive = models.some(({ state }) => ACTIVE.includes(state));
       this.#complain(null);
     } catch (error) {
@@ -77,13 +77,13 @@ class Models {
     await this.load();
   }
 
-  #draw(models, disk) {
+  #draw(models, disk, types) {
     const { list, section, say } = this.#parts;
     const names = models.map(({ model }) => model);
     for (const [name, card] of this.#cards) if (!names.includes(name)) this.#forget(name, card);
     for (const model of models) {
       if (!this.#cards.has(model.model)) {
-        const card = new Card(this);
+        const card = new Card(this, types);
         this.#cards.set(model.model, card);
         list.append(card.element);
       }

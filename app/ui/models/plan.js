@@ -1,8 +1,8 @@
 // The tables of what cards of several sizes would do with a model's weights.
 import { make } from '../elements.js';
 
-const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'Main memory', 'Disk per step', 'Peak'];
-const NOTE = 'All figures are in GB, for the weights as they are stored. Streamed weights should fit into the free main memory; '
+const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
+const NOTE = 'All figures are in GB. Streamed weights should fit into the free main memory; '
   + 'the disk is only read if they do not. The second line of a card shows the automatic preserved memory, '
   + 'which follows from the estimates. The default is larger, because the memory of these cards becomes fragmented.';
 

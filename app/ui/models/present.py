@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.holdings import Holding, holdings, plan_removal
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards import CARDS_GB, CardPlan, Fit, plans_by_card, plans_by_format
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.planning.cards import CARDS_GB, CardPlan, plans_by_card, plans_by_format
+from diffusers_helper.planning.formats import transformer_bytes
+from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
 
 _CACHED = "models--"  # begins the name of a repository's folder in the hub's cache
@@ -37,7 +39,7 @@ class ModelPresenter:
         self._paces = PaceBook(service)
 
     def all(self) -> dict[str, Any]:
-        """Return the facts about all models, and about the disk that downloads fill."""
+        """Return the facts about all models, the disk that downloads fill, and the types of weights."""
         models = [self.one(name) for name in self._catalogue.names]
         infos = [self._catalogue.info(name) for name in self._catalogue.names]
         absence = next(filter(None, map(absence_of, infos)), None)
@@ -47,7 +49,7 @@ class ModelPresenter:
             disk = (
                 f"Downloads are stored in {folder}, which has {gb_text(absence.free_bytes)} GB of free space."
             )
-        return {"models": models, "disk": disk}
+        return {"models": models, "disk": disk, "weight_types": list(WEIGHT_TYPES.items())}
 
     def one(self, name: str) -> dict[str, Any]:
         """Return the facts about one model.
@@ -59,7 +61,7 @@ class ModelPresenter:
         parts = holdings(info)
         here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
         is_hub, is_added = info.folder is None, ADDED_MODELS.find(name) is not None
-        progress = self._service.downloads.progress(name) if is_hub else Progress()
+        progress = self._service.downloads.progress(name)
         complete = all(one.is_complete for one in parts)
         problems = self._service.downloads.problems(name) if is_hub else None
         return {
@@ -120,9 +122,49 @@ class ModelPresenter:
         return "The first video will show how long it takes on this machine."
 
 
-def card_plans(info: ModelInfo, name: str) -> list[dict[str, Any]]:
+def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
+    """Return what a converted copy of a model would need, in words, or a refusal.
+
+    Raises:
+        InputError: If there is no such type of weights.
+        LongtakeError: If a local model's files cannot be read.
+    """
+    dtype = SETTINGS["weight_dtype"].check(weight_dtype)
+    name = f"{info.name}-{dtype}"
+    folder = ADDED_MODELS.copy_folder(name)
+    if dtype in (AUTO, SETTINGS["weight_dtype"].default):
+        return _refused("A copy needs a type of its own.")
+    if folder is None:
+        return _refused("There is no folder for the copy. Set HOME or XDG_DATA_HOME.")
+    if name in model_names():
+        return _refused(f"There is already a model {name}.")
+    if absence_of(info):
+        return _refused(f"{info.title} is not completely on this machine. Download it first.")
+    try:
+        size = transformer_bytes(info, dtype)
+    except InputError:
+        return _refused("Its transformer is stored in GGUF or with scales, which cannot be converted.")
+    free = shutil.disk_usage(next(one for one in folder.parents if one.is_dir())).free
+    if size >= free:
+        needs = f"The copy needs {size_text(size)}, and {size_text(free)} are free."
+        return _refused(f"{needs} Free some space, or use models convert with --output.")
+    place = without_paths(str(folder))
+    words = (
+        f"The copy, {name}, needs {size_text(size)} in {place}, where {size_text(free)} are free. "
+        f"{info.title} stays as it is."
+    )
+    return {"name": name, "words": words, "refusal": ""}
+
+
+def _refused(reason: str) -> dict[str, str]:
+    return {"name": "", "words": "", "refusal": reason}
+
+
+def card_plans(info: ModelInfo, name: str, weight_dtype: str) -> list[dict[str, Any]]:
     """Return the plans of a video on cards of several sizes, as rows of text."""
-    request = GenerationRequest(image="any", model=name, mode=info.modes[0], steps=info.steps)
+    request = GenerationRequest(
+        image="any", model=name, mode=info.modes[0], steps=info.steps, weight_dtype=weight_dtype
+    )
     return [_card(plan) for plan in plans_by_card(request, info)]
 
 
@@ -146,20 +188,8 @@ def _card(plan: CardPlan) -> dict[str, Any]:
         "card": f"{plan.card_gb} GB",
         "cap": gb_text(plan.cap_bytes),
         "least": gb_text(plan.smallest_cap_bytes, up=True),
-        "rows": [_cells(fit) for fit in dict.fromkeys((plan.default, plan.automatic)) if fit],
+        "rows": [list(fit.cells) for fit in dict.fromkeys((plan.default, plan.automatic)) if fit],
     }
-
-
-def _cells(fit: Fit) -> list[str]:
-    figures = (
-        fit.preserved_bytes,
-        fit.resident_bytes,
-        fit.streamed_bytes,
-        fit.host_bytes,
-        fit.disk_bytes,
-        fit.peak_bytes,
-    )
-    return list(map(gb_text, figures))
 
 
 def _size_words(here: int, missing: int, *, complete: bool) -> str:

@@ -96,7 +96,7 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
         for name, entry in entries.items():
             kind, (first, end) = entry["dtype"], entry.get("data_offsets", (0, 0))
             dtype, shape, found = _NAMES.get(kind) or str(kind), tuple(entry["shape"]), end - first
-            tensors[name] = Tensor(dtype, shape, found)
+            tensors[name] = Tensor(dtype, shape, found, begin + first)
             if begin + end > needed:  # faster than max(); a load waits for this
                 needed = begin + end
             if kind not in _NAMES:

@@ -22,7 +22,7 @@ class Tensor(NamedTuple):  # a tuple is made in half the time of a frozen datacl
 
     Attributes:
         dtype: The name of the type in torch, or in GGUF for types that only GGUF has.
-        begin: The place of its bytes in a GGUF file; 0 in other formats.
+        begin: The place of its bytes in a safetensors or GGUF file; 0 in other formats.
     """
 
     dtype: str

@@ -7,7 +7,8 @@ type is fp8, or int8 with a scale for each row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from diffusers.hooks.layerwise_casting import DEFAULT_SKIP_MODULES_PATTERN, Laye
 from diffusers.quantizers.gguf.utils import GGUFLinear
 from torch import Tensor, nn
 
+from diffusers_helper.cancel import CancelToken
 from diffusers_helper.memory.int8 import row_scales
 from diffusers_helper.models.loading.llama_cpp import GGUFEmbedding
 
@@ -24,6 +26,8 @@ _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a
 # Derived classes are left out, since torch's own attention reads the weight of such a layer itself.
 CASTABLE = (nn.Linear, nn.Embedding)
 SCALE = "weight_scale"
+_FOUND = "found_row_scales"  # the attribute of a weight that keeps its scales between jobs with other types
+_TELL_SECONDS = 1.0
 EIGHT_BIT = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 
 
@@ -43,7 +47,7 @@ class KeptCasting(LayerwiseCastingHook):
         weight = cast(Any, module.weight)
         weight.storage_dtype = self.storage_dtype
         if self.storage_dtype == torch.int8 != weight.dtype:
-            weight.row_scales = row_scales(weight.data)
+            weight.row_scales = _known_scales(module)
             add_scales(module, weight.row_scales.detach())
         return module
 
@@ -66,6 +70,48 @@ class KeptCasting(LayerwiseCastingHook):
     def post_forward(self, module: Any, output: Any) -> Any:
         module.weight.data, self._stored = self._stored, None
         return output
+
+
+def _known_scales(layer: nn.Module) -> Tensor:
+    """Return the scales by which a layer's weight is rounded to int8, which are found only once."""
+    weight = cast(Any, layer.weight)
+    if not hasattr(weight, _FOUND):
+        setattr(weight, _FOUND, row_scales(weight.data))
+    return getattr(weight, _FOUND)
+
+
+def find_scales(
+    network: nn.Module, storage: torch.dtype | None, begin: Callable[[], None], cancel: CancelToken,
+    on_bytes: Callable[[int, int], None],
+) -> None:  # fmt: skip
+    """Find the scales for int8 that are not known yet, for which all weights that are cast are read once.
+
+    Args:
+        network: The network, which has to be in main memory.
+        storage: The type of its weights on the device; None for that of the file.
+        begin: A function that is called first if there is anything to do.
+        cancel: The token that ends this between two layers. What was found until then stays known.
+        on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
+
+    Raises:
+        GenerationCancelled: If the job was cancelled.
+    """
+    layers = [
+        cast(Any, layer)
+        for _, layer, wanted in layer_types(network, storage)
+        if wanted == torch.int8 != cast(Any, layer.weight).dtype and not hasattr(layer.weight, _FOUND)
+    ]
+    if not layers:
+        return
+    begin()
+    done, total, told = 0, sum(layer.weight.nbytes for layer in layers), time.monotonic()
+    for layer in layers:
+        cancel.check()
+        _known_scales(layer)
+        done += layer.weight.nbytes
+        if (now := time.monotonic()) - told >= _TELL_SECONDS:
+            told = now
+            on_bytes(done, total)
 
 
 def add_scales(layer: nn.Module, scales: Tensor) -> None:

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.files import sync_folder
+from diffusers_helper.files import sha256_of, sync_folder
 from diffusers_helper.memory.int8 import row_scales
 from diffusers_helper.memory.weights import Weight, weights_of
-from diffusers_helper.models.formats.origin import Origin, files_of_origin
+from diffusers_helper.models.formats.origin import NO_SUM, Origin, copy_sum, files_of_origin
 from diffusers_helper.models.formats.safetensors_file import make_header
 from diffusers_helper.models.hub_cache import weight_files
 from diffusers_helper.models.loading.casting import EIGHT_BIT, SCALE, cast_weights, layer_types
@@ -104,24 +104,34 @@ def copy_weights(
         ValueError: If the files do not hold this network.
     """
     source = _source(part, place, config, model, weight_dtype)
-    header, places, size = make_header(source.tensors(), source.origin.metadata())
+    text = json.dumps(dict(source.config), indent=2).encode()
+
+    def header_with(checksum: str) -> tuple[bytes, dict[str, int], int]:
+        """Return the header and places, which have the same size and are the same for each checksum."""
+        origin = replace(source.origin, sums=((_CONFIG, sha256_of([text])), (COPY_NAME, checksum)))
+        return make_header(source.tensors(), origin.metadata())
+
+    header, places, size = header_with(NO_SUM)
+    sums: dict[int, str] = {}
     target.parent.mkdir(parents=True, exist_ok=True)
     _check_room(target.parent, size)
     with _new_folder(target) as folder:
         with (folder / COPY_NAME).open("wb", buffering=0) as file:
             os.posix_fallocate(file.fileno(), 0, size)
-            os.pwrite(file.fileno(), header, 0)
             done, synced = len(header), 0
             for name, tensor in source.values():
-                done += _write(file.fileno(), tensor, places[name])
+                data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+                if data:
+                    sums[places[name]] = sha256_of([data])
+                done += _write(file.fileno(), data, places[name])
                 if done - synced >= _SYNC_BYTES:
                     os.fdatasync(file.fileno())
                     synced = done
                 on_bytes(done, size)
+            os.pwrite(file.fileno(), header_with(copy_sum(header, sums))[0], 0)
             os.fsync(file.fileno())
-        with (folder / _CONFIG).open("w", encoding="utf-8") as file:
-            file.write(json.dumps(dict(source.config), indent=2))
-            file.flush()
+        with (folder / _CONFIG).open("wb", buffering=0) as file:
+            file.write(text)
             os.fsync(file.fileno())
 
 
@@ -170,8 +180,7 @@ def _check_room(folder: Path, size: int) -> None:
         )
 
 
-def _write(descriptor: int, tensor: Tensor, place: int) -> int:
-    data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+def _write(descriptor: int, data: memoryview, place: int) -> int:
     written = 0
     while written < len(data):
         written += os.pwrite(descriptor, data[written:], place + written)

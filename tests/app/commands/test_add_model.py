@@ -185,3 +185,21 @@ def test_a_text_encoder_in_gguf_has_to_be_whole(tmp_path: Path, capsys: pytest.C
     tensors["token_embd.weight"] = 0, (2, 2), bytes(16)
     write_gguf(file, tensors)
     assert "llama.gguf lacks 26 of 29 tensors" in refused(file, capsys, "text-encoder")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t.blk.0.attn_q.weight",
+        "text_model.encoder.layers.0.self_attn.q_proj.weight",
+        "cond_stage_model.transformer.text_model.encoder.layers.0.self_attn.q_proj.weight",
+    ],
+)
+def test_clip_in_gguf_is_refused_whatever_its_names(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_gguf(tmp_path / "clip.gguf", {name: (0, (2,), bytes(8))})
+    assert (
+        "clip.gguf is a GGUF file, which can only be the transformer or the text_encoder; the text_encoder_2 "
+        "is small, and is taken as safetensors."
+    ) in refused(file, capsys, "text-encoder-2")

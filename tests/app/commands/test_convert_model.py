@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from app.commands.models.downloading import Progress
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
+from diffusers_helper.files import file_sum
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
@@ -149,6 +151,40 @@ def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
     assert main(["models", "verify", "demo-int8"]) == 0
 
 
+def test_a_changed_byte_of_a_copy_is_found(
+    convert: Convert, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert("demo", "int8")
+    weights, config = data / "models" / "demo-int8" / WEIGHTS, data / "models" / "demo-int8" / "config.json"
+    origin = origin_in(read_contents(weights).metadata)
+    assert origin is not None
+    assert [name for name, _ in origin.sums] == ["config.json", WEIGHTS]
+    assert dict(origin.sums)["config.json"] == file_sum(config)
+
+    def verified() -> tuple[int, dict[str, Any]]:
+        code = main(["models", "verify", "demo-int8", "--json"])
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return code, next(one for one in told if one["part"] == "transformer")
+
+    code, told = verified()
+    assert (code, told["checksums"], told["problems"]) == (0, 2, [])
+    whole, size = weights.read_bytes(), weights.stat().st_size
+    metadata = whole.index(b'"version') + 20
+    for place in (metadata, size - 1, size // 2):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        weights.write_bytes(changed)
+        code, told = verified()
+        assert code == 1, place
+        assert told["problems"], place
+    assert told["problems"] == [
+        f"{WEIGHTS} has a wrong checksum; remove the copy and convert the model again."
+    ]
+    weights.write_bytes(whole)
+    config.write_bytes(config.read_bytes() + b" ")
+    assert "config.json has a wrong checksum" in verified()[1]["problems"][0]
+
+
 def test_a_removal_asks_and_takes_only_the_copy(
     convert: Convert, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,14 +276,20 @@ def test_an_interruption_leaves_nothing(
         if done > total / 2:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "show", press)
-        with pytest.raises(SystemExit) as exit_code:
-            main(["models", "convert", "demo", "--weight-dtype", "int8"])
-    assert exit_code.value.code == 130
-    assert "Nothing of the copy was kept" in capsys.readouterr().err
+    def end(self: Progress, done: int, total: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    for show in (press, end):
+        with monkeypatch.context() as patch:
+            patch.setattr(Progress, "show", show)
+            with pytest.raises(SystemExit) as exit_code:
+                main(["models", "convert", "demo", "--weight-dtype", "int8"])
+        assert exit_code.value.code == 130
+        assert "Nothing of the copy was kept" in capsys.readouterr().err
+        assert not list((data / "models").iterdir())
+        assert signal.getsignal(signal.SIGTERM) == before
     assert len(told) > 2
-    assert not list((data / "models").iterdir())
     assert not model_names()[3:]
     killed = data / "models" / ".demo-int8.part"
     killed.mkdir()

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
 from safetensors.torch import save_file
 from torch import nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.lora.choice import MOST_LORAS, Choice, choices_of, normal_text, shown
-from diffusers_helper.lora.files import loras_of, read_lora
+from diffusers_helper.lora.files import count_keys, loras_of, read_lora
 from diffusers_helper.lora.folder import located, lora_folder, lora_names, relative, within
 from diffusers_helper.request import GenerationRequest
-from tests.support.loras import write_lora
+from tests.support.loras import HUNYUAN, comfyui_name, numbered, write_lora
 
 PAIR = {
     "transformer_blocks.0.attn.to_q.lora_A.weight": torch.zeros(2, 32),
@@ -110,6 +111,60 @@ def test_a_lora_for_flux_is_refused_by_the_number_of_its_blocks(name: str, tmp_p
         assert read_lora(file).pairs
     save_file(attention_lora(19, 38, name), file, {"modelspec.architecture": "hunyuan-video/lora"})
     assert len(read_lora(file).pairs) == 57
+
+
+def whole_lora(
+    name_of: Callable[[str], str], blocks: tuple[int, int] = (20, 40), *, refiner: bool = True
+) -> dict[str, torch.Tensor]:
+    """Return a LoRA of rank 1 for the layers of HunyuanVideo in this many blocks of each kind."""
+    found: dict[str, torch.Tensor] = {}
+    counts: dict[str, int] = {"double_blocks": blocks[0], "single_blocks": blocks[1]}
+    for pattern, (outputs, inputs) in HUNYUAN.items():
+        group = pattern.split(".")[0]
+        if group in counts or refiner:
+            for name in numbered(pattern)[: counts.get(group)]:
+                found[f"{name_of(name)}.lora_down.weight"] = torch.zeros(1, inputs, dtype=torch.bfloat16)
+                found[f"{name_of(name)}.lora_up.weight"] = torch.zeros(outputs, 1, dtype=torch.bfloat16)
+    return found
+
+
+def dotted(name: str) -> str:
+    return f"diffusion_model.{comfyui_name(name)}"
+
+
+def underscored(name: str) -> str:
+    return f"lora_unet_{comfyui_name(name).replace('.', '_')}"
+
+
+@pytest.mark.parametrize("name_of", [dotted, underscored])
+def test_all_keys_of_a_lora_with_comfyuis_names_are_applied(
+    name_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    with torch.device("meta"):
+        full = HunyuanVideoFramepackTransformer3DModel(has_image_proj=True, has_clean_x_embedder=True)
+    sizes = {
+        name: (module.out_features, module.in_features)
+        for name, module in full.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    file = tmp_path / "style.safetensors"
+    save_file(whole_lora(name_of), file)
+    lora = read_lora(file)
+    assert lora.keys == 2 * (20 * 10 + 40 * 3 + 2 * 5 + 5 + 6 + 2)
+    assert count_keys(lora.fitting(sizes)) == lora.keys
+
+
+@pytest.mark.parametrize("name_of", [dotted, underscored])
+def test_names_of_flux_need_a_layer_that_flux_lacks(name_of: Callable[[str], str], tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save_file(whole_lora(name_of, (3, 5), refiner=False), file)
+    assert "may be for Flux" in refusal_of(file).message
+    save_file(whole_lora(name_of, (3, 5), refiner=False), file, {"ss_base_model_version": "hunyuan_video"})
+    assert read_lora(file).pairs
+    for blocks, refiner in (((3, 5), True), ((20, 5), False), ((3, 40), False)):
+        save_file(whole_lora(name_of, blocks, refiner=refiner), file)
+        lora = read_lora(file)
+        assert count_keys(lora.pairs) == lora.keys
 
 
 def test_a_file_that_is_cut_off_or_missing_is_refused(network: nn.Module, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from diffusers.loaders.single_file_utils import convert_hunyuan_video_transforme
 from torch import nn
 
 from diffusers_helper.lora.keys import Target, split_key, target_of
-from tests.support.loras import HUNYUAN, numbered
+from tests.support.loras import HUNYUAN, comfyui_name, numbered
 
 OWN_TO_FRAMEPACK = ("clean_x_embedder", "image_projection", "x_embedder")
 
@@ -52,6 +52,21 @@ def test_hunyuans_names_stand_for_the_layers_with_their_sizes(layers: dict[str, 
     assert sorted(seen) == sorted(name for name in layers if not name.startswith(OWN_TO_FRAMEPACK))
 
 
+def test_comfyuis_names_stand_for_the_same_layers() -> None:
+    names = [(name, comfyui_name(name)) for pattern in HUNYUAN for name in numbered(pattern)]
+    assert sum(own != comfyui for own, comfyui in names) == len(names) - 40 * 2 - 2 - 1 - 2 - 2
+    for own, comfyui in names:
+        expected = target_of(own)
+        assert expected is not None
+        for beginning in (comfyui, f"diffusion_model.{comfyui}", f"transformer.{comfyui}", _kohya(comfyui)):
+            assert target_of(beginning) == expected, beginning
+    assert target_of("double_blocks.3.img_mod.lin") == Target(("transformer_blocks.3.norm1.linear",))
+    assert target_of("single_blocks.3.modulation.lin") == Target(("single_transformer_blocks.3.norm.linear",))
+    assert target_of("diffusion_model.double_blocks.3.txt_mlp.2") == Target(
+        ("transformer_blocks.3.ff_context.net.2",)
+    )
+
+
 def test_the_outputs_are_divided_as_diffusers_divides_them() -> None:
     # Each row carries its number, and diffusers needs only the rows to be of the full size.
     own = {name: outputs for pattern, (outputs, _) in HUNYUAN.items() for name in numbered(pattern)}
@@ -90,7 +105,8 @@ def test_the_kind_of_a_tensor(key: str, expected: tuple[str, str] | None) -> Non
     "beginning",
     [
         "lora_te1_text_model_encoder_layers_0_mlp_fc1",
-        "double_blocks.0.img_mlp.0",  # Flux
+        "double_blocks.0.img_mlp.1",
+        "double_blocks.0.img_mod.in_layer",
         "transformer_blocks.0.attn.to_q.processor",
         "blocks.0.self_attn.q",
         "transformer_blocks.x.attn.to_q",

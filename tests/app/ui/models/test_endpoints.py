@@ -169,8 +169,12 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     plans = calls_of(service).models_plan("framepack-i2v")
     assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
     assert (plans[0]["rows"], plans[0]["least"]) == ([], "5.1")
-    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "22.3", "6.4"]
+    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "22.3", "6.4", "as stored"]
     assert len(plans[-1]["rows"]) == 2
+    automatic = calls_of(service).models_plan("framepack-i2v", "auto")[-1]["rows"]
+    assert [row[-1] for row in automatic] == ["as stored", "int8"]
+    with pytest.raises(InputError, match="weight_dtype is 'fp4'"):
+        calls_of(service).models_plan("framepack-i2v", "fp4")
     formats = calls_of(service).models_formats("framepack-i2v")
     assert formats["cards"] == [plan["card"] for plan in plans]
     stored = formats["rows"][0]

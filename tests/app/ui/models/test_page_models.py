@@ -154,8 +154,16 @@ def test_the_address_leads_to_a_model_and_its_tables(page: Any, stand: Stand) ->
     card.get_by_text("Streamed weights should fit into the free main memory").wait_for()
     figures = card.locator(".lt-model-plan tbody tr").all_inner_texts()
     assert figures[0].split("\t")[:2] == ["8 GB", "4.5"]
-    assert figures[-2].split("\t") == ["24 GB", "20", "18", "1.7", "22.3", "22.3", "22.3", "6.4"]
+    assert figures[-2].split("\t") == ["24 GB", "20", "18", "1.7", "22.3", "22.3", "22.3", "6.4", "as stored"]
     assert figures[-1].startswith("automatic")
+    kinds = card.get_by_label("Weight type: FramePack I2V")
+    kinds.select_option(label="Automatic")
+    card.get_by_role("cell", name="int8").wait_for()
+    figures = card.locator(".lt-model-plan tbody tr").all_inner_texts()
+    assert figures[-1].split("\t")[-1] == "int8"
+    kinds.select_option(label="8 bit")
+    card.get_by_role("cell", name="fp8_e4m3fn").first.wait_for()
+    assert kinds.evaluate("one => one === document.activeElement || one.value") == "fp8_e4m3fn"
     card.get_by_text("With files in other formats").click()
     card.get_by_text("1.7 + 22.3 means that").wait_for()
     rows = [

@@ -1,0 +1,195 @@
+"""Tests of conversions from the page: the offer, the progress, the copy, a cancel and a failure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.jobs.downloads import process
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.models import present
+from app.ui.models.endpoints import ModelCalls
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.registry import find_model, model_names
+from tests.support.jobs import wait_until
+from tests.support.pages import Stand, needs_chromium, staged_page
+from tests.support.staged_engine import StagedEngine
+
+DEMO = find_model("demo")
+CARD = ".lt-model-card[data-model=demo]"
+# A command that behaves as `models convert` does: it tells its progress, waits for the file `go`, and leaves
+# nothing behind if it is ended.
+DOUBLE = """
+import json, pathlib, shutil, signal, sys, time
+here = pathlib.Path(sys.argv[1])
+assert sys.argv[2:5] == ["models", "convert", "demo"], sys.argv
+assert sys.argv[5:] == ["--weight-dtype", "int8", "--json"], sys.argv
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+part = here / "models" / ".demo-int8.part"
+try:
+    part.mkdir(parents=True)
+    (part / "weights").write_bytes(bytes(1000))
+    print(json.dumps({"model": "demo-int8", "done_bytes": 4_000_000, "total_bytes": 16_000_000}), flush=True)
+    while not (here / "go").exists():
+        time.sleep(0.01)
+    words = (here / "go").read_text()
+    if words:
+        sys.stderr.write(words)
+        sys.exit(1)
+    part.rename(here / "models" / "demo-int8")
+    print(json.dumps({"model": "demo-int8", "state": "converted"}), flush=True)
+finally:
+    shutil.rmtree(part, ignore_errors=True)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a data folder of the test's own, with a double of the command that converts."""
+    folder = tmp_path / "data"
+    monkeypatch.setattr(ADDED_MODELS, "file", folder / "models.json")
+    script = tmp_path / "double.py"
+    script.write_text(DOUBLE, encoding="utf-8")
+    command = (sys.executable, str(script), str(folder))
+    monkeypatch.setattr(process, "module_command", lambda module, environ: (command, dict(environ)))
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def calls(tmp_path: Path, data: Path) -> Iterator[ModelCalls]:
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    service.start()
+    yield ModelCalls(service, Catalogue())
+    service.stop()
+
+
+def shown(calls: ModelCalls, name: str = "demo") -> dict[str, Any]:
+    return next(one for one in calls.models_list()["models"] if one["model"] == name)
+
+
+def leftovers(data: Path) -> list[str]:
+    return [file.name for file in (data / "models").iterdir()]
+
+
+def test_the_offer_tells_size_place_and_free_space(
+    calls: ModelCalls, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SimpleNamespace(free=2**40)
+    monkeypatch.setattr(present.shutil, "disk_usage", lambda _: free)
+    offer = calls.models_copy("demo", "int8")
+    assert (offer["name"], offer["refusal"]) == ("demo-int8", "")
+    whole = present.transformer_bytes(DEMO, "bf16")
+    assert whole / 2 < present.transformer_bytes(DEMO, "int8") < whole
+    assert present.size_text(present.transformer_bytes(DEMO, "int8")) in offer["words"]
+    assert "1024 GB are free" in offer["words"]
+    assert str(tmp_path) not in offer["words"]
+    free.free = 2**10
+    assert "Free some space" in calls.models_copy("demo", "int8")["refusal"]
+    with pytest.raises(InputError, match="Free some space"):
+        calls.models_convert("demo", "int8")
+    free.free = 2**40
+    assert "needs a type of its own" in calls.models_copy("demo", "auto")["refusal"]
+    with pytest.raises(InputError, match="weight_dtype is 'fp4'"):
+        calls.models_copy("demo", "fp4")
+    assert "not completely on this machine" in calls.models_copy("framepack-i2v", "int8")["refusal"]
+    part = AddedPart(DEMO.parts["transformer"].location)
+    ADDED_MODELS.add(AddedModel("demo-int8", "Mine", "demo", {"transformer": part}))
+    assert calls.models_copy("demo", "int8")["refusal"] == "There is already a model demo-int8."
+    assert not (data / "models").exists()
+
+
+def test_a_conversion_is_told_and_a_cancel_leaves_nothing(calls: ModelCalls, data: Path) -> None:
+    calls.models_convert("demo", "int8")
+    wait_until(lambda: shown(calls)["progress"]["total_bytes"] == 16_000_000)
+    assert shown(calls)["state"] == "converting"
+    assert shown(calls)["progress"]["percent"] == 25
+    assert leftovers(data) == [".demo-int8.part"]
+    assert calls.models_cancel("demo")["state"] == "complete"
+    assert leftovers(data) == []
+    assert shown(calls)["progress"]["message"] == ""
+    calls.models_convert("demo", "int8")
+    (data / "go").write_text("", encoding="utf-8")
+    wait_until(lambda: shown(calls)["state"] == "complete")
+    assert leftovers(data) == ["demo-int8"]
+
+
+def test_a_failure_is_told_until_it_is_dismissed(calls: ModelCalls, data: Path) -> None:
+    (data / "go").write_text("The disk is full. Free some space.\n", encoding="utf-8")
+    calls.models_convert("demo", "int8")
+    wait_until(lambda: shown(calls)["state"] == "complete")
+    assert shown(calls)["progress"]["message"] == "It was not converted. The disk is full. Free some space."
+    calls.models_cancel("demo")
+    assert shown(calls)["progress"]["message"] == ""
+
+
+@pytest.mark.slow
+def test_the_command_itself_makes_a_model_beside_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "longtake" / "models.json")
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    service.start()
+    calls = ModelCalls(service, Catalogue())
+    offer = calls.models_copy("demo", "fp8_e4m3fn")
+    assert calls.models_convert("demo", "fp8_e4m3fn")["state"] == "converting"
+    wait_until(lambda: shown(calls)["state"] == "complete")
+    assert shown(calls)["progress"]["message"] == ""
+    assert model_names()[-1] == offer["name"]
+    size = shown(calls, offer["name"])["parts"][0]["size"]
+    assert f"needs {size}" in offer["words"]
+    service.stop()
+
+
+class TestPage:
+    """Tests of the button in Chromium."""
+
+    pytestmark = needs_chromium
+
+    @pytest.fixture
+    def stand(self, tmp_path: Path, data: Path) -> Iterator[Stand]:
+        with staged_page(tmp_path) as stand:
+            yield stand
+
+    def test_a_copy_is_made_by_keyboard_and_cancelled(self, page: Any, stand: Stand, data: Path) -> None:
+        page.set_viewport_size({"width": 375, "height": 760})
+        page.get_by_role("tab", name="Models").click()
+        page.wait_for_selector(f"{CARD}[data-state=complete]")
+        button = page.get_by_role("button", name="Convert: Longtake demo model")
+        button.focus()
+        page.keyboard.press("Enter")
+        question = page.get_by_role("alertdialog", name="Convert Longtake demo model")
+        kinds = question.get_by_label("Type of the copy: Longtake demo model")
+        assert kinds.evaluate("one => one === document.activeElement")
+        assert kinds.input_value() == "int8"
+        assert kinds.locator("option").all_inner_texts()[-1] == "int8 (8 bit, whole numbers)"
+        question.get_by_text("The copy, demo-int8, needs").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        page.keyboard.press("Escape")
+        assert button.evaluate("one => one === document.activeElement")
+        button.click()
+        question.locator("[data-action=start]:not([aria-disabled])").click()
+        card = page.locator(f"{CARD}[data-state=converting]")
+        card.get_by_text("of 15 MB").wait_for()
+        assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") == "25"
+        page.get_by_role("button", name="Stop converting: Longtake demo model").click()
+        page.wait_for_selector(f"{CARD}[data-state=complete]")
+        assert leftovers(data) == []
+        button.click()
+        question.locator("[data-action=start]:not([aria-disabled])").click()
+        part = AddedPart(DEMO.parts["transformer"].location)
+        ADDED_MODELS.add(AddedModel("demo-int8", "Demo, int8", "demo", {"transformer": part}))
+        (data / "go").write_text("", encoding="utf-8")
+        page.wait_for_selector(f"{CARD}[data-state=complete]")
+        page.wait_for_selector(".lt-model-card[data-model=demo-int8]")
+        assert json.loads((data / "models.json").read_text(encoding="utf-8"))["models"]

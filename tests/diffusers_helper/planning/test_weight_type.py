@@ -1,0 +1,174 @@
+"""Tests of the automatic type of the weights: what is chosen, what is said, and what a job records of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from diffusers_helper.events import Event, Warned
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.models.plans import MemoryPlans
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.branch import branch
+from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.output.recipe import read_recipe
+from diffusers_helper.planning.budget import DoesNotFit, StagePlan
+from diffusers_helper.planning.cards import plans_by_card
+from diffusers_helper.planning.job import VideoPlan, plan_video
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB
+from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_safetensors
+from tests.support.making import make, tiny_request
+
+INFO = find_model("framepack-i2v")
+REQUEST = GenerationRequest(image="none", model=INFO.name, weight_dtype="auto")
+
+
+def plan(card_gb: float, preserved_gb: float = 0.0, name: str = "auto", arch: str = "gfx1100") -> VideoPlan:
+    profile = profile_for(Machine("rocm", arch, "card", round(card_gb * GB)), {})
+    return plan_video(replace(REQUEST, weight_dtype=name, preserved_gb=preserved_gb), INFO, profile)
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1151", "gfx1201"])
+def test_a_card_that_holds_all_keeps_the_type_of_the_files(arch: str) -> None:
+    found = plan(48, arch=arch)
+    assert found.weight_dtype == "default"
+    assert found.job == plan(48, name="default", arch=arch).job
+    assert found.notes[-1] == (
+        "The weights keep the type of the files, because all of the transformer stays on the device."
+    )
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1151", "gfx1201"])
+def test_int8_is_chosen_where_it_ends_the_streaming(arch: str) -> None:
+    found, stored = plan(24, 2.0, arch=arch), plan(24, 2.0, "default", arch)
+    streamed = stored.job.stage("sample").streamed_bytes
+    assert streamed > 5 * GB
+    assert found.weight_dtype == "int8"
+    assert found.job == plan(24, 2.0, "int8", arch).job
+    assert found.job.stage("sample").streamed_bytes == 0
+    assert f"{streamed / GB:.1f} GB would be streamed in each pass." in found.notes[-1]
+
+
+def test_the_files_type_stays_where_int8_would_be_streamed_too() -> None:
+    found = plan(24, 18.0)
+    assert found.weight_dtype == "default"
+    assert found.job == plan(24, 18.0, "default").job
+    int8 = plan(24, 18.0, "int8").job.stage("sample").streamed_bytes
+    assert f"in int8, {int8 / GB:.1f} GB would still be streamed" in found.notes[-1]
+    assert "models convert" in found.notes[-1]
+
+
+def test_int8_is_chosen_where_nothing_else_fits() -> None:
+    with pytest.raises(DoesNotFit) as refused:
+        plan(8, name="default")
+    with pytest.raises(DoesNotFit) as refused_in_int8:
+        plan(8, name="int8")
+    least = refused_in_int8.value.smallest_cap_bytes
+    assert least < refused.value.smallest_cap_bytes
+    cap = (least + refused.value.smallest_cap_bytes) / 2 / GB
+    profile = profile_for(Machine("rocm", "gfx1100", "card", 8 * GB), {})
+    found = plan_video(replace(REQUEST, vram_cap_gb=cap, preserved_gb=0.0), INFO, profile)
+    assert found.weight_dtype == "int8"
+    assert "do not fit otherwise" in found.notes[-1]
+    with pytest.raises(DoesNotFit) as refused_here:
+        plan(8)
+    assert refused_here.value.smallest_cap_bytes == least
+
+
+def test_a_given_type_is_not_explained() -> None:
+    assert not any("type of the files" in note or "rounded" in note for note in plan(24, 2.0, "int8").notes)
+
+
+def test_each_card_has_its_own_type() -> None:
+    automatic = [one.automatic for one in plans_by_card(REQUEST, INFO)]
+    assert [one and one.weight_dtype for one in automatic] == [None, "default", "default", "default", "int8"]
+    (last,) = [one for one in automatic[-1:] if one]
+    assert last.streamed_bytes == 0
+    assert last.host_bytes == 0
+
+
+def leaving(num_bytes: float) -> dict[str, Any]:
+    """Return settings that leave this many bytes for weights on the device."""
+    return {"vram_cap_gb": 1.0, "preserved_gb": 1.0 - num_bytes / GB}
+
+
+@pytest.fixture
+def narrow(deep_models: Models, small_scene: Path) -> dict[str, Any]:
+    """Return settings with which int8 ends the streaming, while the type of the files is streamed."""
+
+    def sample(name: str, **settings: Any) -> StagePlan:
+        request = tiny_request(small_scene, weight_dtype=name, **settings)
+        return MemoryPlans(request, deep_models, 64, 64, Local()).plan.stage("sample")
+
+    settings = leaving(1.01 * sample("int8").resident_bytes)
+    assert not sample("int8", **settings).streamed_bytes
+    assert sample("default", **settings).streamed_bytes
+    return settings
+
+
+def test_a_job_records_the_type_that_it_has_used(
+    deep_models: Models, small_scene: Path, tmp_path: Path, narrow: dict[str, Any]
+) -> None:
+    automatic = tiny_request(small_scene, weight_dtype="auto", mode="forward", seconds=2.0, **narrow)
+    made, events = make(automatic, deep_models, tmp_path / "job")
+    assert [one for one in said(events) if "rounded to int8" in one]
+    expected, _ = make(replace(automatic, weight_dtype="int8"), deep_models, tmp_path / "int8")
+    assert torch.equal(made.latents, expected.latents)
+    recipe = read_recipe(made.video)
+    assert recipe.settings["weight_dtype"] == "int8"
+    # The same job keeps its type where it would choose another one, and so does a branch of it.
+    folder = JobFolder(tmp_path / "job")
+    (folder.sections / "0002.safetensors").unlink()
+    roomy = replace(automatic, vram_cap_gb=None, preserved_gb=None)
+    again, events = make(roomy, deep_models, folder.path, resume_from=folder.path)
+    assert torch.equal(again.latents, expected.latents)
+    assert not said(events)
+    target = JobFolder(tmp_path / "branch")
+    target.path.mkdir()
+    branched = branch(folder, roomy, 1, {"steps": 3})
+    branched.fill(target)
+    make(branched.request, deep_models, target.path, resume_from=target.path, lineage=branched.lineage)
+    assert target.weight_type.read_text(encoding="ascii") == "int8"
+    fresh, events = make(roomy, deep_models, tmp_path / "roomy")
+    assert [one for one in said(events) if "keep the type of the files" in one]
+    assert "weight_dtype" not in read_recipe(fresh.video).settings
+
+
+def said(events: list[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Warned) and "weights" in event.message]
+
+
+@pytest.mark.parametrize(
+    ("cast", "reason"),
+    [(to_fp8, "int8 would not be smaller"), (to_scaled_fp8, "they are in GGUF or have scales")],
+)
+def test_weights_in_8_bit_stay_as_they_are(
+    cast: Any, reason: str, deep_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    (folder / "transformer").mkdir(parents=True)
+    for part in deep_model.iterdir():
+        if part.name != "transformer":
+            (folder / part.name).symlink_to(part)
+    (folder / "transformer" / "config.json").symlink_to(deep_model / "transformer" / "config.json")
+    weights = load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
+    tensors = cast(weights, torch.float8_e4m3fn) if cast is to_fp8 else cast(weights)
+    write_safetensors(folder / "transformer" / "diffusion_pytorch_model.safetensors", tensors)
+    models = load_models(find_model(str(folder), allow_folder=True), device="cpu")
+    request = tiny_request(small_scene, weight_dtype="auto")
+    whole = MemoryPlans(request, models, 64, 64, Local())
+    sample = whole.plan.stage("sample")
+    assert not sample.streamed_bytes
+    assert "stays on the device" in whole.reason
+    narrow = replace(request, **leaving(0.9 * sample.resident_bytes))
+    plans = MemoryPlans(narrow, models, 64, 64, Local())
+    assert plans.plan.stage("sample").streamed_bytes
+    assert (plans.request.weight_dtype, reason in plans.reason) == ("default", True)
