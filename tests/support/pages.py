@@ -141,7 +141,7 @@ def strict_window(browser: Any, stand: Stand, complaints: tuple[str, ...] = ("er
     visit(page, stand)
     yield page
     context.close()
-    assert said == []
+    assert not said, said
 
 
 def visit(page: Any, stand: Stand) -> None:

@@ -187,6 +187,7 @@ class TestPage:
         assert leftovers(data) == []
         button.click()
         question.locator("[data-action=start]:not([aria-disabled])").click()
+        card.get_by_text("of 15 MB").wait_for()
         part = AddedPart(DEMO.parts["transformer"].location)
         ADDED_MODELS.add(AddedModel("demo-int8", "Demo, int8", "demo", {"transformer": part}))
         (data / "go").write_text("", encoding="utf-8")
