@@ -128,7 +128,7 @@ def measure(kind: str, folder: Path) -> Figures:
     }  # fmt: skip
     if kind == "copy":
         copy(folder)  # the first writes to new memory take longer
-    from_disk = _disk_bytes()
+    from_disk = disk_bytes()
     threading.Thread(target=watch, daemon=True).start()
     begin = time.perf_counter()
     network = runs[kind](folder)
@@ -139,11 +139,12 @@ def measure(kind: str, folder: Path) -> Figures:
     is_over.set()
     return {
         "seconds": loaded - begin, "with_use": used - begin, "private_bytes": most,
-        "disk_bytes": _disk_bytes() - from_disk,
+        "disk_bytes": disk_bytes() - from_disk,
     }  # fmt: skip
 
 
-def _disk_bytes() -> int:
+def disk_bytes() -> int:
+    """Return the number of bytes that this process has read from disks."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 

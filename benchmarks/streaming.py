@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.planning.budget import Budget, Stage, Weights, plan_stage  # noqa: E402
 
-_TEXT = 64
+_TEXT, _WIDTH = 64, 256
 Span = tuple[float, float]
 Times = dict[str, list[float]]
 
@@ -46,9 +46,9 @@ def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFra
             num_layers=arguments.double,
             num_single_layers=arguments.single,
             num_refiner_layers=1,
-            text_embed_dim=256,
-            pooled_projection_dim=256,
-            image_proj_dim=256,
+            text_embed_dim=_WIDTH,
+            pooled_projection_dim=_WIDTH,
+            image_proj_dim=_WIDTH,
             has_image_proj=True,
             has_clean_x_embedder=True,
         )
@@ -62,8 +62,16 @@ def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFra
     return loaded.eval().requires_grad_(False)
 
 
-def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
-    """Return random arguments like those of the pipeline, with latents of side x side."""
+def arguments_of_a_step(
+    side: int, device: torch.device, text: int = _WIDTH, pooled: int = _WIDTH, picture: int = _WIDTH
+) -> dict[str, Any]:
+    """Return random arguments like those of the pipeline.
+
+    Args:
+        side: The latents have side x side places.
+        device: The device of the arguments.
+        text, pooled, picture: The widths of the encoders' features.
+    """
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -73,10 +81,10 @@ def arguments_of_a_step(side: int, device: torch.device) -> dict[str, Any]:
         "hidden_states": random(1, 16, 9, side, side),
         "timestep": torch.tensor([500.0], device=device),
         "guidance": torch.tensor([10000.0], device=device),
-        "encoder_hidden_states": random(1, _TEXT, 256),
+        "encoder_hidden_states": random(1, _TEXT, text),
         "encoder_attention_mask": torch.ones(1, _TEXT, dtype=torch.bool, device=device),
-        "pooled_projections": random(1, 256),
-        "image_embeds": random(1, _TEXT, 256),
+        "pooled_projections": random(1, pooled),
+        "image_embeds": random(1, _TEXT, picture),
         "indices_latents": torch.arange(1, 10),
         "latents_clean": random(1, 16, 2, side, side),
         "indices_latents_clean": torch.tensor([0, 10]),
