@@ -5,6 +5,9 @@ The kernel reads a mapped page when it is used, and may drop it at any time, sin
 
 from __future__ import annotations
 
+import math
+import mmap
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,13 +16,14 @@ from typing import Any
 import gguf
 import torch
 from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES, GGUFParameter
-from safetensors import safe_open
 from torch import Tensor
 from torch._weights_only_unpickler import UnpicklingError
 
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.formats.tensors import Contents
 
+# Linux's flag for a mapping without a claim on main memory, which Python does not name.
+_NO_RESERVE = 0x4000
 # The types of GGUF that torch has, too.
 _PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -42,14 +46,37 @@ def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
     return tensors
 
 
+def _mapped(file: Path) -> Tensor:
+    """Return the bytes of a file, which may be larger than main memory.
+
+    Torch and safetensors map files in a way for which Linux wants to be able to hold all pages in memory, in
+    case that they are written to. It refuses files that are larger than main memory then.
+    """
+    with file.open("rb") as stream:
+        if sys.platform == "linux":
+            flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+            pages = mmap.mmap(stream.fileno(), 0, flags=flags, prot=access)
+        else:
+            pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(pages, dtype=torch.uint8)
+
+
 def _read_safetensors(file: Path, contents: Contents) -> dict[str, Tensor]:
-    with safe_open(file, "pt") as weights:
-        return {name: weights.get_tensor(name) for name in contents.tensors}
+    storage, tensors = _mapped(file), dict[str, Tensor]()
+    for name, entry in contents.tensors.items():
+        dtype = getattr(torch, entry.dtype)
+        data = storage[entry.begin : entry.begin + entry.num_bytes]
+        if entry.begin % dtype.itemsize:
+            data = data.clone()  # torch needs aligned values
+        # A value of torch may stand for two of the file.
+        is_paired = entry.num_bytes < math.prod(entry.shape) * dtype.itemsize
+        shape = (*entry.shape[:-1], entry.shape[-1] // 2) if is_paired else entry.shape
+        tensors[name] = data.view(dtype).view(shape)
+    return tensors
 
 
 def _read_gguf(file: Path, contents: Contents) -> dict[str, Tensor]:
-    storage = torch.from_file(str(file), shared=False, size=file.stat().st_size, dtype=torch.uint8)
-    tensors: dict[str, Tensor] = {}
+    storage, tensors = _mapped(file), dict[str, Tensor]()
     for name, entry in contents.tensors.items():
         data = storage[entry.begin : entry.begin + entry.num_bytes]
         if entry.dtype in _PLAIN:

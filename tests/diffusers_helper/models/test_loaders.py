@@ -15,8 +15,10 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.framepack.encoders import encode_pooled, encode_states
 from diffusers_helper.framepack.prompts import TEMPLATE, check_prompt
+from diffusers_helper.models.formats.safetensors_file import make_header
 from diffusers_helper.models.hub_cache import is_complete
 from diffusers_helper.models.loaders import dtype_for, load_models
+from diffusers_helper.models.loading.tensors import read_tensors
 from diffusers_helper.models.registry import PARTS, find_model
 from diffusers_helper.pipeline import generate
 from tests.support.making import tiny_request, write_scene
@@ -241,3 +243,38 @@ def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pyte
         load_models(models.info, cancel=cancel)
     models.load(CancelToken())
     assert models.is_loaded
+
+
+def test_a_file_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> None:
+    overcommit = Path("/proc/sys/vm/overcommit_memory")
+    if not overcommit.exists() or overcommit.read_text(encoding="ascii").strip() == "2":
+        pytest.skip("this system refuses all mappings that are larger than its memory")
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    memory = 1024 * sum(
+        int(line.split()[1]) for line in lines if line.startswith(("MemTotal:", "SwapTotal:"))
+    )
+    header, places, size = make_header(
+        {"small": ("bfloat16", (2, 3)), "large": ("uint8", (memory + 1024,))}, {"format": "pt"}
+    )
+    file = tmp_path / "a.safetensors"
+    with file.open("wb") as stream:  # The file has a hole, so that it takes no space on the disk.
+        stream.write(header)
+        stream.seek(places["small"])
+        stream.write(torch.arange(6).to(torch.bfloat16).view(torch.uint8).numpy().tobytes())
+        stream.seek(size - 1)
+        stream.write(b"\x07")
+    tensors = read_tensors([file])
+    assert tensors["small"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensors["large"].shape == (memory + 1024,)
+    assert (int(tensors["large"][0]), int(tensors["large"][-1])) == (0, 7)
+
+
+def test_tensors_that_are_not_aligned_are_read(tmp_path: Path) -> None:
+    values = torch.tensor([1.5, -2.0])
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [3, 11]}
+    text = json.dumps({"odd": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}, "a": entry}).encode()
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes([1, 2, 3]) + values.numpy().tobytes())
+    tensors = read_tensors([file])
+    assert torch.equal(tensors["a"], values)
+    assert tensors["odd"].tolist() == [1, 2, 3]
