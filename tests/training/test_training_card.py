@@ -92,7 +92,7 @@ def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
     assert "| two sections | 50 % |" in card
     assert "0.50 (0.25)" in card
     assert "29.5 dB" in card
-    assert "123 steps in 10 minutes" in " ".join(card.split())
+    assert "123 steps on each of two cores in 10 minutes" in " ".join(card.split())
     assert "shift of 12.5" in card
     # 1.96 times the standard error of 75 % of 56.
     assert "within 11 points" in " ".join(card.split())

@@ -78,7 +78,7 @@ def test_each_format_of_the_file_has_its_plans() -> None:
     names = [name for one in found for name in one.formats]
     assert names[0] == STORED
     by_name = {name: one for one in found for name in one.formats}
-    assert {*by_name} == {STORED, *WEIGHT_TYPES, *LOADABLE} - {"default"}
+    assert {*by_name} == {STORED, *WEIGHT_TYPES, *LOADABLE} - {"auto", "default"}
     assert list(by_name[STORED].cards) == plans_by_card(REQUEST, INFO)
     assert by_name["bf16"] is by_name[STORED]
     for one in found:
