@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,30 +24,12 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 import torch  # noqa: E402
 
-from benchmarks.loading import NAME, disk_bytes, drop, write_checkpoint  # noqa: E402
+from benchmarks.loading import NAME, Most, disk_bytes, drop, write_checkpoint  # noqa: E402
 from benchmarks.streaming import arguments_of_a_step  # noqa: E402
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.models.loading.networks import load_network  # noqa: E402
-from diffusers_helper.models.loading.read_ahead import own_bytes  # noqa: E402
 
 FULL_GB = 25.7
-
-
-class Most:
-    """The most of the process's own memory since the beginning, looked at fifty times a second."""
-
-    def __init__(self) -> None:
-        self.num_bytes, self._before, self._is_over = 0, own_bytes(), threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(0.02):
-            self.num_bytes = max(self.num_bytes, own_bytes() - self._before)
-
-    def end(self) -> int:
-        """Stop looking, and return the most bytes."""
-        self._is_over.set()
-        return self.num_bytes
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:

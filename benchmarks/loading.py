@@ -114,31 +114,40 @@ def use(network: torch.nn.Module) -> None:
         buffer[: weight.numel()].copy_(weight.detach().flatten())
 
 
+class Most:
+    """The most of the process's own memory since the beginning, looked at fifty times a second."""
+
+    def __init__(self) -> None:
+        self.num_bytes, self._before, self._is_over = 0, own_bytes(), threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.02):
+            self.num_bytes = max(self.num_bytes, own_bytes() - self._before)
+
+    def end(self) -> int:
+        """Stop looking, and return the most bytes."""
+        self._is_over.set()
+        return self.num_bytes
+
+
 def measure(kind: str, folder: Path) -> Figures:
     """Run one kind in this process, and return its seconds and memory."""
-    before, most, is_over = own_bytes(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not is_over.wait(0.02):
-            most = max(most, own_bytes() - before)
-
+    most = Most()
     runs: dict[str, Callable[[Path], Any]] = {
         "read": read, "ours": load_ours, "diffusers": load_diffusers, "copy": copy,
     }  # fmt: skip
     if kind == "copy":
         copy(folder)  # the first writes to new memory take longer
     from_disk = disk_bytes()
-    threading.Thread(target=watch, daemon=True).start()
     begin = time.perf_counter()
     network = runs[kind](folder)
     loaded = time.perf_counter()
     if network is not None:
         use(network)
     used = time.perf_counter()
-    is_over.set()
     return {
-        "seconds": loaded - begin, "with_use": used - begin, "private_bytes": most,
+        "seconds": loaded - begin, "with_use": used - begin, "private_bytes": most.end(),
         "disk_bytes": disk_bytes() - from_disk,
     }  # fmt: skip
 

@@ -34,6 +34,25 @@ def sample_section(
     return x
 
 
+def with_own_history(
+    model: nn.Module,
+    section: Section,
+    latents: torch.Tensor,
+    conditions: Conditions,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Return a clip's latents (B, 16, T, h, w) with those of ``section.before`` as the model makes them.
+
+    A model that is trained on them, as it sees them in videos of two sections, learns to continue its own
+    latents.
+    """
+    before, start = section.before, latents[:, :, :1]
+    history = gather(start, start, before.history)
+    latents = latents.clone()
+    latents[:, :, before.noisy] = sample_section(model, before, start, history, conditions, 1, generator)
+    return latents
+
+
 def sample_latents(
     model: nn.Module,
     mode: str,

@@ -21,6 +21,7 @@ from training.optim import Average, Optimizers
 from training.parallel import agree, mean_gradients
 from training.quick import QuickTransformer, quick_dtype
 from training.render import Renderer, make_canvases
+from training.sampler import with_own_history
 from training.transformer import (
     StretchedRope,
     build_transformer,
@@ -179,7 +180,10 @@ class Trainer:
         wanted = times_of(section, frames, own_history)
         latents, conditions = self.clips.draw(rng, size, phase.batch, wanted)
         self.model.rope.stretch = self.quick.model.rope.stretch = stretch_of(size)
-        losses = flow_loss(self.quick, section, latents, conditions, generator, frames, own_history)
+        known = None
+        if own_history:
+            known = with_own_history(self.quick, section, latents, conditions, generator)
+        losses = flow_loss(self.quick, section, latents, conditions, generator, frames, known)
         losses.mean().backward()
         self.quick.pass_gradients()
         mean_gradients(self.optimiser.params, self.world)

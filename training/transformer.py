@@ -209,29 +209,6 @@ def times_of(section: Section, frames: torch.Tensor, own_history: bool) -> list[
     return sorted({min(time, CLIP_LATENTS - 1) for time in (0, *shown, *made)})
 
 
-@torch.no_grad()
-def with_own_history(
-    model: nn.Module,
-    section: Section,
-    latents: torch.Tensor,
-    conditions: Conditions,
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """Return a clip's latents (B, 16, T, h, w) with those of ``section.before`` as the model makes them."""
-    before, start = section.before, latents[:, :, :1]
-    noise = torch.randn((*start.shape[:2], WINDOW, *start.shape[3:]), generator=generator)
-    velocity = model(
-        hidden_states=noise,
-        timestep=torch.full((len(start),), 1000.0),
-        **conditions.inputs(),
-        **model_inputs(before, start, gather(start, start, before.history)),
-        return_dict=False,
-    )[0]
-    latents = latents.clone()
-    latents[:, :, before.noisy] = noise - velocity.float()
-    return latents
-
-
 def flow_loss(
     model: nn.Module,
     section: Section,
@@ -239,7 +216,7 @@ def flow_loss(
     conditions: Conditions,
     generator: torch.Generator,
     frames: torch.Tensor,
-    own_history: bool = False,
+    known: torch.Tensor | None = None,
     shift: float = TRAINING_SHIFT,
 ) -> torch.Tensor:
     """Return the weighted squared error of one section's velocity (noise minus clean) for each clip (B).
@@ -248,14 +225,12 @@ def flow_loss(
         latents: The clips (B, 16, T, h, w). Only the times that ``times_of`` returns are used.
         frames: The places of the section's latents that are made, in order. Each one's error teaches as much
             as among all nine, and a step on three of them costs half as much.
-        own_history: Whether the model makes the section before, as it does in videos of two sections. It
-            then learns to continue its own latents.
+        known: The clips that the history is taken from, if they are not ``latents`` themselves.
     """
     start = latents[:, :, :1]
     clean = gather(latents, start, section.noisy)[:, :, frames]
     batch = clean.shape[0]
-    known = with_own_history(model, section, latents, conditions, generator) if own_history else latents
-    history = gather(known, start, section.history)
+    history = gather(latents if known is None else known, start, section.history)
     # The errors of earlier sections look like noise. A model trained with such noise does not amplify them.
     level = 0.15 * torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) < 0.5)
     present = (history.abs().amax(dim=(1, 3, 4), keepdim=True) > 0).float()

@@ -127,12 +127,11 @@ def _copy_problems(
     folder: Path, sums: Iterable[tuple[str, str]], on_bytes: Callable[[int], None]
 ) -> Iterator[str]:
     """Check the files of a converted copy, and yield a sentence about each that has changed."""
+    weights = weight_files(folder)
     for name, checksum in sums:
         file = folder / name
         try:
-            is_same = (
-                has_copy_sum(file, checksum) if file in weight_files(folder) else file_sum(file) == checksum
-            )
+            is_same = has_copy_sum(file, checksum) if file in weights else file_sum(file) == checksum
             on_bytes(file.stat().st_size)
         except OSError as error:
             yield f"{name} cannot be read ({error.strerror})."

@@ -13,6 +13,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from training import train_transformer
 from training.optim import Optimizers
 from training.quick import Attend, NormAndRotate, QuickTransformer
+from training.sampler import with_own_history
 from training.start import start_from
 from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer, factor, phase_at
 from training.transformer import (
@@ -154,7 +155,8 @@ def test_a_step_uses_no_other_times_than_those_it_asks_for() -> None:
             # A latent that no step may use is not a number.
             latents = torch.full((2, 16, 19, 8, 8), float("nan"))
             latents[:, :, times_of(section, frames, own)] = 1.0
-            loss = flow_loss(still, section, latents, conditions, generator, frames, own)
+            known = with_own_history(still, section, latents, conditions, generator) if own else latents
+            loss = flow_loss(still, section, latents, conditions, generator, frames, known)
             assert torch.isfinite(loss).all()
             modes.add((section.mode, own))
     assert modes == {(mode, own) for mode in ("inverted", "forward") for own in (False, True)}
@@ -179,9 +181,9 @@ def test_the_history_can_be_what_the_model_made_itself(mode: str) -> None:
 
     latents = torch.zeros(2, 16, 19, 8, 8)
     latents[:, :, 0] = 1.0
-    flow_loss(
-        sevens, section, latents, conditions_of(inputs(8, 8)), generator, draw_frames(generator, 3), True
-    )
+    frames, conditions = draw_frames(generator, 3), conditions_of(inputs(8, 8))
+    known = with_own_history(sevens, section, latents, conditions, generator)
+    flow_loss(sevens, section, latents, conditions, generator, frames, known)
     first, second = seen
     # The section before sees nothing but the picture, and is made from pure noise.
     assert first["noisy"].shape[2] == 9
