@@ -28,7 +28,7 @@ from diffusers_helper.models.recognition import (
 from diffusers_helper.models.registry import PARTS
 from diffusers_helper.units import count_text
 
-_INDEX = ".index.json"
+INDEX = ".index.json"
 _USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 
@@ -85,7 +85,7 @@ def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
         if parts and not place:
             return _inspect_model(path, parts)
         return _inspect_folder(path, place)
-    if path.name.endswith(_INDEX):
+    if path.name.endswith(INDEX):
         return _inspect_shards(path, place)
     return _inspect_files(path, [path], place)
 
@@ -96,6 +96,11 @@ def weights_at(path: Path) -> Path:
         return path
     files = [file for file in path.iterdir() if file.suffix in SUFFIXES]
     return files[0] if len(files) == 1 else path
+
+
+def is_shard(file: Path) -> bool:
+    """Return whether a file is one of several that hold a network together, by its name."""
+    return _SHARD.search(file.stem) is not None
 
 
 def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
@@ -128,7 +133,7 @@ def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
 
 def _inspect_folder(folder: Path, place: str) -> Inspection:
     """Examine a folder with the files of one network, or of a tokenizer."""
-    indices = sorted(folder.glob(f"*.safetensors{_INDEX}"))
+    indices = sorted(folder.glob(f"*.safetensors{INDEX}"))
     if indices:
         return _inspect_shards(indices[0], place)
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
@@ -136,7 +141,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
     files = [file for file in files if file.suffix == ".safetensors"] or files
     files = [file for file in files if file.name in _USUAL] or files
     if len(files) > 1:
-        shards = [file for file in files if _SHARD.search(file.stem)]
+        shards = [file for file in files if is_shard(file)]
         if shards:
             problem = f"{folder.name} lacks the index of its {len(shards)} shards; download it again."
         else:
@@ -203,7 +208,7 @@ def _inspect_files(
     for tensor in tensors.values():
         by_type[tensor.dtype] += tensor.num_bytes
     models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors, by_type)
-    is_whole = not _SHARD.search(path.stem)
+    is_whole = not is_shard(path)
     if models == ["FramePack"] and style == "diffusers" and is_whole and not told:
         told += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
     if place and tensors and not told:

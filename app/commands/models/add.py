@@ -48,8 +48,8 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     name: str = arguments.model
     if not _NAME.fullmatch(name) or name in built_in_names():
         raise InputError(
-            f"NAME is {short_repr(name)}; expected a new name of small letters, digits and . _ - that begins "
-            "with a letter or a digit.",
+            f"The model's name is {short_repr(name)}; expected a new name of small letters, digits and . _ - "
+            "that begins with a letter or a digit.",
             "Choose another name.",
             setting="model",
         )

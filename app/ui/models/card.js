@@ -2,19 +2,14 @@
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
 import { convertQuestion } from './convert.js';
+import { named } from './parts.js';
 import { formatTable, planTable } from './plan.js';
 
 const STATES = {
   complete: 'On this machine', incomplete: 'Incomplete', missing: 'Not on this machine',
   getting: 'Downloading', verifying: 'Checking', converting: 'Converting', paused: 'Paused', failed: 'Download failed',
 };
-const PARTS = {
-  transformer: 'Transformer', vae: 'VAE', text_encoder: 'Text encoder', tokenizer: 'Its tokenizer',
-  text_encoder_2: 'Second text encoder', tokenizer_2: 'Its tokenizer', image_encoder: 'Image encoder',
-  feature_extractor: 'Its image processor',
-};
 const PART_STATES = { complete: 'here', incomplete: 'incomplete', missing: 'missing' };
-const named = (part) => PARTS[part] ?? part;
 const listed = (parts) => parts.map((part) => named(part).toLowerCase()).join(', ');
 
 /** Return what can be done with a model, as pairs of a name and a label. */

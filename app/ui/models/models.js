@@ -4,6 +4,7 @@ import { setText } from '../elements.js';
 import { queueNow, whenJobsAreTold } from '../jobs.js';
 import { place, whenShown } from '../tabs.js';
 import { Card } from './card.js';
+import { OwnFiles } from './own.js';
 
 const PAUSE = 1000; // milliseconds between two looks while something is downloaded or checked
 const ACTIVE = ['getting', 'verifying', 'converting'];
@@ -18,7 +19,8 @@ class Models {
   #open = 0; // changes that the server has not answered yet
   #timer = 0;
   #revision = null; // that of the news at the last load
-  #wanted = ''; // the model that the address names
+  #wanted = ''; // the model that the address names, or that was added
+  #own;
 
   constructor(section) {
     const find = (selector) => section.querySelector(selector);
@@ -26,9 +28,14 @@ class Models {
       section, list: find('.lt-model-cards'), say: find('.lt-models-say'),
       problem: find('.lt-models-problem'), told: find('.lt-models-told'),
     };
+    this.#own = new OwnFiles(find('.lt-own'), (name) => {
+      this.#wanted = name;
+      this.load();
+    });
     whenShown('models', (rest) => {
       this.#wanted = rest;
       this.load();
+      this.#own.load();
     });
     whenJobsAreTold(() => {
       if (this.#isShown && revisionNow() !== this.#revision) this.load();
@@ -89,6 +96,7 @@ class Models {
       }
       this.#cards.get(model.model).show(model);
     }
+    this.#own.offer(models);
     setText(say, disk || 'All models are on this machine.');
     section.dataset.state = 'known';
     this.#lead();

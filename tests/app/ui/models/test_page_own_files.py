@@ -1,0 +1,72 @@
+"""Tests of a person's own files on the Models tab, in Chromium with a staged engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.models.added import ADDED_MODELS
+from tests.support.pages import Stand, needs_chromium, staged_page, strict_window
+
+FILE, SECOND = "diffusion_models/FramePack F1.safetensors", "diffusion_models/other.safetensors"
+pytestmark = needs_chromium
+
+
+@pytest.fixture
+def stand(tmp_path: Path, weights: Path) -> Iterator[Stand]:
+    with staged_page(tmp_path) as stand:
+        yield stand
+
+
+def open_files(page: Any) -> Any:
+    page.get_by_role("tab", name="Models").click()
+    page.wait_for_selector(".lt-own[data-state=known]")
+    return page.locator(".lt-own")
+
+
+def test_files_are_inspected_and_become_a_model_on_the_page(page: Any, stand: Stand, weights: Path) -> None:
+    own = open_files(page)
+    assert own.get_by_label("page.safetensors", exact=True).is_disabled()
+    own.get_by_label("Inspect diffusion_models/other.safetensors").click()
+    own.get_by_role("row", name="Types bfloat16 100.0 %").wait_for()
+    first, second = own.get_by_label(FILE, exact=True), own.get_by_label(SECOND, exact=True)
+    second.check()
+    assert own.get_by_label("Name").input_value() == "other"
+    first.check()
+    assert not second.is_checked()  # a part has one file
+    assert own.get_by_label("Name").input_value() == "framepack-f1"
+    own.get_by_label("All other parts from").select_option("demo")
+    own.get_by_label("Name").fill("mine")
+    second.check()
+    assert own.get_by_label("Name").input_value() == "mine"  # what the person has written stays
+    own.get_by_role("button", name="Add model").click()
+    page.locator(".lt-model-card[data-model=mine]").wait_for()
+    page.wait_for_function("() => document.activeElement?.textContent === 'mine'")
+    added = ADDED_MODELS.find("mine")
+    assert added is not None
+    assert added.parts["transformer"].path == str(weights / SECOND)
+    assert not own.get_by_role("button", name="Add model").is_visible()
+
+
+def test_an_empty_folder_says_where_files_belong(
+    page: Any, stand: Stand, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAKE_WEIGHTS", str(tmp_path / "nothing"))
+    own = open_files(page)
+    assert "Put files with weights into the folder “nothing”, or set LONGTAKE_WEIGHTS" in own.inner_text()
+    monkeypatch.setenv("LONGTAKE_WEIGHTS", str(weights))
+    own.get_by_role("button", name="Look again").click()
+    own.get_by_label(FILE, exact=True).wait_for()
+
+
+def test_a_refusal_stands_at_the_form(browser: Any, stand: Stand) -> None:
+    with strict_window(browser, stand, complaints=()) as page:  # Chromium itself reports the refused call
+        own = open_files(page)
+        own.get_by_label(FILE, exact=True).check()
+        own.get_by_label("Name").fill("demo")
+        own.get_by_role("button", name="Add model").click()
+        own.get_by_text("There is already a model demo. Choose another name.").wait_for()
+        assert own.get_by_label(FILE, exact=True).is_checked()
