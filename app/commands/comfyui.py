@@ -29,7 +29,7 @@ NEEDED = {
     "safetensors": ">=0.5",
     "tokenizers": ">=0.22",
     "av": ">=18",
-    "torch": ">=2.6",
+    "torch": ">=2.7",
 }
 _LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
 _PATH = "the folder of ComfyUI, with main.py and custom_nodes"

@@ -150,14 +150,15 @@ export class Card {
 
   #showProgress({ state, title, progress }) {
     const { meter, bar, progress: words, size } = this.#parts;
-    const isShown = ['getting', 'verifying', 'converting', 'paused', 'failed'].includes(state) && progress.total_bytes > 0;
+    const isActive = ['getting', 'verifying', 'converting'].includes(state);
+    const isShown = isActive || (['paused', 'failed'].includes(state) && progress.total_bytes > 0);
     meter.hidden = !isShown;
     words.hidden = !isShown;
     size.hidden = isShown && !['verifying', 'converting'].includes(state);
     bar.style.transform = `scaleX(${progress.percent / 100})`;
     meter.setAttribute('aria-valuenow', String(Math.floor(progress.percent)));
     meter.setAttribute('aria-label', `${STATES[state]}: ${title}`);
-    setText(words, progress.words);
+    setText(words, progress.words || 'Starting…'); // the program for it starts, which takes seconds
   }
 
   #showProblem() {

@@ -187,6 +187,7 @@ def _read_archive(file: Path) -> Contents:
     try:
         with zipfile.ZipFile(file) as archive:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
+            is_packed = any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist())
             pickles = [name for name in sizes if name.endswith("data.pkl")]
             if not pickles:
                 raise NotWeights("is a ZIP archive without weights; unpack it, and give the file inside.")
@@ -198,6 +199,8 @@ def _read_archive(file: Path) -> Contents:
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         raise NotWeights("is damaged or incomplete; download it again.") from error
     tensors, storages, problems = _tensors(BytesIO(data), pickles=1)
+    if is_packed:
+        problems.append("is a compressed archive, which cannot be mapped into memory; use another file.")
     folder = pickles[0].removesuffix("data.pkl")
     for storage in storages:
         found = sizes.get(f"{folder}data/{storage.key}", 0)

@@ -17,6 +17,7 @@ import gguf
 import torch
 from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES, GGUFParameter
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._weights_only_unpickler import UnpicklingError
 
 from diffusers_helper.models.formats.reading import read_contents
@@ -99,21 +100,35 @@ def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
                 "memory; use a .safetensors file"
             )
     try:
-        with warnings.catch_warnings():
+        # In this mode torch finds the places of the values without reading them.
+        with warnings.catch_warnings(), FakeTensorMode():
             warnings.simplefilter("ignore")  # about types of storage that torch means to replace
-            content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            content: Any = torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ValueError(
             f"{file.name} contains more than weights, which Longtake does not run; use a .safetensors file"
         ) from error
     is_wrapped = isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping)
-    return dict(_tensors_in(content["state_dict"] if is_wrapped else content, ""))
+    found = _tensors_in(content["state_dict"] if is_wrapped else content, "")
+    pages = _mapped(file)
+    return {name: _placed(pages, fake) for name, fake in found}
+
+
+def _placed(pages: Tensor, fake: Tensor) -> Tensor:
+    """Return the tensor whose place in a file's bytes torch has found."""
+    storage = fake.untyped_storage()
+    begin = storage._checkpoint_offset or 0
+    data = pages[begin : begin + storage.nbytes()]
+    if begin % fake.dtype.itemsize:
+        data = data.clone()  # torch needs aligned values
+    values = data.view(fake.dtype)
+    return values.as_strided(fake.shape, fake.stride(), values.storage_offset() + fake.storage_offset())
 
 
 def _tensors_in(content: Any, prefix: str) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors in nested dictionaries, by their names joined with dots."""
     if isinstance(content, Tensor):
-        yield prefix.removeprefix("."), content.data
+        yield prefix.removeprefix("."), content
     elif isinstance(content, Mapping):
         for name, value in content.items():
             yield from _tensors_in(value, f"{prefix}.{name}")

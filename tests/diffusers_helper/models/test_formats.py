@@ -114,6 +114,11 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
         for name in old.namelist():
             new.writestr(name, old.read(name)[:3] if name.endswith("data/0") else old.read(name))
     assert "record 0 has 3 bytes of 48" in read_contents(file).problems[0]
+    packed = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(file, "w", packed) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    assert read_contents(file).problems[0].startswith("is a compressed archive")
     with zipfile.ZipFile(file, "w") as new:
         new.writestr("notes.txt", "no weights")
     with pytest.raises(NotWeights, match="ZIP archive without weights"):

@@ -245,14 +245,38 @@ def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pyte
     assert models.is_loaded
 
 
-def test_a_file_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> None:
+def main_memory() -> int:
+    """Return the bytes of memory and swap, or skip the test if this system cannot map more than that."""
     overcommit = Path("/proc/sys/vm/overcommit_memory")
     if not overcommit.exists() or overcommit.read_text(encoding="ascii").strip() == "2":
         pytest.skip("this system refuses all mappings that are larger than its memory")
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    memory = 1024 * sum(
-        int(line.split()[1]) for line in lines if line.startswith(("MemTotal:", "SwapTotal:"))
-    )
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("MemTotal:", "SwapTotal:")))
+
+
+def test_a_checkpoint_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> None:
+    memory = main_memory()
+    values, file = tmp_path / "values", tmp_path / "a.ckpt"
+    with values.open("wb") as stream:
+        stream.truncate(memory + 1024)
+    content = {
+        "large": torch.from_file(str(values), shared=True, size=memory + 1024, dtype=torch.uint8),
+        "small": torch.zeros(2, 3, dtype=torch.bfloat16),
+    }
+    with torch.serialization.skip_data():  # The file has holes, so that it takes no space on the disk.
+        torch.save({"state_dict": content}, file)
+    with file.open("r+b") as stream:
+        stream.seek(memory + 1024 - 50)
+        stream.write(b"\x07" * 30)
+    tensors = read_tensors([file])
+    assert tensors["small"].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert tensors["large"].shape == (memory + 1024,)
+    assert int(tensors["large"][0]) == 0
+    assert int(tensors["large"][-4096:].sum()) == 7 * 30
+
+
+def test_a_file_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> None:
+    memory = main_memory()
     header, places, size = make_header(
         {"small": ("bfloat16", (2, 3)), "large": ("uint8", (memory + 1024,))}, {"format": "pt"}
     )
@@ -267,6 +291,20 @@ def test_a_file_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> Non
     assert tensors["small"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert tensors["large"].shape == (memory + 1024,)
     assert (int(tensors["large"][0]), int(tensors["large"][-1])) == (0, 7)
+
+
+def test_pickles_keep_strides_and_shared_values_and_need_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = torch.arange(24.0).reshape(4, 6)
+    content = {"whole": whole, "turned": whole[1:3].T, "half": torch.nn.Parameter(whole[0, ::2].bfloat16())}
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
+    torch.save(content, tmp_path / "model.pt")
+    found = read_tensors([tmp_path / "model.pt"])
+    assert found.keys() == content.keys()
+    for name, tensor in content.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
 
 
 def test_tensors_that_are_not_aligned_are_read(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ assert sys.argv[2:5] == ["models", "convert", "demo"], sys.argv
 assert sys.argv[5:] == ["--weight-dtype", "int8", "--json"], sys.argv
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 part = here / "models" / ".demo-int8.part"
+while (here / "wait").exists():
+    time.sleep(0.01)
 try:
     part.mkdir(parents=True)
     (part / "weights").write_bytes(bytes(1000))
@@ -178,8 +180,12 @@ class TestPage:
         page.keyboard.press("Escape")
         assert button.evaluate("one => one === document.activeElement")
         button.click()
+        (data / "wait").touch()
         question.locator("[data-action=start]:not([aria-disabled])").click()
         card = page.locator(f"{CARD}[data-state=converting]")
+        card.get_by_text("Starting…").wait_for()
+        assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") == "0"
+        (data / "wait").unlink()
         card.get_by_text("of 15 MB").wait_for()
         assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") == "25"
         page.get_by_role("button", name="Stop converting: Longtake demo model").click()
