@@ -24,18 +24,18 @@ from training.transformer import build_transformer
 from training.vae import build_vae, freeze, train_stage
 
 LOG = logging.getLogger("training")
-STAGES = ("encoders", "images", "clips", "freeze", "transformer", "decoder", "export")
+STAGES = ("encoders", "images", "clips", "freeze", "transformer", "refine", "export")
 BEFORE_FREEZING = ("images", "clips")
 STAGES_FROM_START = ("transformer", "export")
 # Each stage's share of the time, and the stage with whose weights a VAE stage starts.
-SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "decoder": 0.08}
-SOURCES = {"images": "", "clips": "images", "decoder": "frozen"}
+SHARES = {"images": 0.05, "clips": 0.17, "transformer": 0.70, "refine": 0.08}
+SOURCES = {"images": "", "clips": "images", "refine": "frozen"}
 
 
 def load_parts(
     folder: Path, start: Path | None = None, share: float = 1.0
 ) -> tuple[HunyuanVideoFramepackTransformer3DModel, AutoencoderKLHunyuanVideo]:
-    """Return the trained transformer, and the VAE with its scale and, if there is one, its refined decoder.
+    """Return the trained transformer, and the VAE with its scale, refined if it was.
 
     The transformer has the run's mean weights. If ``share`` is below 1, they are averaged with those of
     ``start``, from which the run began; such a mean is often better than either.
@@ -50,12 +50,10 @@ def load_parts(
         weights = {name: before[name].lerp(value, share) for name, value in weights.items()}
     transformer.load_state_dict(weights)
     frozen = torch.load(folder / "vae_frozen.pt", weights_only=True)
-    weights = frozen["weights"]
-    finer = folder / "vae_decoder.pt"
-    if finer.exists():
-        trained = torch.load(finer, weights_only=True)["average"]
-        weights |= {k: v for k, v in trained.items() if k.startswith(("decoder.", "post_quant_conv."))}
-    vae.load_state_dict(weights)
+    refined = folder / "vae_refine.pt"
+    vae.load_state_dict(
+        torch.load(refined, weights_only=True)["average"] if refined.exists() else frozen["weights"]
+    )
     vae.register_to_config(scaling_factor=frozen["scaling_factor"])
     return transformer.eval(), vae.eval()
 

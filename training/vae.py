@@ -1,4 +1,4 @@
-"""The training of the video VAE: on single pictures, then on clips, and at last of the decoder alone."""
+"""The training of the video VAE: on pictures, then on clips, and at last with the latents kept."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from diffusers import AutoencoderKLHunyuanVideo
 from training.fast_conv import install
 from training.optim import Average, Optimizers
 from training.parallel import agree, mean_gradients
+from training.quick import quick_dtype
 from training.render import Renderer, canvases
 from training.scenes import sample_case
 
@@ -25,22 +26,39 @@ CANVASES = 48
 SCENE_SIZES = ((128, 128), (64, 64), (96, 160), (160, 96), (128, 128), (112, 144), (144, 112))
 
 
+# How much the change of the latents counts in the last stage, relative to their own energy.
+KEEPING = 2.0
+
+
+@dataclass(frozen=True)
+class Crops:
+    """The clips of one step: their number, their frames, and the side of the crop in pixels."""
+
+    count: int
+    frames: int
+    crop: int
+
+
 @dataclass(frozen=True)
 class VaeStage:
-    """One stage of the training: the clips that are drawn, and the learning rate."""
+    """One stage of the training: the clips of its steps, in turn, and the learning rate.
 
-    name: str
-    frames: int
-    batch: int
-    crop: int
+    Attributes:
+        crops: The clips of consecutive steps.
+        lr: The highest learning rate.
+        keeps_latents: Whether the latents stay near those with which the stage begins, so that a transformer
+            that was trained on them still fits.
+    """
+
+    crops: tuple[Crops, ...]
     lr: float
-    decoder_only: bool = False
+    keeps_latents: bool = False
 
 
 STAGES = {
-    "images": VaeStage("images", 1, 20, 64, 2e-3),
-    "clips": VaeStage("clips", 9, 4, 64, 1.6e-3),
-    "decoder": VaeStage("decoder", 17, 2, 64, 4e-4, True),
+    "images": VaeStage((Crops(20, 1, 64),), 2e-3),
+    "clips": VaeStage((Crops(4, 9, 64),), 1.6e-3),
+    "refine": VaeStage((Crops(3, 9, 64), Crops(3, 9, 64), Crops(1, 17, 96)), 8e-4, keeps_latents=True),
 }
 
 
@@ -64,57 +82,80 @@ def build_vae() -> AutoencoderKLHunyuanVideo:
     return vae
 
 
-def draw_batch(rng: np.random.Generator, renderer: Renderer, stage: VaeStage) -> torch.Tensor:
+def draw_batch(rng: np.random.Generator, renderer: Renderer, wanted: Crops) -> torch.Tensor:
     """Return random crops of random clips, (B, 3, T, crop, crop) in -1..1."""
     clips = []
-    for _ in range(stage.batch):
-        size = SCENE_SIZES[int(rng.integers(len(SCENE_SIZES)))]
+    sizes = [size for size in SCENE_SIZES if min(size) >= wanted.crop]
+    for _ in range(wanted.count):
+        size = sizes[int(rng.integers(len(sizes)))]
         case = sample_case(rng, *size, renderer.count)
         start = 4 * int(rng.integers(0, 18))
-        top = int(rng.integers(0, size[0] - stage.crop + 1))
-        left = int(rng.integers(0, size[1] - stage.crop + 1))
+        room = size[0] - wanted.crop, size[1] - wanted.crop
+        top, left = (int(rng.integers(0, free + 1)) for free in room)
         if case.scene.things and rng.random() < 0.6:
-            side = math.sqrt(size[0] * size[1])
-            thing = case.scene.things[0]
-            top = int(
-                np.clip(
-                    thing.y * side + (size[0] - stage.crop) / 2 + rng.normal(0, 8), 0, size[0] - stage.crop
-                )
-            )
-            left = int(
-                np.clip(
-                    thing.x * side + (size[1] - stage.crop) / 2 + rng.normal(0, 8), 0, size[1] - stage.crop
-                )
-            )
-        box = (top, left, stage.crop, stage.crop)
-        frames = range(start, start + stage.frames)
+            side, thing = math.sqrt(size[0] * size[1]), case.scene.things[0]
+            top = int(np.clip(thing.y * side + room[0] / 2 + rng.normal(0, 8), 0, room[0]))
+            left = int(np.clip(thing.x * side + room[1] / 2 + rng.normal(0, 8), 0, room[1]))
+        box = (top, left, wanted.crop, wanted.crop)
+        frames = range(start, start + wanted.frames)
         clips.append(renderer.clip(case.scene, case.motion, frames, size, box))
     return torch.stack(clips)
 
 
 def vae_loss(
-    vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor, generator: torch.Generator, decoder_only: bool
+    vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor, generator: torch.Generator
 ) -> tuple[torch.Tensor, float]:
     """Return the loss of clips (B, 3, T, H, W), reconstruction plus a small KL term, and the PSNR in dB."""
     with torch.autocast("cpu", torch.bfloat16):
-        with torch.set_grad_enabled(not decoder_only):
-            mean, logvar = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)
+        mean, logvar = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)
         logvar = logvar.clamp(-12, 8)
         noise = torch.randn(mean.shape, generator=generator)
         latents = mean + (0.5 * logvar).exp() * noise
-        target = clips
-        if latents.shape[2] > 1 and torch.rand((), generator=generator) < 0.5:
-            # A decode may start within a clip; its first latent then yields only the last of its frames.
-            latents, target = latents[:, :, 1:], clips[:, :, 4:]
-        if decoder_only:
-            latents = latents + 0.04 * mean.std() * torch.randn(latents.shape, generator=generator)
-        decoded = vae.decoder(vae.post_quant_conv(latents)).float()
-    error = decoded - target
+        error = _decoding_error(vae, latents, clips, 0.5, generator)
     squared = error.square().mean()
-    loss = error.abs().mean() + 2 * squared
-    if not decoder_only:
-        loss = loss + 1e-4 * 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
+    divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
+    loss = error.abs().mean() + 2 * squared + 1e-4 * divergence
     return loss, float(10 * torch.log10(4 / squared.detach()))
+
+
+def refining_loss(
+    vae: AutoencoderKLHunyuanVideo,
+    former: AutoencoderKLHunyuanVideo,
+    clips: torch.Tensor,
+    generator: torch.Generator,
+) -> tuple[torch.Tensor, float]:
+    """Return the loss of clips (B, 3, T, H, W), reconstruction plus the latents' change, and the PSNR in dB.
+
+    The logarithm of each clip's error counts, as in its PSNR. The decoder sees latents with a little noise,
+    since the transformer's are not exact either.
+    """
+    with torch.autocast("cpu", torch.bfloat16, enabled=quick_dtype() == torch.bfloat16):
+        mean = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)[0]
+        with torch.no_grad():
+            before = former.quant_conv(former.encoder(clips)).float().chunk(2, dim=1)[0]
+        level = 0.03 * before.std() * torch.rand((), generator=generator)
+        latents = mean + level * torch.randn(mean.shape, generator=generator)
+        error = _decoding_error(vae, latents, clips, 0.3, generator)
+    change = (mean - before).square().mean() / before.square().mean()
+    squared = error.square().mean((1, 2, 3, 4))
+    loss = error.abs().mean() + 0.05 * (squared + 1e-4).log().mean() + KEEPING * change
+    return loss, float((10 * torch.log10(4 / squared.detach())).mean())
+
+
+def _decoding_error(
+    vae: AutoencoderKLHunyuanVideo,
+    latents: torch.Tensor,
+    clips: torch.Tensor,
+    share: float,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Return the decoded clips minus the true ones; this share of them is decoded from the second latent on.
+
+    A decode may start within a clip; its first latent then yields only the last of its frames.
+    """
+    if latents.shape[2] > 1 and torch.rand((), generator=generator) < share:
+        latents, clips = latents[:, :, 1:], clips[:, :, 4:]
+    return vae.decoder(vae.post_quant_conv(latents)).float() - clips
 
 
 @torch.no_grad()
@@ -160,9 +201,10 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
     if state is None and source:
         before = torch.load(root / f"vae_{source}.pt", weights_only=True)
         vae.load_state_dict(before["weights" if source == "frozen" else "average"])
-    if stage.decoder_only:
-        vae.encoder.requires_grad_(False)
-        vae.quant_conv.requires_grad_(False)
+    former = None
+    if stage.keeps_latents:
+        former = install(build_vae()).requires_grad_(False)
+        former.load_state_dict(torch.load(root / "vae_frozen.pt", weights_only=True)["weights"])
     optimiser = Optimizers(vae, stage.lr)
     average = Average(vae, 0.99)
     if state is not None:
@@ -171,7 +213,7 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
         average.weights, average.steps = state["average"], 1000
         spent, step = state["spent"], state["step"]
     renderer = Renderer(canvases(TRAIN_SEED + rank, CANVASES))
-    rng = np.random.default_rng([TRAIN_SEED, rank, step, stage.frames])
+    rng = np.random.default_rng([TRAIN_SEED, rank, step, len(stage_name)])
     generator = torch.Generator().manual_seed(TRAIN_SEED * 1000 + rank + step)
     test = held_out_clips(4, 9, (128, 128))
     began, saved, recent = time.process_time(), time.process_time(), []
@@ -179,8 +221,11 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
         now = agree(spent + time.process_time() - began, world)
         if now >= 60 * minutes:
             break
-        batch = draw_batch(rng, renderer, stage)
-        loss, psnr = vae_loss(vae, batch, generator, stage.decoder_only)
+        batch = draw_batch(rng, renderer, stage.crops[step % len(stage.crops)])
+        if former is None:
+            loss, psnr = vae_loss(vae, batch, generator)
+        else:
+            loss, psnr = refining_loss(vae, former, batch, generator)
         loss.backward()
         mean_gradients(optimiser.params, world)
         optimiser.step(schedule(now / (60 * minutes)))

@@ -10,9 +10,11 @@ import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
+import training.vae
 from training import train_transformer
 from training.optim import Optimizers
 from training.quick import Attend, NormAndRotate, QuickTransformer
+from training.render import Renderer, make_canvases
 from training.sampler import with_own_history
 from training.start import start_from
 from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer, factor, phase_at
@@ -26,6 +28,7 @@ from training.transformer import (
     model_inputs,
     times_of,
 )
+from training.vae import SCENE_SIZES, Crops, build_vae, draw_batch, refining_loss
 
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
 SECOND = Section("forward", 0, list(range(10, 19)), [None] * 9 + list(range(10)))
@@ -282,3 +285,30 @@ def test_optimiser_skips_a_step_that_is_not_finite(model) -> None:
         param.grad = torch.full_like(param, float("nan"))
     assert not optimiser.step(1.0)
     assert torch.equal(model.proj_out.weight, before)
+
+
+def test_the_refined_vae_pays_for_changed_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    vae, former = build_vae(), build_vae().requires_grad_(False)
+    clips = torch.rand(2, 3, 5, 32, 32, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+    def loss() -> float:
+        return float(refining_loss(vae, former, clips, torch.Generator().manual_seed(2))[0].detach())
+
+    def share_of_keeping() -> float:
+        monkeypatch.setattr(training.vae, "KEEPING", 2.0)
+        with_it = loss()
+        monkeypatch.setattr(training.vae, "KEEPING", 0.0)
+        return with_it - loss()
+
+    assert share_of_keeping() == pytest.approx(0, abs=1e-6)
+    with torch.no_grad():
+        energy = former.quant_conv(former.encoder(clips)).chunk(2, dim=1)[0].square().mean()
+        vae.quant_conv.bias += 0.1
+    assert share_of_keeping() == pytest.approx(2 * 0.1**2 / float(energy), rel=0.02)
+
+
+def test_crops_of_clips_fit_into_their_pictures() -> None:
+    renderer = Renderer(make_canvases(3, 1))
+    wanted = Crops(4, 5, 96)
+    assert any(min(size) < wanted.crop for size in SCENE_SIZES)
+    assert draw_batch(np.random.default_rng(3), renderer, wanted).shape == (4, 3, 5, 96, 96)
