@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,15 @@ def given_path(path: str | Path, setting: str) -> Path:
             setting=setting, value=str(path), expected="a name in UTF-8",
             remedy="Rename it, or choose another one.",
         ) from error  # fmt: skip
+
+
+def named_folder(environ: Mapping[str, str], variable: str, usual: str) -> Path:
+    """Return the folder that a variable names, or the usual one in the current folder. It need not exist.
+
+    Raises:
+        InputError: If there is no such home folder.
+    """
+    return given_path(environ.get(variable) or usual, variable).absolute()
 
 
 @contextmanager

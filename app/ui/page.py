@@ -21,6 +21,7 @@ from app.ui.history.endpoints import HistoryCalls
 from app.ui.live.subscribe import Result, connect_updates
 from app.ui.loras import LoraCalls
 from app.ui.models.endpoints import ModelCalls
+from app.ui.models.own_calls import OwnFileCalls
 from app.ui.scripts import call, on_load
 from app.ui.tabs import build_panel
 from diffusers_helper import __version__
@@ -72,6 +73,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
             ModelCalls(service, catalogue),
         )  # fmt: skip
         add_calls([function for group in calls for function in group.all])
+        add_calls(OwnFileCalls(service, catalogue).all)  # may take seconds, and keep no others waiting
     return page
 
 

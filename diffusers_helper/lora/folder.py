@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import given_path
+from diffusers_helper.files import given_path, named_folder
 from diffusers_helper.lora.choice import Choice, choices_of, text_of
 
 VARIABLE = "LONGTAKE_LORAS"
-_USUAL = "loras"
 _SUFFIX = ".safetensors"
 
 
@@ -21,7 +20,7 @@ def lora_folder(environ: Mapping[str, str]) -> Path:
     Raises:
         InputError: If there is no such home folder.
     """
-    return given_path(environ.get(VARIABLE) or _USUAL, VARIABLE).absolute()
+    return named_folder(environ, VARIABLE, "loras")
 
 
 def lora_names(folder: Path) -> tuple[str, ...]:

@@ -7,17 +7,43 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.errors import InputError, first_line
+from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import write_atomic
 
 _log = logging.getLogger(__name__)
 _COPIES = "models"  # the folder of the converted copies, beside the list
 FILE_NAME = "models.json"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
+_NO_NAME = re.compile(r"[^a-z0-9._-]+")
+_MADE_LENGTH = 40  # of a name that is made of a path
+
+
+def check_new_name(name: str, taken: Collection[str] = ()) -> None:
+    """Check the name of a new model.
+
+    Raises:
+        InputError: If no model can have it, or it is one of those that are taken.
+    """
+    if not _NAME.fullmatch(name) or name in taken:
+        raise InputError(
+            f"The model's name is {short_repr(name)}; expected a new name of small letters, digits and . _ - "
+            "that begins with a letter or a digit.",
+            "Choose another name.",
+            setting="model",
+        )
+
+
+def name_for(path: str, taken: Collection[str] = ()) -> str:
+    """Return a name for a model that is made of a file or folder, which is none of those that are taken."""
+    plain = _NO_NAME.sub("-", Path(path).name.lower())[:_MADE_LENGTH].strip("-._") or "model"
+    names = (plain, *(f"{plain}-{number}" for number in range(2, len(taken) + 3)))
+    return next(name for name in names if name not in taken)
 
 
 @dataclass(frozen=True, slots=True)

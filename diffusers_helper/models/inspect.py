@@ -29,7 +29,7 @@ from diffusers_helper.models.registry import PARTS
 from diffusers_helper.units import count_text
 
 INDEX = ".index.json"
-_USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
+USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
@@ -80,10 +80,17 @@ def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
     Raises:
         OSError: If it cannot be read.
     """
+    parts = [part for part in PARTS if (path / part).is_dir()]
+    return _inspect_model(path, parts) if parts and not place else inspect_weights(path, place)
+
+
+def inspect_weights(path: Path, place: str = "") -> Inspection:
+    """Return the facts about the weights of one network, as `inspect_checkpoint` does for any path.
+
+    Raises:
+        OSError: If they cannot be read.
+    """
     if path.is_dir():
-        parts = [part for part in PARTS if (path / part).is_dir()]
-        if parts and not place:
-            return _inspect_model(path, parts)
         return _inspect_folder(path, place)
     if path.name.endswith(INDEX):
         return _inspect_shards(path, place)
@@ -139,7 +146,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
     # The files that the libraries prefer if they exist.
     files = [file for file in files if file.suffix == ".safetensors"] or files
-    files = [file for file in files if file.name in _USUAL] or files
+    files = [file for file in files if file.name in USUAL] or files
     if len(files) > 1:
         shards = [file for file in files if is_shard(file)]
         if shards:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.arguments import Parser
-from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel, check_new_name
 from diffusers_helper.models.inspect import inspect_checkpoint, weights_at
 from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model
@@ -19,7 +18,6 @@ from diffusers_helper.models.registry import ModelInfo, built_in_names, find_mod
 if TYPE_CHECKING:
     from diffusers_helper.models.adding import FoundPart
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
 _F1, _I2V = "framepack-f1", "framepack-i2v"
 
 
@@ -46,13 +44,7 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
         InputError: If the name or a part cannot be used. The list is as before then.
     """
     name: str = arguments.model
-    if not _NAME.fullmatch(name) or name in built_in_names():
-        raise InputError(
-            f"The model's name is {short_repr(name)}; expected a new name of small letters, digits and . _ - "
-            "that begins with a letter or a digit.",
-            "Choose another name.",
-            setting="model",
-        )
+    check_new_name(name, built_in_names())
     given = {
         part: given_path(path, part) for part in PART_MODELS if (path := getattr(arguments, part)) is not None
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from app.commands.models.add import base_key, default_base
 from app.commands.models.downloading import Progress
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import given_path
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart, name_for
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.formats.origin import Origin, files_of_origin
 from diffusers_helper.models.holdings import origin_at
@@ -26,8 +25,6 @@ from diffusers_helper.request import AUTO, WEIGHT_TYPES
 
 _PART = "transformer"
 _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
-_NO_NAME = re.compile(r"[^a-z0-9._-]+")
-_NAME_LENGTH = 40  # of a name that is made of a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,7 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
         added = ADDED_MODELS.find(given)
         if added is not None:
             return info, added.base, added.parts
-        return replace(info, name=_plain(info.name)), base_key(info), {}
+        return replace(info, name=name_for(info.name)), base_key(info), {}
     if not path.exists():
         find_model(given, allow_folder=True)  # explains what is expected
     base = find_model(arguments.base or default_base({_PART: path}), allow_folder=True)
@@ -121,13 +118,8 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
     found = find_part_of_own(_PART, path, base)
     part = {_PART: PartSource(location=found.path, config=found.config)}
     stem = path.absolute().name.removesuffix(path.suffix if path.is_file() else "")
-    info = replace(base, name=_plain(stem), title=stem, parts=base.parts | part, folder=None)
+    info = replace(base, name=name_for(stem), title=stem, parts=base.parts | part, folder=None)
     return info, base_key(base), {}
-
-
-def _plain(name: str) -> str:
-    """Return a name of a model, given a name or a path."""
-    return _NO_NAME.sub("-", Path(name).name.lower())[:_NAME_LENGTH].strip("-._") or "model"
 
 
 def _folder(arguments: argparse.Namespace, name: str) -> Path:

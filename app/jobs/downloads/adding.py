@@ -13,18 +13,17 @@ from app.redact import without_paths
 from diffusers_helper.errors import InputError, LongtakeError
 
 _MOST_SECONDS = 300
-_BAD_INPUT = 2  # the exit code with which a command has explained in one line what was wrong
+_SAID = (1, 2)  # the exit codes with which a command has explained in one line what was wrong
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def add_model(name: str, parts: Mapping[str, Path], base: str = "", title: str = "") -> None:
+def add_model(name: str, parts: Mapping[str, Path], base: str) -> None:
     """Check files and put the model that they make on the list, in a process, since the check needs torch.
 
     Args:
         name: The new model's name.
         parts: The file or folder of each part, by the part's name.
         base: The model that has all other parts; "" for the one that fits the transformer.
-        title: The name to display; "" for `name`.
 
     Raises:
         InputError: If the name or a file cannot be used. The list is as before then. The text has no paths.
@@ -32,7 +31,7 @@ def add_model(name: str, parts: Mapping[str, Path], base: str = "", title: str =
     """
     # Each value stands behind an equals sign, and the name at the end, so that none is taken for an option.
     options = [f"--{part.replace('_', '-')}={path}" for part, path in parts.items()]
-    options += [f"--base={base}"] * bool(base) + [f"--title={title}"] * bool(title)
+    options += [f"--base={base}"] * bool(base)
     command, environ = module_command("app", os.environ)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise InputError("Another model is being checked.", "Try again in a moment.")
@@ -48,8 +47,10 @@ def add_model(name: str, parts: Mapping[str, Path], base: str = "", title: str =
         _ONE_AT_A_TIME.release()
     if not done.returncode:
         return
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    if done.returncode == _BAD_INPUT:
-        raise InputError(without_paths(lines[-1]))
-    last = without_paths(lines[-1][:200])
-    raise LongtakeError(f"The process that checks the files has died ({last}).", "Try again.")
+    text = done.stderr.strip()
+    for path in parts.values():  # whatever their names contain
+        text = text.replace(str(path), path.name)
+    last = without_paths(next(reversed(text.splitlines()), f"exit code {done.returncode}"))
+    if done.returncode in _SAID:
+        raise InputError(last)
+    raise LongtakeError(f"The process that checks the files has died ({last[:200]}).", "Try again.")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from app.jobs.downloads.adding import add_model
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.own_files import facts_of, listed_files, path_of, weights_folder
 from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans
-from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.holdings import remove
-from diffusers_helper.models.recognition import PART_MODELS
-from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.models.registry import find_model
 
 
 class ModelCalls:
@@ -87,32 +83,6 @@ class ModelCalls:
             "model": model, "removed_bytes": removal.num_bytes, "parts": list(removal.files),
             "kept": {part: list(users) for part, users in removal.kept.items()},
         }  # fmt: skip
-
-    def models_files(self) -> dict[str, Any]:
-        """List the weights in the folder for them, with the part that each file or folder can be."""
-        return listed_files(weights_folder(os.environ))
-
-    def models_inspect(self, file: str) -> dict[str, Any]:
-        """Return what the headers of a file or folder of that list tell, as `python -m app inspect` does."""
-        return facts_of(weights_folder(os.environ), file)
-
-    def models_add(
-        self, model: str, parts: dict[str, Any], base: str = "", title: str = ""
-    ) -> dict[str, Any]:
-        """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
-
-        The other parts are those of `base`, or of the model that fits the transformer.
-        """
-        folder = weights_folder(os.environ)
-        if not parts or parts.keys() - PART_MODELS.keys():
-            found = ", ".join(map(short_repr, parts)) or "empty"
-            raise InputError(f"parts is {found}; expected some of {', '.join(PART_MODELS)}.", "Correct it.")
-        if model in model_names():
-            raise InputError(f"There is already a model {model}.", "Choose another name.")
-        paths = {part: path_of(folder, str(file)) for part, file in parts.items()}
-        named = self._catalogue.key(base) if base and self._catalogue.info(base) else ""
-        add_model(model, paths, named, title)
-        return self._presenter.one(model)
 
     def models_formats(self, model: str) -> dict[str, Any]:
         """Return what these cards would do with the weights if the transformer's file had another format."""

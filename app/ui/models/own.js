@@ -3,14 +3,9 @@ import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
 import { named } from './parts.js';
 
-const MOST_LETTERS = 60;
+const MOST_LETTERS = 60; // of a model's name
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
-
-/** Return a name for a model that is made of a file. */
-function nameFor(file) {
-  const last = file.split('/').pop().replace(/\.index\.json$/, '').replace(/\.\w+$/, '');
-  return last.toLowerCase().replace(/[^a-z0-9._-]+/g, '-').replace(/^[^a-z0-9]+/, '').slice(0, MOST_LETTERS);
-}
+let ids = 0;
 
 function factsTable(facts) {
   const rows = [
@@ -41,11 +36,13 @@ class Row {
     summary.setAttribute('aria-label', `Inspect ${name}`);
     const details = make('details', {}, summary, inside);
     details.addEventListener('toggle', () => { if (details.open) this.#inspect(inside); });
-    this.element = make(
-      'li', {}, make('label', {}, this.box, make('span', { textContent: name })),
-      make('p', { textContent: [part && named(part), words].filter(Boolean).join(': ') }),
-      ...(problem ? [make('p', { className: 'lt-own-problem', textContent: problem })] : []), details,
+    ids += 1;
+    const about = make(
+      'div', { id: `lt-own-${ids}` }, make('p', { textContent: [part && named(part), words].filter(Boolean).join(': ') }),
+      ...(problem ? [make('p', { className: 'lt-own-problem', textContent: problem })] : []),
     );
+    this.box.setAttribute('aria-describedby', about.id);
+    this.element = make('li', {}, make('label', {}, this.box, make('span', { textContent: name })), about, details);
   }
 
   async #inspect(inside) {
@@ -70,6 +67,7 @@ export class OwnFiles {
   #told = make('p', { className: 'lt-own-told' });
   #form;
   #isNamed = false; // whether the person has written a name
+  #asked = 0; // the number of the last request, since only the last answer counts
 
   constructor(section, added) {
     this.#section = section;
@@ -94,7 +92,7 @@ export class OwnFiles {
 
   /** Offer these models as the source of all other parts. */
   offer(models) {
-    const options = [['', 'the model that fits the transformer'], ...models.map(({ model, title }) => [model, title])];
+    const options = [['', 'Automatic'], ...models.map(({ model, title }) => [model, title])];
     if (!hasChanged(this.#base, options)) return;
     const before = this.#base.value;
     this.#base.replaceChildren(...options.map(([value, textContent]) => make('option', { value, textContent })));
@@ -103,16 +101,21 @@ export class OwnFiles {
 
   /** Ask the server for the files. */
   async load() {
+    this.#asked += 1;
+    const asked = this.#asked;
     let said;
     try {
+      setText(this.#say, 'Looking…');
       const { folder, variable, files, more } = await call('models_files');
+      if (asked !== this.#asked) return;
       this.#show(files);
-      const where = `the folder “${folder}”`;
+      const other = `set the environment variable ${variable} to it and start Longtake again.`;
       said = files.length
-        ? `A model can be made of the files in ${where}. The environment variable ${variable} names another folder.`
-        : `Put files with weights into ${where}, or set ${variable} to the folder that has them, such as ComfyUI's models.`;
+        ? `Tick one file of the folder “${folder}” for each part of a new model. To use another folder, ${other}`
+        : `Put files with weights into the folder “${folder}”. To use another one, such as ComfyUI's models, ${other}`;
       if (more) said += ` ${more} more files are not listed.`;
     } catch (error) {
+      if (asked !== this.#asked) return;
       said = error.message;
     }
     setText(this.#say, said);
@@ -132,34 +135,42 @@ export class OwnFiles {
 
   /** A part has one file, so another one for the same part takes the place of the former. */
   #choose(row) {
-    for (const other of this.#chosen) {
-      if (other !== row && other.file.part === row.file.part) other.box.checked = false;
-    }
+    const { name, part } = row.file;
+    const former = row.box.checked && this.#chosen.find((other) => other !== row && other.file.part === part);
+    if (former) former.box.checked = false;
     const chosen = this.#chosen;
     this.#form.hidden = !chosen.length;
-    setText(this.#told, '');
+    setText(this.#told, former ? `${name} replaces ${former.file.name}, since a model has one file for each part.` : '');
     if (this.#isNamed || !chosen.length) return;
     const first = chosen.find(({ file }) => file.part === 'transformer') ?? chosen[0];
-    this.#name.value = nameFor(first.file.name);
+    this.#name.value = first.file.model;
+  }
+
+  /** While the server checks the files, the ticks stay as they are. */
+  set #isBusy(isBusy) {
+    this.#add.ariaDisabled = isBusy ? 'true' : null; // `disabled` would take the focus away
+    for (const { box, file } of this.#rows) box.disabled = isBusy || !file.part;
   }
 
   async #submit() {
     if (this.#add.ariaDisabled === 'true') return;
     const name = this.#name.value.trim();
     const parts = Object.fromEntries(this.#chosen.map(({ file }) => [file.part, file.name]));
-    this.#add.ariaDisabled = 'true'; // `disabled` would take the focus away
+    this.#isBusy = true;
     setText(this.#told, 'The names and shapes of all tensors are being checked, which takes some seconds…');
     try {
-      await call('models_add', name, parts, this.#base.value, '');
+      await call('models_add', name, parts, this.#base.value);
       for (const { box } of this.#chosen) box.checked = false;
       this.#isNamed = false;
+      this.#base.value = '';
       this.#form.hidden = true;
       setText(this.#told, '');
       this.#added(name);
+      this.load(); // the next names to suggest
     } catch (error) {
       setText(this.#told, error.message);
     } finally {
-      this.#add.ariaDisabled = null;
+      this.#isBusy = false;
     }
   }
 }

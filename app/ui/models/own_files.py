@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from app.redact import without_paths
 from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.files import given_path
+from diffusers_helper.files import named_folder
+from diffusers_helper.models.added import name_for
 from diffusers_helper.models.formats.reading import SUFFIXES
-from diffusers_helper.models.inspect import INDEX, Inspection, inspect_checkpoint, is_shard
+from diffusers_helper.models.hub_cache import weight_files
+from diffusers_helper.models.inspect import INDEX, USUAL, Inspection, inspect_weights, is_shard
 from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.units import size_text
 
 VARIABLE = "LONGTAKE_WEIGHTS"
-_USUAL = "weights"
-_MOST_LISTED, _MOST_FOLDERS = 200, 2000
+_MOST_LISTED, _MOST_FOLDERS = 400, 2000
 
 
 def weights_folder(environ: Mapping[str, str]) -> Path:
@@ -27,7 +29,7 @@ def weights_folder(environ: Mapping[str, str]) -> Path:
     Raises:
         InputError: If there is no such home folder.
     """
-    return given_path(environ.get(VARIABLE) or _USUAL, VARIABLE).absolute()
+    return named_folder(environ, VARIABLE, "weights")
 
 
 def weights_names(folder: Path) -> list[str]:
@@ -35,28 +37,44 @@ def weights_names(folder: Path) -> list[str]:
 
     These are single files with weights, indices of several files, and folders in diffusers' layout.
     """
-    return sorted(_names(folder), key=str.lower)
+    return sorted(set(_names(folder)), key=lambda name: (name.lower(), name))
 
 
 def _names(folder: Path) -> Iterator[str]:
-    for number, (place, folders, files) in enumerate(os.walk(folder, followlinks=True)):
-        if number == _MOST_FOLDERS:
-            return
+    seen: set[tuple[int, int]] = set()  # a link may lead to a folder that contains it
+    for place, folders, files in os.walk(folder, followlinks=True):
+        found = os.stat(place)
+        if (found.st_dev, found.st_ino) in seen or len(seen) == _MOST_FOLDERS:
+            folders.clear()
+            continue
+        seen.add((found.st_dev, found.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         here = Path(place).relative_to(folder)
         weights = [name for name in files if name.endswith((*SUFFIXES, INDEX))]
-        if weights and "config.json" in files and here.parts:
-            yield here.as_posix()
-            continue
-        yield from ((here / name).as_posix() for name in weights if not is_shard(Path(name)))
+        weights = [name for name in weights if Path(place, name).is_file()]
+        names = [here.as_posix()] if here.parts and _is_part(files, weights) else []
+        names = names or [(here / name).as_posix() for name in weights if not is_shard(Path(name))]
+        yield from (name for name in names if name.isprintable())
 
 
-def listed_files(folder: Path) -> dict[str, Any]:
-    """Return what can be chosen from the folder: the part that each entry can be, or its problem."""
+def _is_part(files: Collection[str], weights: Collection[str]) -> bool:
+    """Return whether a folder with these files is a network in diffusers' layout."""
+    plain = [name for name in weights if name.endswith(".safetensors")]
+    is_clear = len(plain) == 1 or any(name in USUAL or name.endswith(INDEX) for name in weights)
+    return "config.json" in files and bool(plain) and is_clear
+
+
+def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
+    """Return what can be chosen from the folder: first what can be a part, then the rest with its problems.
+
+    Args:
+        folder: The folder.
+        taken: The names of the models that there are, which are not suggested for a new one.
+    """
     names = weights_names(folder)
-    files = [_entry(folder, name) for name in names[:_MOST_LISTED]]
+    files = [_entry(folder, name) | {"model": name_for(_stem(name), taken)} for name in names[:_MOST_LISTED]]
     return {
-        "folder": folder.name, "variable": VARIABLE, "files": files,
+        "folder": folder.name, "variable": VARIABLE, "files": sorted(files, key=lambda one: not one["part"]),
         "more": max(0, len(names) - _MOST_LISTED),
     }  # fmt: skip
 
@@ -67,27 +85,38 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
     Raises:
         InputError: If the folder has no such entry, or it cannot be read.
     """
-    facts = _inspected(path_of(folder, name), "")
+    (path,) = paths_of(folder, [name])
+    facts = _inspected(path)
     return asdict(facts) | {"path": name, "problems": [without_paths(problem) for problem in facts.problems]}
 
 
-def path_of(folder: Path, name: str) -> Path:
-    """Return the path of an entry of the folder.
+def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
+    """Return the paths of entries of the folder.
 
     Raises:
         InputError: If the folder has no such entry, which no path outside of it is.
     """
-    if name not in weights_names(folder):
-        raise InputError(
-            f"{short_repr(name)} is not in the folder for weights; expected one of its files.",
-            "Look again, and choose another one.",
-        )
-    return folder / name
+    known = set(weights_names(folder))
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"{short_repr(name)} is not in the folder for weights; expected one of its files.",
+                "Look again, and choose another one.",
+            )
+    return [folder / name for name in names]
 
 
-def _inspected(path: Path, place: str) -> Inspection:
+def _inspected(path: Path) -> Inspection:
+    """Return the facts about an entry, which are read again only if it is a folder or has changed.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
     try:
-        return inspect_checkpoint(path, place)
+        found = path.stat()
+        if path.is_dir() or path.name.endswith(INDEX):
+            return inspect_weights(path)
+        return _remembered(path, found.st_mtime_ns, found.st_size, found.st_ino)
     except OSError as error:
         raise InputError(
             f"{path.name} cannot be read ({error.strerror or first_line(error)}).",
@@ -95,21 +124,34 @@ def _inspected(path: Path, place: str) -> Inspection:
         ) from error
 
 
+@lru_cache(maxsize=2 * _MOST_LISTED)
+def _remembered(path: Path, *_: int) -> Inspection:
+    return inspect_weights(path)
+
+
 def _entry(folder: Path, name: str) -> dict[str, Any]:
     """Return the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
     try:
-        facts = _inspected(path, "")
-        models = facts.model.split(" + ")
-        part = next((part for part, model in PART_MODELS.items() if model in models), "")
-        if part and not facts.problems:
-            facts = _inspected(path, part)
+        facts = _inspected(path)
     except InputError as error:
         return {"name": name, "part": "", "words": "", "problem": error.message}
-    problem = without_paths(facts.problems[0]) if facts.problems else ""
-    if not part and not problem:
-        problem = f"{facts.model or 'It'} cannot be a part of FramePack."
+    models = facts.model.split(" + ")
+    part = next((part for part, model in PART_MODELS.items() if model in models), "")
+    problem = without_paths(next(iter(facts.problems), ""))
+    if not problem and not part:
+        problem = f"{facts.model or 'This file'} cannot be a part of FramePack."
+    if not problem and path.name.endswith(INDEX):
+        problem = "Shards can only be used from a folder that has their config.json, too."
+    if not problem and path.is_dir() and not weight_files(path):
+        problem = "In a folder, only safetensors files can be used."
     return {"name": name, "part": "" if problem else part, "words": _words(facts), "problem": problem}
+
+
+def _stem(name: str) -> str:
+    """Return the last part of a name without the endings of files with weights."""
+    last = Path(name).name.removesuffix(INDEX)
+    return Path(last).stem if last.endswith(SUFFIXES) else last
 
 
 def _words(facts: Inspection) -> str:

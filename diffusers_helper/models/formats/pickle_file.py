@@ -8,7 +8,9 @@ program without calling anything: each call becomes a `_Call`, from which the te
 from __future__ import annotations
 
 import pickletools
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,6 +20,8 @@ from typing import Any, BinaryIO, cast
 from diffusers_helper.models.formats.tensors import BITS, Contents, NotWeights, Tensor, count, cut_off
 
 _MOST_BYTES = 256 * 1024**2
+# The header before each record of a ZIP archive, which ends with the lengths of a name and of extra bytes.
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
@@ -188,6 +192,7 @@ def _read_archive(file: Path) -> Contents:
         with zipfile.ZipFile(file) as archive:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
             is_packed = any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist())
+            orders = [archive.read(name) for name in sizes if name.endswith("/byteorder")]
             pickles = [name for name in sizes if name.endswith("data.pkl")]
             if not pickles:
                 raise NotWeights("is a ZIP archive without weights; unpack it, and give the file inside.")
@@ -196,11 +201,13 @@ def _read_archive(file: Path) -> Contents:
                     f"has a list of tensors of {sizes[pickles[0]]} bytes, which is too long; use another one."
                 )
             data = archive.read(pickles[0])
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise NotWeights("is damaged or incomplete; download it again.") from error
     tensors, storages, problems = _tensors(BytesIO(data), pickles=1)
     if is_packed:
         problems.append("is a compressed archive, which cannot be mapped into memory; use another file.")
+    if b"big" in orders:
+        problems.append("has the byte order of another kind of processor; use another file.")
     folder = pickles[0].removesuffix("data.pkl")
     for storage in storages:
         found = sizes.get(f"{folder}data/{storage.key}", 0)
@@ -211,6 +218,21 @@ def _read_archive(file: Path) -> Contents:
             )
             break
     return Contents("pickle", tensors, problems=tuple(problems))
+
+
+def record_places(file: Path) -> dict[int, int]:
+    """Return the bytes of each record of an archive of torch by the place where they begin.
+
+    Raises:
+        OSError, zipfile.BadZipFile: If it cannot be read.
+    """
+    places: dict[int, int] = {}
+    with zipfile.ZipFile(file) as archive, file.open("rb") as stream:
+        for info in archive.infolist():
+            stream.seek(info.header_offset + _LOCAL_HEADER.size - 4)
+            name, extra = struct.unpack("<HH", stream.read(4))
+            places[info.header_offset + _LOCAL_HEADER.size + name + extra] = info.file_size
+    return places
 
 
 def _read_legacy(file: Path) -> Contents:
@@ -228,19 +250,19 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list
     """Return the tensors, the storages and the problems that consecutive pickles describe."""
     names: set[str] = set()
     content: Any = None
+    tensors: dict[str, Tensor] = {}
+    storages: dict[str, _Storage] = {}
     try:
         for _ in range(pickles):
             machine = _Machine()
             content = machine.run(stream)
             names |= machine.names
-    except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
+        for name, storage, shape in _found(content, ""):
+            bits = BITS.get(storage.dtype, 8)
+            tensors[name] = Tensor(storage.dtype, shape, count(shape) * bits // 8)
+            storages[storage.key] = storage
+    except (ValueError, IndexError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise NotWeights("is damaged, or contains no weights of torch; download it again.") from error
-    tensors: dict[str, Tensor] = {}
-    storages: dict[str, _Storage] = {}
-    for name, storage, shape in _found(content, ""):
-        bits = BITS.get(storage.dtype, 8)
-        tensors[name] = Tensor(storage.dtype, shape, count(shape) * bits // 8)
-        storages[storage.key] = storage
     code = sorted(name for name in names if not _is_harmless(name))
     problems = [
         f"contains more than weights: it names {name}, which Longtake does not run; use a .safetensors file."

@@ -20,11 +20,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._weights_only_unpickler import UnpicklingError
 
+from diffusers_helper.models.formats.pickle_file import record_places
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.formats.tensors import Contents
 
 # Linux's flag for a mapping without a claim on main memory, which Python does not name.
 _NO_RESERVE = 0x4000
+_REPACKED = "{file} was packed again by another program; use the file as torch has written it"
 # The types of GGUF that torch has, too.
 _PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -104,20 +106,27 @@ def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
         with warnings.catch_warnings(), FakeTensorMode():
             warnings.simplefilter("ignore")  # about types of storage that torch means to replace
             content: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except AssertionError as error:  # about the order of the records
+        raise ValueError(_REPACKED.format(file=file.name)) from error
     except UnpicklingError as error:
         raise ValueError(
             f"{file.name} contains more than weights, which Longtake does not run; use a .safetensors file"
         ) from error
     is_wrapped = isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping)
     found = _tensors_in(content["state_dict"] if is_wrapped else content, "")
-    pages = _mapped(file)
-    return {name: _placed(pages, fake) for name, fake in found}
+    pages, places = _mapped(file), record_places(file)
+    return {name: _placed(file, pages, places, fake) for name, fake in found}
 
 
-def _placed(pages: Tensor, fake: Tensor) -> Tensor:
-    """Return the tensor whose place in a file's bytes torch has found."""
+def _placed(file: Path, pages: Tensor, places: Mapping[int, int], fake: Tensor) -> Tensor:
+    """Return the tensor whose place in a file's bytes torch has found.
+
+    Torch computes the places as it writes them, which is wrong for an archive that was packed again.
+    """
     storage = fake.untyped_storage()
-    begin = storage._checkpoint_offset or 0
+    begin = storage._checkpoint_offset
+    if begin is None or places.get(begin, -1) < storage.nbytes():
+        raise ValueError(_REPACKED.format(file=file.name))
     data = pages[begin : begin + storage.nbytes()]
     if begin % fake.dtype.itemsize:
         data = data.clone()  # torch needs aligned values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,17 @@ def test_pickles_keep_strides_and_shared_values_and_need_no_gpu(
     for name, tensor in content.items():
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor)
+    storages = {found[name].untyped_storage().data_ptr() for name in ("whole", "turned")}
+    assert len(storages) == 1
+
+
+def test_a_pickle_that_was_packed_again_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(3), "b": torch.zeros(3)}, tmp_path / "whole.pt")
+    with zipfile.ZipFile(tmp_path / "whole.pt") as old, zipfile.ZipFile(tmp_path / "again.pt", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ValueError, match=r"again\.pt was packed again by another program"):
+        read_tensors([tmp_path / "again.pt"])
 
 
 def test_tensors_that_are_not_aligned_are_read(tmp_path: Path) -> None:

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from app.cli import main
+from app.jobs.downloads import adding
 from app.jobs.downloads.adding import add_model
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.endpoints import ModelCalls
+from app.ui.models.own_calls import OwnFileCalls
 from app.ui.models.own_files import weights_folder, weights_names
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
-from diffusers_helper.models.registry import model_names
+from diffusers_helper.models.registry import find_model, model_names
 from tests.support.staged_engine import StagedEngine
 
 FILE, SECOND = "diffusion_models/FramePack F1.safetensors", "diffusion_models/other.safetensors"
+DEMO = find_model("demo")
 pytestmark = pytest.mark.usefixtures("weights")
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> Iterator[ModelCalls]:
+def calls(tmp_path: Path) -> Iterator[OwnFileCalls]:
     service = JobService(tmp_path / "outputs", StagedEngine())
     service.start()
-    yield ModelCalls(service, Catalogue())
+    yield OwnFileCalls(service, Catalogue())
     service.stop()
 
 
-def test_the_list_tells_what_each_file_can_be(calls: ModelCalls, weights: Path, tmp_path: Path) -> None:
+def test_the_list_tells_what_each_file_can_be(calls: OwnFileCalls, weights: Path, tmp_path: Path) -> None:
     listed = calls.models_files()
     assert str(tmp_path) not in str(listed)
     assert (listed["folder"], listed["more"]) == ("own", 0)
     found = {one["name"]: one for one in listed["files"]}
-    assert list(found) == [FILE, SECOND, "page.safetensors", "vae/small"]
+    assert list(found) == [FILE, SECOND, "vae/small", "page.safetensors"]  # what cannot be used comes last
+    assert (found[FILE]["model"], found[SECOND]["model"]) == ("framepack-f1-2", "other")
     assert (found["vae/small"]["part"], found["vae/small"]["problem"]) == ("vae", "")
     assert (found[FILE]["part"], found[FILE]["problem"]) == ("transformer", "")
     assert found[FILE]["words"].startswith("FramePack F1, bfloat16, 11 MB")
@@ -50,12 +57,38 @@ def test_shards_hidden_folders_and_the_files_of_a_part_are_not_listed_by_themsel
     for name in (
         "big/model-00001-of-00002.safetensors", "big/model-00002-of-00002.safetensors",
         "big/model.safetensors.index.json", "vae/config.json", "vae/model.safetensors",
-        "vae/other.safetensors", ".cache/x.gguf", "note.txt", "B.gguf", "a.ckpt",
+        "vae/other.safetensors", "two/config.json", "two/a.safetensors", "two/b.safetensors",
+        ".cache/x.gguf", "note.txt", "B.gguf", "a.ckpt",
     ):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
-    assert weights_names(folder) == ["a.ckpt", "B.gguf", "big/model.safetensors.index.json", "vae"]
+    (folder / "big" / "again").symlink_to(folder)
+    os.mkfifo(folder / "pipe.gguf")
+    assert weights_names(folder) == [
+        "a.ckpt", "B.gguf", "big/model.safetensors.index.json", "two/a.safetensors", "two/b.safetensors",
+        "vae",
+    ]  # fmt: skip
     assert weights_names(tmp_path / "missing") == []
+
+
+def test_a_folder_of_a_part_is_no_model(calls: OwnFileCalls, weights: Path, tmp_path: Path) -> None:
+    shutil.copytree(DEMO.parts["vae"].location, weights / "mine")
+    (weights / "mine" / "tokenizer").mkdir()
+    facts = calls.models_inspect("mine")
+    assert (facts["model"], facts["problems"], facts["parts"]) == ("Hunyuan VAE", [], {})
+    assert str(tmp_path) not in str(facts)
+    assert {one["name"]: one["part"] for one in calls.models_files()["files"]}["mine"] == "vae"
+
+
+def test_an_index_cannot_be_chosen_without_its_folder(calls: OwnFileCalls, weights: Path) -> None:
+    tensors = {"decoder.conv_in.conv.weight": torch.zeros(2), "post_quant_conv.weight": torch.zeros(2)}
+    (weights / "big").mkdir()
+    save_file(tensors, weights / "big" / "model-00001-of-00001.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, "model-00001-of-00001.safetensors")}
+    (weights / "big" / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    row = {one["name"]: one for one in calls.models_files()["files"]}["big/model.safetensors.index.json"]
+    assert (row["part"], row["model"]) == ("", "model")
+    assert row["problem"] == "Shards can only be used from a folder that has their config.json, too."
 
 
 def test_the_folder_is_named_by_the_environment(tmp_path: Path) -> None:
@@ -64,7 +97,7 @@ def test_the_folder_is_named_by_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "", ".", "diffusion_models"])
-def test_nothing_outside_of_the_list_can_be_named(calls: ModelCalls, weights: Path, name: str) -> None:
+def test_nothing_outside_of_the_list_can_be_named(calls: OwnFileCalls, weights: Path, name: str) -> None:
     (weights.parent / "secret.safetensors").write_bytes(b"no")
     with pytest.raises(InputError, match="is not in the folder for weights"):
         calls.models_inspect(name)
@@ -74,24 +107,27 @@ def test_nothing_outside_of_the_list_can_be_named(calls: ModelCalls, weights: Pa
 
 
 def test_the_inspection_is_that_of_the_command(
-    calls: ModelCalls, weights: Path, capsys: pytest.CaptureFixture[str]
+    calls: OwnFileCalls, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", str(weights / FILE), "--json"]) == 0
     by_command = json.loads(capsys.readouterr().out)
     assert json.loads(json.dumps(calls.models_inspect(FILE))) == by_command | {"path": FILE}
 
 
-def test_a_model_is_added_by_the_command_that_checks_it(calls: ModelCalls, weights: Path) -> None:
-    facts = calls.models_add("mine", {"transformer": FILE}, "demo", "--base=framepack-i2v")
-    assert (facts["model"], facts["title"], facts["state"]) == ("mine", "--base=framepack-i2v", "complete")
+def test_a_model_is_added_by_the_command_that_checks_it(calls: OwnFileCalls, weights: Path) -> None:
+    facts = calls.models_add("mine", {"transformer": FILE, "vae": "vae/small"}, "demo")
+    assert (facts["model"], facts["title"], facts["state"]) == ("mine", "mine", "complete")
     added = ADDED_MODELS.find("mine")
     assert added is not None
-    assert (added.base, added.parts["transformer"].path) == ("demo", str(weights / FILE))
+    assert added.base == "demo"
+    assert {name: part.path for name, part in added.parts.items()} == {
+        "transformer": str(weights / FILE), "vae": str(weights / "vae/small"),
+    }  # fmt: skip
     with pytest.raises(InputError, match="There is already a model mine"):
         calls.models_add("mine", {"transformer": SECOND}, "demo")
 
 
-def test_a_refusal_is_that_of_the_command_without_paths(calls: ModelCalls, weights: Path) -> None:
+def test_a_refusal_is_that_of_the_command_without_paths(calls: OwnFileCalls, weights: Path) -> None:
     with pytest.raises(InputError) as refused:
         calls.models_add("mine", {"transformer": "page.safetensors"}, "demo")
     assert str(refused.value).startswith("The transformer cannot be used: page.safetensors is a web page")
@@ -107,13 +143,27 @@ def test_a_refusal_is_that_of_the_command_without_paths(calls: ModelCalls, weigh
     assert model_names()[-1] != "mine"
 
 
-def test_a_second_model_waits_for_the_first_check(monkeypatch: pytest.MonkeyPatch, weights: Path) -> None:
-    from app.jobs.downloads import adding
-
+def test_a_second_model_is_refused_during_the_first_check(
+    monkeypatch: pytest.MonkeyPatch, weights: Path
+) -> None:
     def run(*_: object, **__: object) -> object:
         with pytest.raises(InputError, match="Another model is being checked"):
-            add_model("second", {})
-        return type("Done", (), {"returncode": 0})
+            add_model("second", {}, "")
+        return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(adding.subprocess, "run", run)
-    add_model("first", {"transformer": weights / FILE})
+    monkeypatch.setattr(adding, "subprocess", SimpleNamespace(run=run, DEVNULL=-3, TimeoutExpired=OSError))
+    add_model("first", {"transformer": weights / FILE}, "")
+
+
+def test_a_failed_check_is_told_without_paths(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "my files" / "a b.gguf"
+    said = SimpleNamespace(returncode=-9, stderr=f"warning\n{file} is bad")
+    double = SimpleNamespace(run=lambda *_, **__: said, DEVNULL=-3, TimeoutExpired=OSError)
+    monkeypatch.setattr(adding, "subprocess", double)
+    with pytest.raises(LongtakeError, match=r"has died \(a b\.gguf is bad\)"):
+        add_model("mine", {"transformer": file}, "")
+    said.returncode = 1
+    with pytest.raises(InputError, match=r"^a b\.gguf is bad$"):
+        add_model("mine", {"transformer": file}, "")
