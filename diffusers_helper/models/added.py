@@ -19,6 +19,7 @@ from diffusers_helper.files import write_atomic
 _log = logging.getLogger(__name__)
 _COPIES = "models"  # the folder of the converted copies, beside the list
 FILE_NAME = "models.json"
+PUT_BACK = "put it back, or remove the model and add it again"  # the remedy for a file that is gone
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
 _NO_NAME = re.compile(r"[^a-z0-9._-]+")
 _MADE_LENGTH = 40  # of a name that is made of a path

@@ -20,6 +20,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import gb_text
 
 _REMEDY = "Nothing was added."
+_OTHER_BASE = "Nothing was added. If the file fits another model than {base}, name that one as the base."
 _IN_GGUF = ("transformer", "text_encoder")
 # Conversions by llama.cpp may lack the last rows of the embedding, which are reserved and stand for no text.
 _MOST_RESERVED = 64
@@ -80,12 +81,13 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
     except OSError as error:
         raise _refusal(part, f"{path} cannot be read ({error.strerror or first_line(error)}).") from error
     except (ValueError, RuntimeError, KeyError, TypeError) as error:
-        raise _refusal(part, f"{first_line(error).rstrip('.')}.") from error
+        remedy = _REMEDY if path.is_dir() else _OTHER_BASE.format(base=base.name)
+        raise _refusal(part, f"{first_line(error).rstrip('.')}.", remedy) from error
     return FoundPart(str(path), config, facts)
 
 
-def _refusal(part: str, problem: str) -> InputError:
-    return InputError(f"The {part} cannot be used: {problem}", _REMEDY, setting="model")
+def _refusal(part: str, problem: str, remedy: str = _REMEDY) -> InputError:
+    return InputError(f"The {part} cannot be used: {problem}", remedy, setting="model")
 
 
 def _fewer_words(part: str, path: Path, base: ModelInfo) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import file_sum
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel
+from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK, AddedModel
 from diffusers_helper.models.downloads import bytes_in
 from diffusers_helper.models.formats.origin import Origin, has_copy_sum, origin_in
 from diffusers_helper.models.formats.reading import read_contents
@@ -103,9 +103,7 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
     for holding in holdings(info):
         folder = holding.folder
         if not holding.is_complete:
-            state = "is incomplete" if holding.here_bytes else "is not on this machine"
-            remedy = f"download it with: python -m app models get {info.name}"
-            yield Verdict(holding.part, 0, (f"{holding.part} {state}; {remedy}.",))
+            yield Verdict(holding.part, 0, (_lack(info, holding),))
             continue
         problems = list(inspect_checkpoint(folder, holding.part).problems)
         origin, added = origin_at(folder), ADDED_MODELS.find(info.name)
@@ -121,6 +119,26 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
                     problems.append(f"{file.name} has a wrong checksum; remove the model and get it again.")
                 on_bytes(file.stat().st_size)
         yield Verdict(holding.part, checked, tuple(problems))
+
+
+def _lack(info: ModelInfo, holding: Holding) -> str:
+    """Return a sentence about a part that is not complete, with the remedy."""
+    if info.parts[holding.part].revision is None:
+        state = "is not complete in" if holding.here_bytes else "is not at"
+        return f"{holding.part} {state} {holding.folder}; {PUT_BACK}."
+    state = "is incomplete" if holding.here_bytes else "is not on this machine"
+    return f"{holding.part} {state}; download it with: python -m app models get {info.name}."
+
+
+def check_own_files(info: ModelInfo) -> None:
+    """Check that the parts of a model that cannot be downloaded are where the person had them.
+
+    Raises:
+        InputError: If one is not.
+    """
+    for holding in holdings(info):
+        if not holding.is_complete and info.parts[holding.part].revision is None:
+            raise InputError(_lack(info, holding), setting="model")
 
 
 def _copy_problems(

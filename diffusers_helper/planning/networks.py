@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.formats.tensors import BITS, Contents, Tensor, count
@@ -212,6 +213,10 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         if config is None:
             config = cast(dict[str, Any], json.loads((place / "config.json").read_text(encoding="utf-8")))
         contents = [read_contents(file) for file in weight_files(place)]
+    except FileNotFoundError as error:
+        raise LongtakeError(
+            f"The {name} is not at {place}.", f"{PUT_BACK[0].upper()}{PUT_BACK[1:]}."
+        ) from error
     except (OSError, ValueError) as error:
         raise LongtakeError(
             f"{name} in {place} cannot be read ({error}).", "Download the model's files again."

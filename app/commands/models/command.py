@@ -21,7 +21,7 @@ from app.jobs.stdio import say
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.holdings import Holding, holdings, plan_removal, remove, verify
+from diffusers_helper.models.holdings import Holding, check_own_files, holdings, plan_removal, remove, verify
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.units import count_text, gb_text
 
@@ -92,6 +92,7 @@ def _get(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model)
     absence = absence_of(info)
     if absence is None:
+        check_own_files(info)
         _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
         return 0
     if not absence.has_room:
@@ -195,6 +196,10 @@ def _add(arguments: argparse.Namespace) -> int:
     absence = absence_of(info)
     lacking = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
     lines = [f"{info.name}: {info.title}, added{lacking}", *told]
+    if not absence:
+        lines.append(
+            f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
+        )
     facts = {part: {"path": found.path, "inspection": asdict(found.facts)} for part, found in parts.items()}
     _tell(arguments, "\n".join(lines), model=info.name, title=info.title, state="added", parts=facts)
     return 0

@@ -17,6 +17,12 @@ export function restoreForm(restored) {
   if (place()[0] !== 'create') goTo('create');
 }
 
+/** Show the form with this model and its own steps, guidance and size; the other settings stay as they are. */
+export function chooseModel(model) {
+  const settings = { model, steps: null, guidance: null, resolution: null };
+  restoreForm({ text: JSON.stringify({ name: '', settings, carried: '', is_whole: false, notices: [] }) });
+}
+
 /**
  * Show the form with these settings, by their names in a request; those that are missing get their defaults.
  * @param {object} given the settings

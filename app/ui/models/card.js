@@ -1,6 +1,7 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
+import { chooseModel } from '../form/fill.js';
 import { convertQuestion } from './convert.js';
 import { named } from './parts.js';
 import { formatTable, planTable } from './plan.js';
@@ -17,7 +18,7 @@ function actions({ state, is_hub: isHub, is_added: isAdded, removal, here_bytes:
   if (state === 'getting') return [['pause', 'Pause'], ['cancel', 'Cancel']];
   if (state === 'verifying') return [['cancel', 'Stop checking']];
   if (state === 'converting') return [['cancel', 'Stop converting']];
-  const found = [];
+  const found = state === 'complete' ? [['use', 'Make a video with it']] : [];
   if (state === 'complete' && progress.message) found.push(['cancel', 'Dismiss']);
   if (!isHub) return state === 'complete' ? [...found, ['convert', 'Convert…']] : found;
   if (!room) {
@@ -200,7 +201,8 @@ export class Card {
     const button = event.target.closest('[data-action]');
     if (!button || button.ariaDisabled === 'true') return;
     const { action } = button.dataset;
-    if (action === 'remove') this.#ask();
+    if (action === 'use') chooseModel(this.#model.model);
+    else if (action === 'remove') this.#ask();
     else if (action === 'convert') this.#askConvert();
     else if (action === 'keep') this.#closeQuestion();
     else {

@@ -30,7 +30,7 @@ class Models {
     };
     this.#own = new OwnFiles(find('.lt-own'), (name) => {
       this.#wanted = name;
-      this.load();
+      return this.load();
     });
     whenShown('models', (rest) => {
       this.#wanted = rest;

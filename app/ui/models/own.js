@@ -57,7 +57,7 @@ class Row {
 /** The list of the files, and the form. */
 export class OwnFiles {
   #section;
-  #added; // called with the name of a new model
+  #added; // called with the name of a new model, and shows it
   #rows = [];
   #list = make('ul', { className: 'lt-own-files' });
   #say = make('p', { className: 'lt-models-say' });
@@ -160,12 +160,12 @@ export class OwnFiles {
     setText(this.#told, 'The names and shapes of all tensors are being checked, which takes some seconds…');
     try {
       await call('models_add', name, parts, this.#base.value);
+      await this.#added(name); // the focus moves to the new card before the form goes
       for (const { box } of this.#chosen) box.checked = false;
       this.#isNamed = false;
       this.#base.value = '';
       this.#form.hidden = true;
       setText(this.#told, '');
-      this.#added(name);
       this.load(); // the next names to suggest
     } catch (error) {
       setText(this.#told, error.message);

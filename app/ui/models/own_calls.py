@@ -46,6 +46,9 @@ class OwnFileCalls:
             found = ", ".join(map(short_repr, parts)) or "empty"
             raise InputError(f"parts is {found}; expected some of {', '.join(PART_MODELS)}.", "Correct it.")
         paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
-        key = self._catalogue.key(base) if base and self._catalogue.info(base) else ""
+        if base and base not in self._catalogue.names:
+            known = ", ".join(self._catalogue.names)
+            raise InputError(f"base is {short_repr(base)}; expected one of {known}.", "Correct it.")
+        key = self._catalogue.key(base) if base else ""
         add_model(model, dict(zip(parts, paths, strict=True)), key)
         return self._presenter.one(model)

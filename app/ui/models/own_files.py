@@ -86,8 +86,9 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
         InputError: If the folder has no such entry, or it cannot be read.
     """
     (path,) = paths_of(folder, [name])
-    facts = _inspected(path)
-    return asdict(facts) | {"path": name, "problems": [without_paths(problem) for problem in facts.problems]}
+    facts = asdict(_inspected(path))
+    del facts["path"]  # Gradio's client takes an object with a path for a file to download
+    return facts | {"file": name, "problems": [without_paths(problem) for problem in facts["problems"]]}
 
 
 def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
@@ -139,6 +140,8 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     models = facts.model.split(" + ")
     part = next((part for part, model in PART_MODELS.items() if model in models), "")
     problem = without_paths(next(iter(facts.problems), ""))
+    if facts.model == "LoRA":
+        problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
     if not problem and not part:
         problem = f"{facts.model or 'This file'} cannot be a part of FramePack."
     if not problem and path.name.endswith(INDEX):

@@ -243,6 +243,10 @@ def _read_legacy(file: Path) -> Contents:
         needed = stream.tell() + sum(8 + one.num_values * BITS.get(one.dtype, 8) // 8 for one in storages)
     if size < needed:
         problems.append(cut_off(size, needed))
+    problems.append(
+        "is in the format of torch before version 1.6, which cannot be mapped into memory; use a "
+        ".safetensors file."
+    )
     return Contents("pickle", tensors, problems=tuple(problems))
 
 

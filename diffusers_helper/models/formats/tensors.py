@@ -60,6 +60,11 @@ def count(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
+def cut_in_header(size: int) -> str:
+    """Return the end of a sentence about a file that ends within its header."""
+    return f"is incomplete: it ends within its header, after {size} bytes; download it again."
+
+
 def cut_off(size: int, needed: int) -> str:
     """Return the end of a sentence about a file that is shorter than its header says."""
     return f"is incomplete: it has {size} bytes of {needed}; download it again."

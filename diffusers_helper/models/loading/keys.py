@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffusers_helper.models.loading.llama_cpp import from_llama_cpp, is_llama_cpp
 from diffusers_helper.models.names import SCALE, is_beside
+from diffusers_helper.units import count_text
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
 _PREFIXES = (
@@ -121,10 +122,11 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
     missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing:
         raise UnknownNames(
-            f"lacks {len(missing)} of {len(expected)} tensors, as {missing[0]}; weights are missing, so "
+            f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
             "download it again or use another file"
         )
     if foreign:
         raise UnknownNames(
-            f"contains {len(foreign)} tensors that do not belong there, as {foreign[0]}; use another file"
+            f"contains {count_text(len(foreign), 'tensor')} foreign to the network, such as {foreign[0]}; "
+            "use another file"
         )

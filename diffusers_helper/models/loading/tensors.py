@@ -95,12 +95,6 @@ def _read_gguf(file: Path, contents: Contents) -> dict[str, Tensor]:
 
 
 def _read_pickle(file: Path, contents: Contents) -> dict[str, Tensor]:
-    with file.open("rb") as stream:
-        if stream.read(2) != b"PK":
-            raise ValueError(
-                f"{file.name} is in the format of torch before version 1.6, which cannot be mapped into "
-                "memory; use a .safetensors file"
-            )
     try:
         # In this mode torch finds the places of the values without reading them.
         with warnings.catch_warnings(), FakeTensorMode():

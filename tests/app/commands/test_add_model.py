@@ -136,7 +136,7 @@ def test_weights_that_are_of_another_kind(
     write_safetensors(file, {name: original[name] for name in [*original][:-2]})
     assert "mine.safetensors lacks" in refused(file, capsys)
     write_safetensors(file, original | {"foreign.weight": torch.zeros(2)})
-    assert "contains 1 tensors that do not belong there, as foreign.weight" in refused(file, capsys)
+    assert "contains 1 tensor foreign to the network, such as foreign.weight" in refused(file, capsys)
     write_safetensors(file, original | {"img_in.proj.bias": torch.zeros(7)})
     assert "contains x_embedder.proj.bias in the shape 7, where the model has 176" in refused(file, capsys)
     whole_numbers = {name: (tensor * 100).to(torch.int8) for name, tensor in weights.items()}
@@ -162,7 +162,13 @@ def test_a_model_whose_base_or_file_is_gone(
     assert main(["plan", "--model", "mine"]) == 0
     file.unlink()
     assert main(["plan", "--model", "mine"]) == 1
-    assert f"transformer in {file} cannot be read" in capsys.readouterr().err
+    gone = f"The transformer is not at {file}. Put it back, or remove the model and add it again."
+    assert gone in capsys.readouterr().err
+    assert main(["models", "get", "mine"]) == 2
+    lack = f"transformer is not at {file}; put it back, or remove the model and add it again."
+    assert lack in capsys.readouterr().err
+    assert main(["models", "verify", "mine"]) == 1
+    assert lack in capsys.readouterr().out
     shutil.rmtree(base)
     assert "mine" not in model_names()
     assert main(["plan", "--model", "mine"]) == 2

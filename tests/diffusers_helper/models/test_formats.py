@@ -72,6 +72,9 @@ def test_a_gguf_file_of_unknown_kinds(tmp_path: Path) -> None:
         read_contents(file)
 
 
+OLD = {True: [], False: ["is in the format of torch before version 1.6, w"[:46]]}
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("wrap", [dict, collections.OrderedDict])
 def test_a_checkpoint_of_torch_is_listed_without_unpickling(
@@ -83,7 +86,8 @@ def test_a_checkpoint_of_torch_is_listed_without_unpickling(
     )  # what training writes
     monkeypatch.setattr(pickle, "Unpickler", None)
     contents = read_contents(file)
-    assert (contents.format, contents.tensors, contents.problems) == ("pickle", LISTED, ())
+    assert (contents.format, contents.tensors) == ("pickle", LISTED)
+    assert [problem[:46] for problem in contents.problems] == OLD[is_new]
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -98,7 +102,7 @@ def test_a_pickle_that_would_run_code_is_told(tmp_path: Path, is_new: bool) -> N
     torch.save({"a": torch.zeros(2), "b": Bad()}, file, _use_new_zipfile_serialization=is_new)
     contents = read_contents(file)
     assert contents.tensors == {"a": Tensor("float32", (2,), 8)}
-    (problem,) = contents.problems
+    problem = contents.problems[0]
     assert problem.startswith(f"contains more than weights: it names {os.mkdir.__module__}.mkdir")
     assert not mark.exists()
 
@@ -143,8 +147,8 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
         (b'{"error": "Repository not found"}', "is a JSON text, not weights"),
         (bytes(4096), "begins with zeros, like an interrupted download"),
         (b"hello world, this is no file of weights", "is not a file with weights"),
-        (b"abc", "is incomplete: it has 3 bytes of "),
-        ((40).to_bytes(8, "little") + b'{"a":', "is incomplete: it has 13 bytes of 48; download it again."),
+        (b"abc", "is incomplete: it ends within its header, after 3 bytes"),
+        ((40).to_bytes(8, "little") + b'{"a":', "is incomplete: it ends within its header, after 13 bytes"),
         ((4).to_bytes(8, "little") + b"{ab}" + bytes(64), "has a damaged header"),
         ((2).to_bytes(8, "little") + b"{]", "has a damaged header"),
         ((2**39).to_bytes(8, "little") + b"{]", f"has a damaged header (a header of {2**39} bytes)"),

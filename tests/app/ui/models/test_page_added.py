@@ -16,6 +16,7 @@ from tests.support.pages import (
     Stand,
     needs_chromium,
     notice,
+    open_folds,
     staged_page,
     start,
     status,
@@ -105,3 +106,16 @@ def test_the_tab_of_the_models_follows_the_list(page: Any, stand: Stand) -> None
     page.locator(".lt-model-card[data-model=other]").wait_for()
     ADDED_MODELS.remove("other")
     page.locator(".lt-model-card[data-model=other]").wait_for(state="detached")
+
+
+def test_a_model_is_chosen_from_its_card(page: Any, stand: Stand) -> None:
+    add("mine", "My own")
+    open_folds(page)
+    page.locator("#set-prompt textarea").fill("the red ball moves right")
+    page.locator("#set-steps input[type=number]").fill("3")
+    page.get_by_role("tab", name="Models").click()
+    page.get_by_role("button", name="Make a video with it: My own").click()
+    page.wait_for_function("() => document.querySelector('.lt-model input').value === 'My own'")
+    assert page.locator("#set-prompt textarea").input_value() == "the red ball moves right"
+    assert page.locator("#set-steps input[type=number]").input_value() == str(DEMO.steps)
+    assert page.get_by_role("tab", name="Create").get_attribute("aria-selected") == "true"
