@@ -156,7 +156,8 @@ def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
                 LOG.info("missed: %s", describe(outcomes[-1]))
             if len(outcomes) % 10 == 0:
                 LOG.info("%d videos, %.1f %% right", len(outcomes), 100 * _share(outcomes))
-        table = summary(outcomes) | {"prompts": len(outcomes), "unreadable_cases_left_out": cases.rejected}
+        table = summary(outcomes) | {"seed": arguments.seed, "prompts": len(outcomes)}
+        table["unreadable_cases_left_out"] = cases.rejected
         table |= _spread_of("vae_psnr", [clip.result() for clip in clips], "lowest")
         table |= _spread_of("photo_psnr", [photo.result() for photo in photos], "lowest")
         table |= {f"long_photo_psnr_{mode}": photo.result() for mode, photo in long_photos.items()}

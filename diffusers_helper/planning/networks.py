@@ -213,11 +213,10 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         if config is None:
             config = cast(dict[str, Any], json.loads((place / "config.json").read_text(encoding="utf-8")))
         contents = [read_contents(file) for file in weight_files(place)]
-    except FileNotFoundError as error:
-        raise LongtakeError(
-            f"The {name} is not at {place}.", f"{PUT_BACK[0].upper()}{PUT_BACK[1:]}."
-        ) from error
     except (OSError, ValueError) as error:
+        if not place.exists():
+            remedy = f"{PUT_BACK[0].upper()}{PUT_BACK[1:]}."
+            raise LongtakeError(f"The {name} is not at {place}.", remedy) from error
         raise LongtakeError(
             f"{name} in {place} cannot be read ({error}).", "Download the model's files again."
         ) from error
