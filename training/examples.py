@@ -53,14 +53,14 @@ class Example:
 
 HILLS = Background("gradient", ((0.55, 0.75, 0.9), (0.35, 0.55, 0.4)), 1.57, 0.3, 0.0)
 PATCHES = Background("leaves", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
-WAVES = Background("waves", ((0.16, 0.25, 0.42), (0.22, 0.33, 0.52)), 0.4, 0.34, 0.2)
+DUSK = Background("gradient", ((0.16, 0.2, 0.42), (0.3, 0.22, 0.45)), 1.57, 0.3, 0.0)
 SAND = Background("radial", ((0.85, 0.78, 0.62), (0.95, 0.92, 0.85)), 0.0, 0.3, 0.1)
 STRIPES = Background("stripes", ((0.75, 0.82, 0.85), (0.85, 0.9, 0.92)), 0.7, 0.3, 0.0)
 # The first three are on the page, the others in the documents.
 EXAMPLES = (
-    Example("the red ball moves right", HILLS, (thing("ball", "red", -0.26, 0.08, 0.17),)),
+    Example("the red ball moves right", HILLS, (thing("ball", "red", -0.22, 0.05, 0.2),)),
     Example("the camera pans left", PATCHES, (thing("square", "blue", 0.05, 0.02, 0.16),)),
-    Example("the yellow diamond grows", WAVES, (thing("diamond", "yellow", -0.05, 0.0, 0.19),)),
+    Example("the yellow ball grows", DUSK, (thing("ball", "yellow", 0.0, 0.0, 0.17),)),
     Example("the camera pans up", PATCHES, (thing("ball", "white", 0.1, -0.1, 0.15),), "forward"),
     Example("the green ball moves down", SAND, (thing("ball", "green", 0.1, -0.24, 0.2),), "forward", 1),
     Example(
