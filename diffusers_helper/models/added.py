@@ -5,10 +5,12 @@ Each one is another model with some parts in place of its own. The files of the 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -127,7 +129,8 @@ class AddedModels:
         Raises:
             InputError: If the file cannot be read or written.
         """
-        self._write([*(one for one in self._read().values() if one.name != model.name), model])
+        with self._changed() as file:
+            _write(file, [*(one for one in self._read().values() if one.name != model.name), model])
 
     def remove(self, name: str) -> None:
         """Take a model off the list.
@@ -135,7 +138,27 @@ class AddedModels:
         Raises:
             InputError: If the file cannot be read or written.
         """
-        self._write([one for one in self._read().values() if one.name != name])
+        with self._changed() as file:
+            _write(file, [one for one in self._read().values() if one.name != name])
+
+    @contextlib.contextmanager
+    def _changed(self) -> Generator[Path]:
+        """Yield the file, which no other program changes meanwhile, so that nothing is lost after a look.
+
+        Raises:
+            InputError: If there is no folder for it, or it cannot be written.
+        """
+        if self.file is None:
+            raise InputError("There is no folder for a list of models.", "Set HOME or XDG_DATA_HOME.")
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.with_name(f".{self.file.name}.lock").open("a", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file's closing, or with the program
+                yield self.file
+        except OSError as error:
+            raise InputError(
+                f"{self.file} cannot be written ({error.strerror}).", "Check the rights of its folder."
+            ) from error
 
     def _read(self) -> dict[str, AddedModel]:
         if self.file is None or not self.file.is_file():
@@ -158,17 +181,10 @@ class AddedModels:
             ) from error
         return {model.name: model for model in models}
 
-    def _write(self, models: Iterable[AddedModel]) -> None:
-        if self.file is None:
-            raise InputError("There is no folder for a list of models.", "Set HOME or XDG_DATA_HOME.")
-        text = json.dumps({"models": [asdict(model) for model in models]}, indent=1)
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.file, f"{text}\n".encode())
-        except OSError as error:
-            raise InputError(
-                f"{self.file} cannot be written ({error.strerror}).", "Check the rights of its folder."
-            ) from error
+
+def _write(file: Path, models: Iterable[AddedModel]) -> None:
+    text = json.dumps({"models": [asdict(model) for model in models]}, indent=1)
+    write_atomic(file, f"{text}\n".encode())
 
 
 ADDED_MODELS = AddedModels()
