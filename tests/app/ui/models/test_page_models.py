@@ -79,7 +79,7 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     press(page, "Resume")
     state(page, "complete")
     assert absence_of(INFO) is None
-    assert page.evaluate("document.activeElement.dataset.action") == "verify"
+    assert page.evaluate("document.activeElement.dataset.action") == "use"
     press(page, "Verify")
     card.locator(".lt-model-checked p").first.wait_for()  # random bytes are no weights, but they are whole
     assert "wrong checksum" not in card.inner_text()
