@@ -76,9 +76,9 @@ on overlapping patches.
 
 - The VAE (2.9 M parameters) was trained for 663 steps on single pictures and 954 on clips of 9 frames, with
   L1 and squared error and a small KL term, when things had a radius of 0.07 to 0.19. After the transformer's
-  runs but the last, 1870 steps of `--only refine` (70 minutes of one core) trained all of it on clips of
-  9 and 17 frames with the present scenes, while its latents were kept: their change is 0.1 % of their energy.
-  It is stored without the posterior's spread.
+  runs but the last, 1870 steps (70 minutes of one core) with an experimental version of `--only refine`
+  trained all of it on clips of 9 and 17 frames with the present scenes, while its latents were kept: their
+  change is 0.1 % of their energy. It is stored without the posterior's spread.
 - The text is read by a word-level tokenizer, a frozen Llama with random features, and CLIP, whose pooled
   output was trained to distinguish motion, colour, shape and speed. SigLIP is random and frozen, with four
   tokens.
@@ -96,8 +96,9 @@ on overlapping patches.
   720 steps were on three of a section's nine frames, the others on all nine. The two processes took the mean
   of their weights every 40 steps, which an experimental version of the present code did in place of sharing
   gradients. The mean of their running means then began the last run, of {trained} steps on one core in
-  {minutes:.0f} minutes, on all nine frames, with more moves, plain grounds and scenes of several things. The
-  mean, in equal parts, of its running mean and the weights that it began with is shipped.
+  {minutes:.0f} minutes, again with the experimental version, on all nine frames, with more moves, plain
+  grounds and scenes of several things. The mean, in equal parts, of its running mean and the weights that it
+  began with is shipped.
 - The noise levels of sampling have a shift of {shift:g} (`shift` in `longtake.json`), so all steps are at
   high noise, where most of the training was. Fewer steps, even one, give nearly the same video. With
   FramePack's shift of 1.7, the steps at low noise add coloured speckles and dissolve the shapes of things.

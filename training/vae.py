@@ -24,8 +24,6 @@ TRAIN_SEED = 11
 HELD_OUT_SEED = 900_001
 CANVASES = 48
 SCENE_SIZES = ((128, 128), (64, 64), (96, 160), (160, 96), (128, 128), (112, 144), (144, 112))
-
-
 # How much the change of the latents counts in the last stage, relative to their own energy.
 KEEPING = 2.0
 
@@ -213,7 +211,7 @@ def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: fl
         average.weights, average.steps = state["average"], 1000
         spent, step = state["spent"], state["step"]
     renderer = Renderer(canvases(TRAIN_SEED + rank, CANVASES))
-    rng = np.random.default_rng([TRAIN_SEED, rank, step, len(stage_name)])
+    rng = np.random.default_rng([TRAIN_SEED, rank, step, stage.crops[-1].frames])
     generator = torch.Generator().manual_seed(TRAIN_SEED * 1000 + rank + step)
     test = held_out_clips(4, 9, (128, 128))
     began, saved, recent = time.process_time(), time.process_time(), []

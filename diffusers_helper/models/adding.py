@@ -43,8 +43,8 @@ class FoundPart:
     @property
     def words(self) -> str:
         """Return the facts as the end of a line."""
-        kinds = self.facts.quantised or ", ".join(self.facts.dtypes)
-        return f"{self.facts.model}, {gb_text(self.facts.file_bytes)} GB, {kinds}, from {self.path}"
+        facts = self.facts
+        return f"{facts.model}, {gb_text(facts.file_bytes)} GB, {facts.kinds}, from {self.path}"
 
     @property
     def part(self) -> AddedPart:

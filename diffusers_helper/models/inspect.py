@@ -65,6 +65,11 @@ class Inspection:
     file_bytes: int = 0
     parts: Mapping[str, Inspection] = field(default_factory=dict[str, "Inspection"])
 
+    @property
+    def kinds(self) -> str:
+        """Return the kind of quantisation, or the types if there is none."""
+        return self.quantised or ", ".join(self.dtypes)
+
     def to_json(self) -> str:
         """Return the facts as one JSON object."""
         return json.dumps(asdict(self))

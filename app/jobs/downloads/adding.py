@@ -8,12 +8,12 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from app.jobs.downloads.process import SAID
 from app.machine import module_command
 from app.redact import without_paths
 from diffusers_helper.errors import InputError, LongtakeError
 
 _MOST_SECONDS = 300
-_SAID = (1, 2)  # the exit codes with which a command has explained in one line what was wrong
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -51,6 +51,6 @@ def add_model(name: str, parts: Mapping[str, Path], base: str) -> None:
     for path in parts.values():  # whatever their names contain
         text = text.replace(str(path), path.name)
     last = without_paths(next(reversed(text.splitlines()), f"exit code {done.returncode}"))
-    if done.returncode in _SAID:
+    if done.returncode in SAID:
         raise InputError(last)
     raise LongtakeError(f"The process that checks the files has died ({last[:200]}).", "Try again.")

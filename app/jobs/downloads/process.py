@@ -15,7 +15,7 @@ from app.machine import module_command
 from diffusers_helper.models.downloads import Speed
 
 Task = Literal["get", "verify", "convert"]
-_SAID = (1, 2)  # the exit codes with which a command has explained an error in one line
+SAID = (1, 2)  # the exit codes with which a command has explained an error in one line
 _END_SECONDS, _TIDY_SECONDS = 2.0, 10.0
 
 
@@ -71,7 +71,7 @@ class ModelProcess:
         """Return whether the process, which is over, has not done its task."""
         if self._process.returncode and not self.message:
             lines = self._errors.text().strip().splitlines() or [f"exit code {self._process.returncode}"]
-            if self.task == "convert" and self._process.returncode in _SAID:
+            if self.task == "convert" and self._process.returncode in SAID:
                 self.message = lines[-1]
             else:
                 self.message, self.remedy = f"The process for it has died ({lines[-1][:200]}).", "Try again."

@@ -6,6 +6,8 @@ import { convertQuestion } from './convert.js';
 import { named } from './parts.js';
 import { formatTable, planTable } from './plan.js';
 
+/** The states in which something happens to a model. */
+export const ACTIVE = ['getting', 'verifying', 'converting'];
 const STATES = {
   complete: 'On this machine', incomplete: 'Incomplete', missing: 'Not on this machine',
   getting: 'Downloading', verifying: 'Checking', converting: 'Converting', paused: 'Paused', failed: 'Download failed',
@@ -151,8 +153,7 @@ export class Card {
 
   #showProgress({ state, title, progress }) {
     const { meter, bar, progress: words, size } = this.#parts;
-    const isActive = ['getting', 'verifying', 'converting'].includes(state);
-    const isShown = isActive || (['paused', 'failed'].includes(state) && progress.total_bytes > 0);
+    const isShown = ACTIVE.includes(state) || (['paused', 'failed'].includes(state) && progress.total_bytes > 0);
     meter.hidden = !isShown;
     words.hidden = !isShown;
     size.hidden = isShown && !['verifying', 'converting'].includes(state);

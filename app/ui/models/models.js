@@ -3,11 +3,10 @@ import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { queueNow, whenJobsAreTold } from '../jobs.js';
 import { place, whenShown } from '../tabs.js';
-import { Card } from './card.js';
+import { ACTIVE, Card } from './card.js';
 import { OwnFiles } from './own.js';
 
 const PAUSE = 1000; // milliseconds between two looks while something is downloaded or checked
-const ACTIVE = ['getting', 'verifying', 'converting'];
 
 const revisionNow = () => `${queueNow().revision} ${queueNow().models}`;
 

@@ -158,6 +158,5 @@ def _stem(name: str) -> str:
 
 
 def _words(facts: Inspection) -> str:
-    kinds = facts.quantised or ", ".join(facts.dtypes)
     model = " ".join(filter(None, (facts.model, facts.variant)))
-    return ", ".join(filter(None, (model, kinds, size_text(facts.file_bytes))))
+    return ", ".join(filter(None, (model, facts.kinds, size_text(facts.file_bytes))))

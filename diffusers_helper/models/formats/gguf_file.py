@@ -6,14 +6,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from diffusers_helper.models.formats.tensors import (
-    Contents,
-    NotWeights,
-    Tensor,
-    count,
-    cut_in_header,
-    cut_off,
-)
+from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor, count, cut_off
 
 # The name, the values per block and the bytes per block of each type.
 _TYPES: dict[int, tuple[str, int, int]] = {
@@ -85,7 +78,7 @@ class _Reader:
     def _take(self, length: int) -> bytes:
         data = self._stream.read(length) if length <= self._size else b""
         if len(data) < length:
-            raise NotWeights(cut_in_header(self._size))
+            raise NotWeights(cut_off(self._size))
         return data
 
 

@@ -229,8 +229,8 @@ def record_places(file: Path) -> dict[int, int]:
     places: dict[int, int] = {}
     with zipfile.ZipFile(file) as archive, file.open("rb") as stream:
         for info in archive.infolist():
-            stream.seek(info.header_offset + _LOCAL_HEADER.size - 4)
-            name, extra = struct.unpack("<HH", stream.read(4))
+            stream.seek(info.header_offset)
+            *_, name, extra = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
             places[info.header_offset + _LOCAL_HEADER.size + name + extra] = info.file_size
     return places
 

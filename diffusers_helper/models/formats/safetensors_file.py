@@ -9,15 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from diffusers_helper.models.formats.tensors import (
-    BITS,
-    Contents,
-    NotWeights,
-    Tensor,
-    count,
-    cut_in_header,
-    cut_off,
-)
+from diffusers_helper.models.formats.tensors import BITS, Contents, NotWeights, Tensor, count, cut_off
 
 _MOST_HEADER_BYTES = 100_000_000
 _NAMES = {
@@ -65,7 +57,7 @@ def read_safetensors(file: Path) -> Contents:
         start = stream.read(8)
         length = int.from_bytes(start, "little")
         if len(start) < 8 or size < 8 + length <= _MOST_HEADER_BYTES:
-            raise NotWeights(cut_in_header(size))
+            raise NotWeights(cut_off(size))
         try:
             return _contents(_entries(stream, length), 8 + length, size)
         except (ValueError, RecursionError) as error:

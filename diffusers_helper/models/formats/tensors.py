@@ -60,11 +60,12 @@ def count(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-def cut_in_header(size: int) -> str:
-    """Return the end of a sentence about a file that ends within its header."""
-    return f"is incomplete: it ends within its header, after {size} bytes; download it again."
+def cut_off(size: int, needed: int | None = None) -> str:
+    """Return the end of a sentence about a file that is shorter than its header says.
 
-
-def cut_off(size: int, needed: int) -> str:
-    """Return the end of a sentence about a file that is shorter than its header says."""
-    return f"is incomplete: it has {size} bytes of {needed}; download it again."
+    Args:
+        size: The bytes that the file has.
+        needed: The bytes that it should have; None if it ends within its header, so that nobody knows.
+    """
+    end = f"ends within its header, after {size} bytes" if needed is None else f"has {size} bytes of {needed}"
+    return f"is incomplete: it {end}; download it again."
