@@ -14,7 +14,7 @@ from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, gi
 from app.jobs.stdio import say
 from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.buckets import nearest_bucket
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.files import given_path
 from diffusers_helper.lora.fit import check_loras
@@ -86,7 +86,8 @@ def check_memory(request: GenerationRequest) -> None:
 
     Raises:
         DoesNotFit: If no plan stays within the cap.
-        InputError: If the model, a LoRA, the picture or an environment variable cannot be used.
+        InputError: If the model, its `weight_dtype`, a LoRA, the picture or an environment variable cannot be
+            used.
     """
     info = find_model(request.model, allow_folder=True)
     check_loras(request.lora, info)
@@ -97,7 +98,7 @@ def check_memory(request: GenerationRequest) -> None:
     try:
         calibration = Calibration.read(local.calibration, profile.machine.card)
         plan_video(request, info, profile, shape=shape, calibration=calibration, learned=local.learned)
-    except DoesNotFit:
+    except InputError:
         raise
     except LongtakeError as error:
         _log.info("the plan is left to the engine: %s", error)

@@ -21,7 +21,7 @@ from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import Demand, DoesNotFit
+from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.estimates import Calibration, largest_bucket
 from diffusers_helper.planning.job import (
     VideoPlan,
@@ -139,11 +139,11 @@ class Planner:
         return self.profile.cap_bytes.value > 0
 
     def check(self, request: GenerationRequest, info: ModelInfo) -> None:
-        """Refuse a request whose LoRAs or memory do not fit. The engine judges what cannot be planned here.
+        """Refuse a request that does not fit. The engine judges what cannot be planned here.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
-            InputError: If a LoRA cannot be used with this model.
+            InputError: If a LoRA or the type of the weights cannot be used with this model.
         """
         check_loras(request.lora, info)
         size = self.pictures.judge(request.image)
@@ -153,7 +153,7 @@ class Planner:
         shape = nearest_bucket(size.used_height, size.used_width, side, info.multiple)
         try:
             self.plan(request, info, shape)
-        except DoesNotFit:
+        except InputError:
             raise
         except LongtakeError as error:
             _log.info("the plan is left to the engine: %s", error)

@@ -123,14 +123,28 @@ class AddedModels:
         """
         return self._read().get(name)
 
-    def add(self, model: AddedModel) -> None:
-        """Write a model to the file, in place of one with the same name.
+    def check_free(self, name: str) -> None:
+        """Check that no model has this name.
 
         Raises:
-            InputError: If the file cannot be read or written.
+            InputError: If one has it, or the file cannot be read.
+        """
+        if name in self._read():
+            raise InputError(
+                f"There is already a model {name}.",
+                f"Choose another name, or take that model off the list: models remove {name}.",
+                setting="model",
+            )
+
+    def add(self, model: AddedModel) -> None:
+        """Write a new model to the file.
+
+        Raises:
+            InputError: If there is a model of that name, or the file cannot be read or written.
         """
         with self._changed() as file:
-            _write(file, [*(one for one in self._read().values() if one.name != model.name), model])
+            self.check_free(model.name)
+            _write(file, [*self._read().values(), model])
 
     def remove(self, name: str) -> None:
         """Take a model off the list.

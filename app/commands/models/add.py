@@ -45,6 +45,7 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     """
     name: str = arguments.model
     check_new_name(name, built_in_names())
+    ADDED_MODELS.check_free(name)
     given = {
         part: given_path(path, part) for part in PART_MODELS if (path := getattr(arguments, part)) is not None
     }

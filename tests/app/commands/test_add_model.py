@@ -184,6 +184,19 @@ def test_a_list_that_is_damaged_hides_no_other_model(data: Path, capsys: pytest.
     assert "is no list of added models" in capsys.readouterr().err
 
 
+def test_a_second_model_of_one_name_is_refused(
+    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["models", "add", "mine", "--base", "demo", "--transformer", str(file)]
+    assert main([*command, "--title", "The first"]) == 0
+    before = data.read_bytes()
+    assert main([*command, "--title", "The second"]) == 2
+    said = capsys.readouterr().err
+    assert "There is already a model mine." in said
+    assert "models remove mine" in said
+    assert data.read_bytes() == before
+
+
 def test_a_text_encoder_in_gguf_has_to_be_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensors = {f"blk.0.{name}.weight": (0, (2,), bytes(8)) for name in ("attn_q", "ffn_gate")}
     file = write_gguf(tmp_path / "llama.gguf", tensors)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType
+from safetensors.torch import load_file
 
 from app.cli import main
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
+from app.ui.planner import Planner
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest
+from tests.support.checkpoints import write_quantised_gguf
 from tests.support.jobs import write_picture
 
 REFUSAL = "Stage sample does not fit into 0.01 GB: "
@@ -59,3 +66,24 @@ def test_a_job_that_fits_no_more_is_not_resumed(
     assert main(["generate", "--resume", job.id, "--out", str(tmp_path)]) == 2
     check_refusal(capsys)
     assert service.job(job.id).state == "cancelled"
+
+
+def test_blocks_of_gguf_are_not_cast_to_another_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(ADDED_MODELS, "file", None)
+    demo = Path(find_model("demo").parts["transformer"].location)
+    weights = load_file(demo / "diffusion_pytorch_model.safetensors")
+    file = write_quantised_gguf(tmp_path / "demo.gguf", weights, GGMLQuantizationType.Q8_0)
+    assert main(["models", "add", "mine", "--base", "demo", "--transformer", str(file)]) == 0
+    capsys.readouterr()
+    picture, outputs = str(write_picture(tmp_path / "picture.png")), tmp_path / "outputs"
+    command = ["generate", "--image", picture, "--prompt", "", "--model", "mine", "--weight-dtype", "int8"]
+    assert main([*command, "--out", str(outputs)]) == 2
+    assert "expected default, as the transformer is stored in GGUF" in capsys.readouterr().err
+    assert not outputs.exists()
+    with pytest.raises(InputError, match="weight_dtype"):
+        Planner().check(
+            GenerationRequest(image=picture, model="mine", weight_dtype="int8"), find_model("mine")
+        )
