@@ -32,7 +32,13 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import file_sum
 from diffusers_helper.models.formats.not_weights import is_page
-from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_of, repository_folder
+from diffusers_helper.models.hub_cache import (
+    has_all_files,
+    is_complete,
+    part_folder,
+    partial_of,
+    repository_folder,
+)
 from diffusers_helper.models.registry import PartSource
 
 _log = logging.getLogger(__name__)
@@ -111,11 +117,12 @@ def get_part(
     _log.info("downloading %s %s", source.location, source.subfolder)
     try:
         _fetch(source, _listed(source) if files is None else files, _Tally(cancel, on_bytes))
-        reason = "files are missing"
     except _FAILURES as error:
-        reason = first_line(error)
-    if not is_complete(folder):
-        raise _not_got(source, reason)
+        if not is_complete(folder):  # no other program got them, either
+            raise _not_got(source, first_line(error)) from error
+    # All listed files have come. An unfinished one belongs to another program, which looks whether it has.
+    if not has_all_files(folder):
+        raise _not_got(source, "files are missing")
     return folder
 
 

@@ -59,10 +59,11 @@ def is_complete(folder: Path) -> bool:
     Args:
         folder: The folder of the part's files, or its single file.
     """
-    if folder.is_file():
-        return True
-    if not folder.is_dir() or partial_files(folder):
-        return False
+    return folder.is_file() or (has_all_files(folder) and not partial_files(folder))
+
+
+def has_all_files(folder: Path) -> bool:
+    """Return the same, whether or not a program is just downloading, or looking at, some of them."""
     if (folder / "config.json").is_file():
         weights = {file.name for file in folder.glob("*.safetensors") if file.is_file()}
         for index in folder.glob("*.safetensors.index.json"):

@@ -10,6 +10,7 @@ import pytest
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, LongtakeError
+from diffusers_helper.models import fetch
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.fetch import get_part
 from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_files, partial_of
@@ -192,6 +193,21 @@ def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None
         thread.join(60)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS) == [0]
+
+
+def test_a_program_that_looks_at_a_finished_file_does_no_harm(
+    hub: Hub, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_WORKERS", 1)  # one file after the other
+    config = part_folder(VAE) / "config.json"
+
+    def look(_: int) -> None:
+        if config.exists():
+            partial_of(config).touch()
+
+    folder = get_part(VAE, CancelToken(), look)
+    assert partial_files(folder) == [partial_of(config)]
+    assert here() == whole(away) | {partial_of(config).name: b""}
 
 
 def test_the_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
