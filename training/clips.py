@@ -15,7 +15,7 @@ from diffusers import AutoencoderKLHunyuanVideo
 
 from training.encoders import Encoders, TextFeatures
 from training.render import Renderer
-from training.scenes import MOTIONS, Case, sample_case
+from training.scenes import DIRECTIONS, MOTIONS, PLAIN, Case, sample_case
 from training.transformer import CLIP_LATENTS, Conditions
 
 Size = tuple[int, int]
@@ -25,15 +25,19 @@ BEFORE_LAST = 1.5
 TIMES = (0.0, *(4 * k - BEFORE_LAST for k in range(1, CLIP_LATENTS)))
 # Pictures are encoded in groups of as many pixels, which fit into the processor's cache.
 PIXELS_AT_A_TIME = 2 * 128 * 128
-# The relative frequency of each motion. Motions that are learned early are drawn less often.
+# The relative frequency of each motion. Motions that are learned early are drawn less often, and spins, which
+# are learned last, most often.
 SHARES = dict.fromkeys(MOTIONS, 1.0) | {
-    "right": 1.3, "left": 1.2, "up": 1.3, "down": 1.4, "grows": 1.4, "shrinks": 1.9, "spins": 2.2,
+    "right": 2.0, "left": 1.6, "up": 2.0, "down": 1.6, "grows": 1.2, "shrinks": 1.4, "spins": 6.0,
     "zooms out": 1.2, "pans right": 0.6, "pans left": 0.6, "pans up": 0.6, "pans down": 0.6,
     "stays still": 0.6,
 }  # fmt: skip
 # The relative frequency of scenes of none to three things. Which thing a prompt names is hard to learn, so
 # scenes of several things are drawn more often than in the evaluation.
 THING_COUNTS = (0.04, 0.36, 0.42, 0.18)
+# The share of moves of one of several things over a plain ground, where only the other things show that the
+# camera does not pan.
+PLAIN_MOVES = 0.3
 
 
 @dataclass
@@ -77,12 +81,14 @@ def encode_cases(
 
 
 def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
-    """Return a random case; ``SHARES`` and ``THING_COUNTS`` are the frequencies of motions and of scenes."""
+    """Return a random case; ``SHARES``, ``THING_COUNTS`` and ``PLAIN_MOVES`` are the frequencies."""
     weights = np.array([SHARES[name] for name in MOTIONS])
     wanted = str(rng.choice(MOTIONS, p=weights / weights.sum()))
+    plain = wanted in DIRECTIONS and rng.random() < PLAIN_MOVES
     while True:
         case = sample_case(rng, *size, canvases, THING_COUNTS)
-        if case.motion.name == wanted:
+        suits = not plain or (case.scene.background.kind in PLAIN and len(case.scene.things) > 1)
+        if case.motion.name == wanted and suits:
             return case
 
 

@@ -41,6 +41,8 @@ RADII = (0.11, 0.24)
 # The relative frequency of scenes of none, one, two and three things.
 THING_COUNTS = (0.06, 0.48, 0.36, 0.10)
 BACKGROUNDS = ("solid", "gradient", "radial", "stripes", "waves", "checker", "noise", "leaves")
+# Grounds over which a camera without a thing in view seems to stand still.
+PLAIN = ("solid", "gradient")
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ def sample_motion(rng: np.random.Generator, scene: Scene) -> Motion:
     blank = not scene.things
     if rng.random() < (0.6 if blank else 0.1):
         return Motion(STILL, "")
-    flat = scene.background.kind in ("solid", "gradient") and blank
+    flat = scene.background.kind in PLAIN and blank
     if flat:
         return Motion(STILL, "")
     names = list(CAMERA_MOTIONS)

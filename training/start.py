@@ -18,8 +18,8 @@ LOG = logging.getLogger(__name__)
 def start_from(model: Path, folder: Path) -> bool:
     """Prepare a training folder from a model folder; do nothing and return False if it has a checkpoint.
 
-    The VAE's latent space is frozen. The optimiser and the running mean start anew, and the phase of small
-    pictures is skipped.
+    The VAE's latent space is frozen. The optimiser and the running mean start anew, and only the last
+    phase, of all frames, is run.
     """
     if (folder / CHECKPOINT).exists():
         return False
@@ -29,7 +29,7 @@ def start_from(model: Path, folder: Path) -> bool:
     frozen = {"weights": vae.state_dict(), "scaling_factor": float(vae.config["scaling_factor"])}
     save_state(folder / "vae_frozen.pt", frozen)
     transformer = HunyuanVideoFramepackTransformer3DModel.from_pretrained(model / "transformer").float()
-    state = {"model": transformer.state_dict(), "spent": 0.0, "step": 0, "learned": PHASES[0].until}
+    state = {"model": transformer.state_dict(), "spent": 0.0, "step": 0, "learned": PHASES[-2].until}
     save_state(folder / CHECKPOINT, state)
     LOG.info("continues from the weights of %s", model)
     return True

@@ -46,7 +46,7 @@ CURVE = "curve.jsonl"
 def large_sizes() -> dict[Size, float]:
     """Return the product's picture shapes with their shares; the square has the largest one."""
     shapes = buckets(SIDE, 16)
-    return {shape: 0.62 if shape == (SIDE, SIDE) else 0.38 / (len(shapes) - 1) for shape in shapes}
+    return {shape: 0.5 if shape == (SIDE, SIDE) else 0.5 / (len(shapes) - 1) for shape in shapes}
 
 
 @dataclass(frozen=True)

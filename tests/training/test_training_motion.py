@@ -14,7 +14,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from training.clips import Clips, draw_case, encode_cases
 from training.encoders import Encoders
 from training.render import Renderer, make_canvases
-from training.scenes import MOTIONS, Background, Case, Motion, Scene, Thing
+from training.scenes import DIRECTIONS, MOTIONS, PLAIN, Background, Case, Motion, Scene, Thing
 from training.start import start_from
 from training.train_transformer import CHECKPOINT
 from training.transformer import CLIP_LATENTS, motion_weight
@@ -146,8 +146,12 @@ class TestClips:
         rng = np.random.default_rng(5)
         cases = [draw_case(rng, SMALL, 1) for _ in range(600)]
         motions = Counter(case.motion.name for case in cases)
-        assert motions["spins"] > 2 * motions["pans left"] > 0
-        assert sum(len(case.scene.things) > 1 for case in cases) > 0.5 * len(cases)
+        assert motions["spins"] > 5 * motions["pans left"] > 0
+        several = [case for case in cases if len(case.scene.things) > 1]
+        assert len(several) > 0.5 * len(cases)
+        moves = sum(case.motion.name in DIRECTIONS for case in cases)
+        plain = [case.motion.name for case in several if case.scene.background.kind in PLAIN]
+        assert sum(name in DIRECTIONS for name in plain) > 0.3 * moves
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_from_given_weights_all_time_goes_to_the_transformer(launched, monkeypat
         command(monkeypatch, *words)
     assert [part[1] for part in launched] == [Plan(minutes=pytest.approx(100))] * 2
     state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert (state["step"], state["spent"], state["learned"]) == (0, 0.0, 0.2)
+    assert (state["step"], state["spent"], state["learned"]) == (0, 0.0, 0.45)
 
 
 def test_a_stage_that_runs_alone_has_all_the_time(launched, monkeypatch, tmp_path: Path) -> None:
