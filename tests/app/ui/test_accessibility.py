@@ -25,6 +25,9 @@ RUN = """async () => {
     }));
 }"""
 
+# The form's scripts have run once the upload button is named by its own text.
+SCRIPTS_RUN = "() => !document.querySelector('#set-image button.upload-container').ariaLabel"
+
 
 def violations(page: Any) -> list[str]:
     """Return what axe-core calls serious or critical in the current state of the page."""
@@ -44,6 +47,7 @@ def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterat
     page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
     page.set_default_timeout(PATIENCE * 1000)
     visit(page, stand)
+    page.wait_for_function(SCRIPTS_RUN)
     yield page
     page.close()
 
@@ -91,7 +95,7 @@ def test_the_upload_button_is_named_by_its_own_text(browser: Any, stand: Stand) 
     visit(page, stand)
     button = page.locator("#set-image button.upload-container")
     button.evaluate("one => one.setAttribute('aria-label', 'Drop an image file here to upload')")
-    page.wait_for_function("() => !document.querySelector('#set-image button.upload-container').ariaLabel")
+    page.wait_for_function(SCRIPTS_RUN)
     page.close()
 
 
