@@ -65,8 +65,8 @@ def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
 
 
 def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Stand) -> None:
-    first, last = page.get_by_role("radio").all()
     page.wait_for_function("document.querySelectorAll('#set-mode input[name=lt-mode]').length === 2")
+    first, last = page.get_by_role("radio").all()
     first.focus()
     page.keyboard.press("ArrowRight")
     kept(page, '"forward"')
