@@ -103,6 +103,7 @@ def open_page(
         app_kwargs={"lifespan": _guarded(hosts, outputs, has_login=auth is not None)},
         quiet=True, ssr_mode=False, run_history=False, footer_links=["api"],
         theme=theme(), css_paths=CSS_FILES, favicon_path=ICON_FILE,
+        _frontend=False,  # Gradio would ask this server for a page, and give up after 3 s or at a proxy
     )  # fmt: skip
     page.server.config.timeout_keep_alive = _KEEP_ALIVE_SECONDS
     if public_url:
