@@ -120,7 +120,7 @@ def get_part(
     except _FAILURES as error:
         if not is_complete(folder):  # no other program got them, either
             raise _not_got(source, first_line(error)) from error
-    # All listed files have come. An unfinished one belongs to another program, which looks whether it has.
+    # All listed files are here. A partial one belongs to another program, which is about to find that out.
     if not has_all_files(folder):
         raise _not_got(source, "files are missing")
     return folder

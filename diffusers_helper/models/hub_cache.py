@@ -63,7 +63,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def has_all_files(folder: Path) -> bool:
-    """Return the same, whether or not a program is just downloading, or looking at, some of them."""
+    """Return whether a part's folder has all its files, even if a program has one of them open."""
     if (folder / "config.json").is_file():
         weights = {file.name for file in folder.glob("*.safetensors") if file.is_file()}
         for index in folder.glob("*.safetensors.index.json"):

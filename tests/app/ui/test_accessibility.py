@@ -26,7 +26,7 @@ RUN = """async () => {
 }"""
 
 # The form's scripts have run once the upload button is named by its own text.
-SCRIPTS_RUN = "() => !document.querySelector('#set-image button.upload-container').ariaLabel"
+SCRIPTS_RUN = "() => document.querySelector('#set-image button.upload-container')?.ariaLabel === null"
 
 
 def violations(page: Any) -> list[str]:
