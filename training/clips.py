@@ -14,8 +14,20 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 
 from training.encoders import Encoders, TextFeatures
+from training.layout import Layout, lay_out
 from training.render import Renderer
-from training.scenes import DIRECTIONS, MOTIONS, PLAIN, Case, sample_case
+from training.scenes import (
+    DIRECTIONS,
+    MOTIONS,
+    PLAIN,
+    STILL,
+    Case,
+    Motion,
+    make_case,
+    sample_scene,
+    sample_speed,
+    visible,
+)
 from training.transformer import CLIP_LATENTS, Conditions
 
 Size = tuple[int, int]
@@ -23,13 +35,14 @@ Size = tuple[int, int]
 # many frames before the last of them.
 BEFORE_LAST = 1.5
 TIMES = (0.0, *(4 * k - BEFORE_LAST for k in range(1, CLIP_LATENTS)))
-# Pictures are encoded in groups of as many pixels, which fit into the processor's cache.
+# Pictures are encoded in groups of as many pixels. A processor's group fits into its cache.
 PIXELS_AT_A_TIME = 2 * 128 * 128
+PIXELS_ON_GPU = 512 * 128 * 128
 # The relative frequency of each motion. Motions that are learned early are drawn less often, and spins, which
 # are learned last, most often.
 SHARES = dict.fromkeys(MOTIONS, 1.0) | {
-    "right": 2.0, "left": 1.6, "up": 2.0, "down": 1.6, "grows": 1.2, "shrinks": 1.4, "spins": 6.0,
-    "zooms out": 1.2, "pans right": 0.6, "pans left": 0.6, "pans up": 0.6, "pans down": 0.6,
+    "right": 2.0, "left": 1.6, "up": 2.0, "down": 1.6, "grows": 1.2, "shrinks": 1.4, "spins": 4.0,
+    "zooms in": 1.3, "zooms out": 2.0, "pans right": 0.8, "pans left": 0.8, "pans up": 0.8, "pans down": 0.8,
     "stays still": 0.6,
 }  # fmt: skip
 # The relative frequency of scenes of none to three things. Which thing a prompt names is hard to learn, so
@@ -56,7 +69,8 @@ class Item:
 @torch.no_grad()
 def encode_pictures(vae: AutoencoderKLHunyuanVideo, pixels: torch.Tensor) -> torch.Tensor:
     """Return scaled latents (N, 16, h, w) of single pictures (N, 3, H, W)."""
-    at_a_time = max(1, PIXELS_AT_A_TIME // pixels[0, 0].numel())
+    at_a_time = PIXELS_ON_GPU if pixels.is_cuda else PIXELS_AT_A_TIME
+    at_a_time = max(1, at_a_time // pixels[0, 0].numel())
     groups = pixels.unsqueeze(2).to(vae.dtype).split(at_a_time)
     moments = torch.cat([vae.quant_conv(vae.encoder(group)) for group in groups])
     return moments.float().chunk(2, dim=1)[0].squeeze(2) * vae.config.scaling_factor
@@ -70,13 +84,19 @@ def encode_cases(
     One frame in four is drawn and encoded as a single picture. That is ten times as fast as encoding the
     whole clip, with an error of 3 % (at 64 pixels) to 9 % (at 128) of the motion's energy.
     """
-    pixels = torch.stack([renderer.case(case, times, size) for case in cases])
+    layout = lay_out([(case.scene, case.motion) for case in cases], times)
+    return encode(vae, encoders, renderer.draw(layout, size), [case.prompt for case in cases])
+
+
+def encode(vae, encoders: Encoders, pixels: torch.Tensor, prompts: list[str]) -> list[Item]:
+    """Encode clips (B, 3, T, H, W), each frame as a single picture, and their prompts."""
+    pixels = pixels.to(vae.device)
     latents = encode_pictures(vae, pixels.transpose(1, 2).flatten(0, 1)).bfloat16()
-    latents = latents.unflatten(0, (len(cases), len(times))).transpose(1, 2)
+    latents = latents.unflatten(0, (len(pixels), -1)).transpose(1, 2)
     pictures = encoders.picture(pixels[:, :, 0])
     return [
-        Item(clip, picture, encoders.text(case.prompt))
-        for clip, picture, case in zip(latents, pictures, cases, strict=True)
+        Item(clip, picture, encoders.text(prompt))
+        for clip, picture, prompt in zip(latents, pictures, prompts, strict=True)
     ]
 
 
@@ -86,42 +106,66 @@ def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
     wanted = str(rng.choice(MOTIONS, p=weights / weights.sum()))
     plain = wanted in DIRECTIONS and rng.random() < PLAIN_MOVES
     while True:
-        case = sample_case(rng, *size, canvases, THING_COUNTS)
-        suits = not plain or (case.scene.background.kind in PLAIN and len(case.scene.things) > 1)
-        if case.motion.name == wanted and suits:
-            return case
+        scene = sample_scene(rng, *size, canvases, THING_COUNTS)
+        of_thing, of_camera = visible(scene)
+        suits = not plain or (scene.background.kind in PLAIN and len(scene.things) > 1)
+        if suits and wanted in (STILL, *of_thing, *of_camera):
+            speed = "" if wanted == STILL else sample_speed(rng)
+            return make_case(rng, scene, Motion(wanted, speed))
+
+
+@dataclass
+class Batch:
+    """Random clips of one size, not yet drawn.
+
+    Attributes:
+        wanted: The times of the latents that are encoded, which include 0, the picture.
+        guidance: The guidance of each clip (B).
+    """
+
+    size: Size
+    wanted: list[int]
+    layout: Layout
+    prompts: list[str]
+    guidance: np.ndarray
+
+
+def draw_batch(
+    rng: np.random.Generator, size: Size, count: int, wanted: Sequence[int], canvases: int
+) -> Batch:
+    """Return ``count`` random clips. The guidance is within the page's range."""
+    cases = [draw_case(rng, size, canvases) for _ in range(count)]
+    layout = lay_out([(case.scene, case.motion) for case in cases], [TIMES[time] for time in wanted])
+    guidance = np.exp(rng.uniform(0, np.log(32), count))
+    return Batch(size, list(wanted), layout, [case.prompt for case in cases], guidance)
 
 
 @dataclass
 class Clips:
-    """A source of random clips."""
+    """The encoders of batches."""
 
     vae: AutoencoderKLHunyuanVideo
     encoders: Encoders
     renderer: Renderer
 
-    def draw(
-        self, rng: np.random.Generator, size: Size, count: int, wanted: Sequence[int]
-    ) -> tuple[torch.Tensor, Conditions]:
-        """Draw and encode ``count`` clips at the times ``wanted``, which must include 0, the picture.
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, Conditions]:
+        """Draw and encode a batch.
 
         Returns:
-            Latents (B, 16, 19, h, w), with zeros at the other times, and the conditions.
+            Latents (B, 16, 19, h, w), with zeros at the times that are not wanted, and the conditions.
         """
-        cases = [draw_case(rng, size, self.renderer.count) for _ in range(count)]
-        times = [TIMES[i] for i in wanted]
-        some, conditions = collate(
-            encode_cases(self.vae, self.encoders, self.renderer, cases, size, times), rng
-        )
-        latents = some.new_zeros(count, some.shape[1], CLIP_LATENTS, *some.shape[3:])
-        latents[:, :, list(wanted)] = some
+        pixels = self.renderer.draw(batch.layout, batch.size)
+        items = encode(self.vae, self.encoders, pixels, batch.prompts)
+        some, conditions = collate(items, batch.guidance)
+        latents = some.new_zeros(*some.shape[:2], CLIP_LATENTS, *some.shape[3:])
+        latents[:, :, batch.wanted] = some
         return latents, conditions
 
 
-def collate(items: list[Item], rng: np.random.Generator | None = None) -> tuple[torch.Tensor, Conditions]:
-    """Stack items. The guidance is random, within the page's range, if ``rng`` is given, and otherwise 10."""
-    count = len(items)
-    guidance = np.exp(rng.uniform(0, np.log(32), count)) if rng is not None else np.full(count, 10.0)
+def collate(items: list[Item], guidance: np.ndarray | None = None) -> tuple[torch.Tensor, Conditions]:
+    """Stack items on the device of their latents. The guidance (B) is 10 if it is not given."""
+    latents = torch.stack([item.latents for item in items]).float()
+    scale = np.full(len(items), 10.0) if guidance is None else guidance
     mask = torch.stack([item.text.mask for item in items])
     longest = int(mask.sum(1).max())
     conditions = Conditions(
@@ -129,6 +173,6 @@ def collate(items: list[Item], rng: np.random.Generator | None = None) -> tuple[
         mask=mask[:, :longest],
         pooled=torch.stack([item.text.pooled for item in items]),
         picture=torch.stack([item.picture for item in items]),
-        guidance=1000 * torch.tensor(guidance, dtype=torch.float32),
+        guidance=1000 * torch.tensor(scale, dtype=torch.float32),
     )
-    return torch.stack([item.latents for item in items]).float(), conditions
+    return latents, conditions.to(latents.device)

@@ -150,14 +150,17 @@ class TextFeatures:
 
 
 class Encoders:
-    """The encoders of a model folder, used as in the pipeline, with a cache of prompts."""
+    """The encoders of a model folder, used as in the pipeline, with a cache of prompts.
 
-    def __init__(self, folder: Path) -> None:
+    Pictures are encoded on ``device``. The few different prompts are encoded on the CPU.
+    """
+
+    def __init__(self, folder: Path, device: torch.device | str = "cpu") -> None:
         self.llama_tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
         self.clip_tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer_2")
         self.llama = LlamaModel.from_pretrained(folder / "text_encoder").eval()
         self.clip = CLIPTextModel.from_pretrained(folder / "text_encoder_2").eval()
-        self.vision = SiglipVisionModel.from_pretrained(folder / "image_encoder").eval()
+        self.vision = SiglipVisionModel.from_pretrained(folder / "image_encoder").eval().to(device)
         self._seen: dict[str, TextFeatures] = {}
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ from training.quick import quick_dtype
 def orthogonalise(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
     """Bring the singular values of matrices (n, rows, columns) near 1 by the Newton-Schulz iteration."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrices.to(quick_dtype())
+    x = matrices.to(quick_dtype(matrices.device))
     wide = x.shape[1] <= x.shape[2]
     if not wide:
         x = x.transpose(1, 2)
@@ -42,20 +42,19 @@ class Muon(torch.optim.Optimizer):
                 self._step_shape(params, shape, group)
 
     def _step_shape(self, params: list[nn.Parameter], shape: torch.Size, group: dict) -> None:
-        directions = []
+        grads = [param.grad for param in params]
         for param in params:
-            state = self.state[param]
-            if "momentum" not in state:
-                state["momentum"] = torch.zeros_like(param)
-            momentum = state["momentum"]
-            momentum.lerp_(param.grad, 1 - group["momentum"])
-            directions.append(param.grad.lerp(momentum, group["momentum"]).flatten(1))
-        updates = orthogonalise(torch.stack(directions))
+            if "momentum" not in self.state[param]:
+                self.state[param]["momentum"] = torch.zeros_like(param)
+        momenta = [self.state[param]["momentum"] for param in params]
+        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+        directions = torch._foreach_lerp(grads, momenta, group["momentum"])
+        updates = orthogonalise(torch.stack([direction.flatten(1) for direction in directions]))
+        if group["decay"]:
+            torch._foreach_mul_(params, 1 - group["lr"] * group["decay"])
         scale = 0.2 * math.sqrt(max(shape))
-        for param, update in zip(params, updates, strict=True):
-            if group["decay"]:
-                param.mul_(1 - group["lr"] * group["decay"])
-            param.add_(update.view_as(param), alpha=-group["lr"] * scale)
+        shaped = [update.view_as(param) for param, update in zip(params, updates, strict=True)]
+        torch._foreach_add_(params, shaped, alpha=-group["lr"] * scale)
 
 
 class Optimizers:
@@ -111,8 +110,8 @@ class Average:
         """Move the mean towards the model, faster in the first steps, so that the start is soon forgotten."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        for name, value in model.state_dict().items():
-            self.weights[name].lerp_(value.float(), 1 - decay)
+        values = [value.float() for value in model.state_dict().values()]
+        torch._foreach_lerp_(list(self.weights.values()), values, 1 - decay)
 
     def copy_to(self, model: nn.Module) -> None:
         """Write the mean into a model."""

@@ -1,4 +1,4 @@
-"""The transformer's forward pass, written for fast training steps on a CPU.
+"""The transformer's forward pass, written for fast training steps.
 
 It computes the same as diffusers' forward pass in another order. GELU is the exact form, which is four times
 as fast on a CPU as the tanh form and differs from it by less than bf16 rounds. Patches are embedded by matrix
@@ -19,9 +19,10 @@ from torch.nn import functional as F
 EPS = 1e-6
 
 
-def quick_dtype() -> torch.dtype:
-    """Return the type in which this processor multiplies fastest: bf16 if it has AMX tiles, else fp32."""
-    return torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
+def quick_dtype(device: torch.device | str = "cpu") -> torch.dtype:
+    """Return the type in which a device multiplies fastest: bf16 on GPUs and AMX tiles, else fp32."""
+    on_gpu = torch.device(device).type != "cpu"
+    return torch.bfloat16 if on_gpu or torch.cpu._is_amx_tile_supported() else torch.float32
 
 
 def patches(x: torch.Tensor, conv: nn.Conv3d) -> torch.Tensor:
@@ -161,7 +162,7 @@ class QuickTransformer(nn.Module):
         # The condition's positions are not rotated, and padding tokens are masked.
         words = condition.shape[1]
         cos, sin = (F.pad(t, (0, 0, 0, words), value=v).unsqueeze(1) for t, v in ((cos, 1.0), (sin, 0.0)))
-        bias = torch.zeros(encoder_attention_mask.shape, dtype=low)
+        bias = torch.zeros_like(encoder_attention_mask, dtype=low)
         bias = bias.masked_fill_(~encoder_attention_mask, -1e4)[:, None, None]
         rotation = (cos.to(low), sin.to(low))
         swish = F.silu(temb)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from training.scenes import Background, Case, Motion, Scene, Thing, camera, moved
+from training.layout import Layout, lay_out
+from training.scenes import Case, Motion, Scene
 
 CANVAS_PIXELS = 448
 CANVAS_HALF = 1.75  # a canvas shows the square from -1.75 to 1.75 sides
@@ -84,52 +86,39 @@ def canvases(seed: int, count: int) -> torch.Tensor:
 
 
 class Renderer:
-    """A renderer of scenes; ``bitmaps`` (2n, 3, size, size) are the textures of its backgrounds."""
+    """A renderer of scenes; ``bitmaps`` (2n, 3, size, size) are the textures of its backgrounds.
+
+    It draws on the device of the bitmaps.
+    """
 
     def __init__(self, bitmaps: torch.Tensor) -> None:
         self.bitmaps = bitmaps
+        self.device = bitmaps.device
         self.count = bitmaps.shape[0] // 2
 
-    def background(self, background: Background, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return colours (3, ...) of a background at scene coordinates ``x`` and ``y`` (...)."""
-        if background.kind in ("noise", "leaves"):
-            return self._bitmap(background, x, y)
-        first, second = (torch.tensor(c).view(3, *[1] * x.ndim) for c in background.rgb)
-        along = x * math.cos(background.angle) + y * math.sin(background.angle)
-        across = y * math.cos(background.angle) - x * math.sin(background.angle)
-        scale, turn = background.scale, 2 * math.pi * background.phase
-        if background.kind == "solid":
-            mix = torch.zeros_like(x)
-        elif background.kind == "gradient":
-            mix = (along + 0.5).clamp(0, 1)
-        elif background.kind == "radial":
-            mix = torch.exp(
-                -((x - 0.3 * math.cos(turn)) ** 2 + (y - 0.3 * math.sin(turn)) ** 2) / (2 * scale)
-            )
-        elif background.kind == "stripes":
-            mix = (torch.sin(2 * math.pi * along / scale + turn) * 6 * scale + 0.5).clamp(0, 1)
-        elif background.kind == "waves":
-            bend = 0.06 * torch.sin(2 * math.pi * across / (1.5 * scale))
-            mix = 0.5 + 0.5 * torch.sin(2 * math.pi * (along + bend) / scale + turn)
-        else:
-            product = torch.sin(2 * math.pi * along / scale + turn) * torch.sin(2 * math.pi * across / scale)
-            mix = (product * 8 * scale + 0.5).clamp(0, 1)
-        return first + (second - first) * mix
-
-    def _bitmap(self, background: Background, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        index = background.canvas % self.count + (self.count if background.kind == "leaves" else 0)
-        quarter = int(background.phase * 8)
-        if quarter & 1:
-            x = -x
-        if quarter & 2:
-            x, y = y, x
-        shape = x.shape
-        grid = (torch.stack([x, y], -1) / CANVAS_HALF).view(1, -1, shape[-1], 2)
-        bitmap = self.bitmaps[index].float().div_(255).unsqueeze(0)
-        colours = F.grid_sample(bitmap, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-        colours = colours[0].view(3, *shape)
-        # The order of the channels triples the number of textures.
-        return colours.roll(int(background.angle * 3 / (2 * math.pi)) % 3, 0)
+    def draw(
+        self, layout: Layout, size: tuple[int, int], box: tuple[int, int, int, int] | None = None
+    ) -> torch.Tensor:
+        """Return pixels (B, 3, T, h, w) in -1..1 of a layout; ``box`` is as in ``pixel_grid``."""
+        grid_x, grid_y = (axis.to(self.device) for axis in pixel_grid(*size, box))
+        pixel = 1 / math.sqrt(size[0] * size[1])
+        shift_x, shift_y, zoom = self._tensor(layout.views)[..., None, None].unbind(2)
+        x, y = grid_x * zoom + shift_x, grid_y * zoom + shift_y
+        image = x.new_empty(len(x), 3, *x.shape[1:])
+        for kind, still, rows in layout.grounds():
+            seen = slice(0, 1) if still else slice(None)
+            image[rows] = self._ground(kind, layout, rows, x[rows, seen], y[rows, seen])
+        for number, shape, rows in layout.things():
+            place = self._tensor(layout.places[rows, number])[..., None, None]
+            distance = signed_distance(shape, place.unbind(2), x[rows], y[rows])
+            alpha = (0.5 - distance / (pixel * zoom[rows])).clamp_(0, 1)
+            paint = self._tensor(layout.paints[rows, number])[:, :, None, None, None]
+            image[rows] = torch.lerp(image[rows], paint, alpha.unsqueeze(1))
+        for row in np.flatnonzero(layout.grain):
+            generator = torch.Generator().manual_seed(int(layout.grain[row] * 1e6))
+            grain = torch.randn(image.shape[-2:], generator=generator).to(self.device)
+            image[row] += float(layout.grain[row]) * grain
+        return image.clamp_(0, 1).mul_(2).sub_(1)
 
     def clip(
         self,
@@ -141,55 +130,84 @@ class Renderer:
         target: int = 0,
     ) -> torch.Tensor:
         """Return pixels (3, T, h, w) in -1..1 of a scene; ``target`` is the thing that moves."""
-        grid_x, grid_y = pixel_grid(*size, box)
-        pixel = 1 / math.sqrt(size[0] * size[1])
-        views = [camera(motion, frame) for frame in frames]
-        fixed = all(view == (0.0, 0.0, 1.0) for view in views)
-        if fixed:
-            still = self.background(scene.background, grid_x, grid_y).unsqueeze(1)
-            image = still.expand(-1, len(views), -1, -1).clone()
-        else:
-            shift_x, shift_y, zoom = (torch.tensor(v).view(-1, 1, 1) for v in zip(*views, strict=True))
-            image = self.background(scene.background, grid_x * zoom + shift_x, grid_y * zoom + shift_y)
-        for index in reversed(range(len(scene.things))):
-            for t, frame in enumerate(frames):
-                thing = (
-                    moved(scene.things[index], motion, frame, scene)
-                    if index == target
-                    else scene.things[index]
-                )
-                dx, dy, zoom_at = views[t]
-                _draw(image[:, t], thing, grid_x * zoom_at + dx, grid_y * zoom_at + dy, pixel * zoom_at)
-        if scene.grain:
-            generator = torch.Generator().manual_seed(int(scene.grain * 1e6))
-            image = image + scene.grain * torch.randn(image.shape[-2:], generator=generator)
-        return image.clamp_(0, 1).mul_(2).sub_(1)
+        return self.draw(lay_out([(scene, motion)], frames, target), size, box)[0]
 
     def case(self, case: Case, frames: range | list[float], size: tuple[int, int]) -> torch.Tensor:
         """Return pixels (3, T, h, w) in -1..1 of a case."""
         return self.clip(case.scene, case.motion, frames, size)
 
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.device)
 
-def signed_distance(thing: Thing, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the distance (h, w) to the edge of a thing, negative inside."""
-    u, v = x - thing.x, y - thing.y
-    if thing.angle:
-        c, s = math.cos(thing.angle), math.sin(thing.angle)
-        u, v = u * c + v * s, v * c - u * s
-    radius = thing.radius
-    if thing.shape == "ball":
+    def _ground(
+        self, kind: str, layout: Layout, rows: np.ndarray, x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
+        """Return colours (n, 3, T, h, w) of backgrounds of one kind at scene coordinates (n, T, h, w)."""
+        if kind in ("noise", "leaves"):
+            return self._bitmaps(kind, layout, rows, x, y)
+        pattern = self._tensor(layout.patterns[rows])[:, :, None, None, None]
+        mix = _mix(kind, pattern.unbind(1), x, y).unsqueeze(1)
+        first, second = self._tensor(layout.colours[rows])[..., None, None, None].unbind(1)
+        return first + (second - first) * mix
+
+    def _bitmaps(
+        self, kind: str, layout: Layout, rows: np.ndarray, x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
+        angle, _, phase = layout.patterns[rows].T
+        quarter = (phase * 8).astype(int)
+        mirror, swap = (self._tensor(quarter & bit > 0)[:, None, None, None] for bit in (1, 2))
+        x = torch.where(mirror, -x, x)
+        x, y = torch.where(swap, y, x), torch.where(swap, x, y)
+        grid = (torch.stack([x, y], -1) / CANVAS_HALF).flatten(1, 2)
+        chosen = layout.canvases[rows] % self.count + (self.count if kind == "leaves" else 0)
+        # The order of the channels triples the number of textures.
+        roll = (angle * 3 / (2 * math.pi)).astype(int) % 3
+        order = self._tensor((np.arange(3) - roll[:, None]) % 3)
+        bitmaps = self.bitmaps[self._tensor(chosen)[:, None], order].float().div_(255)
+        colours = F.grid_sample(bitmaps, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+        return colours.unflatten(2, x.shape[1:3])
+
+
+def _mix(kind: str, pattern: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the second colour's share, 0..1, of a background at ``x`` and ``y``.
+
+    ``pattern`` is the background's angle, scale and phase, of shapes that broadcast with ``x``.
+    """
+    angle, scale, phase = pattern
+    along, across = x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
+    turn = 2 * math.pi * phase
+    if kind == "solid":
+        return torch.zeros_like(x)
+    if kind == "gradient":
+        return (along + 0.5).clamp(0, 1)
+    if kind == "radial":
+        return torch.exp(-((x - 0.3 * turn.cos()) ** 2 + (y - 0.3 * turn.sin()) ** 2) / (2 * scale))
+    if kind == "stripes":
+        return (torch.sin(2 * math.pi * along / scale + turn) * 6 * scale + 0.5).clamp(0, 1)
+    if kind == "waves":
+        bend = 0.06 * torch.sin(2 * math.pi * across / (1.5 * scale))
+        return 0.5 + 0.5 * torch.sin(2 * math.pi * (along + bend) / scale + turn)
+    product = torch.sin(2 * math.pi * along / scale + turn) * torch.sin(2 * math.pi * across / scale)
+    return (product * 8 * scale + 0.5).clamp(0, 1)
+
+
+def signed_distance(
+    shape: str, place: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    """Return the distance to the edge of a thing at ``x`` and ``y``, negative inside.
+
+    ``place`` is the thing's x, y, radius and angle, of shapes that broadcast with ``x``.
+    """
+    centre_x, centre_y, radius, angle = place
+    across, down = x - centre_x, y - centre_y
+    c, s = angle.cos(), angle.sin()
+    u, v = across * c + down * s, down * c - across * s
+    if shape == "ball":
         return torch.hypot(u, v) - radius
-    if thing.shape == "square":
+    if shape == "square":
         return torch.maximum(u.abs(), v.abs()) - 0.86 * radius
-    if thing.shape == "triangle":
+    if shape == "triangle":
         side = torch.maximum(u.abs() * math.cos(math.pi / 6) - v * 0.5, v)
         return side - 0.58 * radius
     slant = math.hypot(1, DIAMOND_WIDTH)
     return (u.abs() + v.abs() * DIAMOND_WIDTH - DIAMOND_WIDTH * radius) / slant
-
-
-def _draw(image: torch.Tensor, thing: Thing, x: torch.Tensor, y: torch.Tensor, pixel: float) -> None:
-    """Blend a thing into ``image`` (3, h, w) in place."""
-    alpha = (0.5 - signed_distance(thing, x, y) / pixel).clamp_(0, 1)
-    colour = torch.tensor(thing.rgb).view(3, 1, 1)
-    image.lerp_(colour.expand_as(image), alpha.expand_as(image))

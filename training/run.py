@@ -1,8 +1,9 @@
 """The command that trains the demo model from scratch and exports the folder that ships.
 
-``python -m training.run`` trains on CPU cores; training on GPUs is not implemented. A stopped run that is
-started again resumes exactly from its last checkpoint. With ``--start FOLDER`` it begins with the weights of
-a model folder and trains only the transformer. Minutes are processor time, so a run can be paused.
+``python -m training.run`` trains on CPU cores; with ``--device cuda`` the transformer is trained on one GPU,
+some sixty times as fast. A stopped run that is started again resumes exactly from its last checkpoint. With
+``--start FOLDER`` it begins with the weights of a model folder and trains only the transformer. Minutes are
+processor time, so a run can be paused; on a GPU they are clock time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransforme
 from training.encoders import make_encoders
 from training.export import export
 from training.parallel import launch
-from training.start import start_from
+from training.start import start_from, weights_of
 from training.train_transformer import CHECKPOINT, Plan, train
 from training.transformer import build_transformer
 from training.vae import build_vae, freeze, train_stage
@@ -41,12 +42,11 @@ def load_parts(
     ``start``, from which the run began; such a mean is often better than either.
     """
     transformer, vae = build_transformer(), build_vae()
-    state = torch.load(folder / CHECKPOINT, weights_only=True)
+    state = torch.load(folder / CHECKPOINT, weights_only=True, map_location="cpu")
     # Weights that were given and not trained further have no mean.
     weights = state.get("average") or state["model"]
     if start is not None and share < 1:
-        model = HunyuanVideoFramepackTransformer3DModel.from_pretrained(start / "transformer").float()
-        before = model.state_dict()
+        before = weights_of(start)
         weights = {name: before[name].lerp(value, share) for name, value in weights.items()}
     transformer.load_state_dict(weights)
     frozen = torch.load(folder / "vae_frozen.pt", weights_only=True)
@@ -70,7 +70,8 @@ def run_stage(name: str, arguments: argparse.Namespace, minutes: float) -> None:
         if not frozen.exists():
             LOG.info("scaling factor %.4f", freeze(folder, "clips"))
     elif name == "transformer":
-        launch(train, (str(folder), Plan(minutes, arguments.rate, arguments.seed)), processes)
+        plan = Plan(minutes, arguments.rate, arguments.seed, device=arguments.device)
+        launch(train, (str(folder), plan), processes if arguments.device == "cpu" else 1)
     elif name == "export":
         transformer, vae = load_parts(folder, arguments.start, arguments.share)
         export(transformer, vae, folder / "model", arguments.target)
@@ -96,6 +97,7 @@ def main() -> None:
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
     parser.add_argument("--rate", type=float, default=Plan.lr, help="the transformer's learning rate")
+    parser.add_argument("--device", default=Plan.device, help="where the transformer is trained: cpu or cuda")
     parser.add_argument("--seed", type=int, default=Plan.seed, help="seed of the transformer's clips")
     parser.add_argument(
         "--share",

@@ -9,7 +9,7 @@ from diffusers import AutoencoderKLHunyuanVideo
 from torch import nn
 
 from diffusers_helper.packing import HISTORY, WINDOW, paddings
-from training.transformer import Conditions, Section, gather, model_inputs, sigmas_of
+from training.transformer import Conditions, Section, draw_noise, gather, model_inputs, sigmas_of
 
 
 @torch.no_grad()
@@ -23,12 +23,11 @@ def sample_section(
     generator: torch.Generator,
 ) -> torch.Tensor:
     """Sample the clean latents (B, 16, 9, h, w) of one section by Euler steps."""
-    shape = (*start.shape[:2], WINDOW, *start.shape[3:])
-    x = torch.randn(shape, generator=generator)
+    x = draw_noise(start.expand(-1, -1, WINDOW, -1, -1), generator)
     sigmas = sigmas_of(steps)
     fixed = conditions.inputs() | model_inputs(section, start, history)
     for sigma, following in pairwise(sigmas):
-        timestep = torch.full((start.shape[0],), 1000 * float(sigma))
+        timestep = start.new_full((start.shape[0],), 1000 * float(sigma))
         velocity = model(hidden_states=x, timestep=timestep, **fixed, return_dict=False)[0].float()
         x = x + (following - sigma) * velocity
     return x
@@ -63,7 +62,7 @@ def sample_latents(
     seed: int,
 ) -> torch.Tensor:
     """Sample the latents (B, 16, 9 * sections + 1, h, w) of whole videos from ``start`` (B, 16, 1, h, w)."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(start.device).manual_seed(seed)
     made: torch.Tensor | None = None
     if mode == "inverted":
         for padding in paddings(sections):
@@ -92,6 +91,6 @@ def _with_blank(made: torch.Tensor | None, start: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def decode(vae: AutoencoderKLHunyuanVideo, latents: torch.Tensor) -> torch.Tensor:
     """Decode scaled latents to pixels (B, 3, T, H, W) in -1..1, one video at a time."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(latents.device.type, torch.bfloat16):
         videos = [vae.decode(one[None] / vae.config.scaling_factor).sample[0].float() for one in latents]
     return torch.stack(videos).clamp(-1, 1)

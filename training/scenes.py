@@ -228,18 +228,28 @@ def _with_room(rng: np.random.Generator, scene: Scene, motion: Motion) -> Scene:
     return replace(scene, things=(first, *others))
 
 
+def visible(scene: Scene) -> tuple[list[str], list[str]]:
+    """Return the motions of a thing and those of the camera that can be seen in a scene."""
+    if not scene.things:
+        return [], [] if scene.background.kind in PLAIN else list(CAMERA_MOTIONS)
+    round_thing = scene.things[0].shape == "ball"
+    return [name for name in OBJECT_MOTIONS if name != "spins" or not round_thing], list(CAMERA_MOTIONS)
+
+
 def sample_motion(rng: np.random.Generator, scene: Scene) -> Motion:
     """Return a random motion that can be seen in the scene."""
-    blank = not scene.things
-    if rng.random() < (0.6 if blank else 0.1):
+    if rng.random() < (0.1 if scene.things else 0.6):
         return Motion(STILL, "")
-    flat = scene.background.kind in PLAIN and blank
-    if flat:
+    of_thing, of_camera = visible(scene)
+    if not of_camera:
         return Motion(STILL, "")
-    names = list(CAMERA_MOTIONS)
-    if not blank and rng.random() < 0.66:
-        names = [m for m in OBJECT_MOTIONS if m != "spins" or scene.things[0].shape != "ball"]
-    return Motion(str(rng.choice(names)), str(rng.choice(SPEEDS, p=[0.25, 0.5, 0.25])))
+    names = of_thing if of_thing and rng.random() < 0.66 else of_camera
+    return Motion(str(rng.choice(names)), sample_speed(rng))
+
+
+def sample_speed(rng: np.random.Generator) -> str:
+    """Return a random one of ``SPEEDS``."""
+    return str(rng.choice(SPEEDS, p=[0.25, 0.5, 0.25]))
 
 
 def sample_case(
@@ -247,7 +257,11 @@ def sample_case(
 ) -> Case:
     """Return a random scene, a motion and its prompt; ``counts`` is as in ``sample_scene``."""
     scene = sample_scene(rng, height, width, canvases, counts)
-    motion = sample_motion(rng, scene)
+    return make_case(rng, scene, sample_motion(rng, scene))
+
+
+def make_case(rng: np.random.Generator, scene: Scene, motion: Motion) -> Case:
+    """Return a scene with space for a motion, and a random prompt for it."""
     if motion.name in OBJECT_MOTIONS:
         scene = _with_room(rng, scene, motion)
     return Case(scene, motion, write_prompt(rng, scene, motion))

@@ -22,14 +22,14 @@ MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 2.0, 0.02, 0.2, 40.0
 # training is at high noise; predictions from little noise have more errors.
 SAMPLING_SHIFT = 70.0
 # The shift of the noise levels in training: motion is decided near pure noise, where all sampling is.
-TRAINING_SHIFT = 250.0
+TRAINING_SHIFT = 120.0
 
 
 def build_transformer() -> HunyuanVideoFramepackTransformer3DModel:
     """Return the untrained demo transformer, whose output is zero and whose gates are nearly closed."""
     torch.manual_seed(SEED)
     model = HunyuanVideoFramepackTransformer3DModel(
-        num_attention_heads=4, attention_head_dim=44, num_layers=1, num_single_layers=6, num_refiner_layers=1,
+        num_attention_heads=4, attention_head_dim=44, num_layers=1, num_single_layers=7, num_refiner_layers=1,
         text_embed_dim=WIDTH, pooled_projection_dim=WIDTH, rope_axes_dim=(12, 16, 16), rope_theta=32.0,
         guidance_embeds=True, image_proj_dim=WIDTH, has_image_proj=True, has_clean_x_embedder=True,
     )  # fmt: skip
@@ -148,10 +148,10 @@ def model_inputs(section: Section, start: torch.Tensor, history: torch.Tensor) -
         "latents_clean": torch.cat([start, near], dim=2),
         "latents_history_2x": half,
         "latents_history_4x": quarter,
-        "indices_latents": torch.tensor(indices.noisy),
-        "indices_latents_clean": torch.tensor(indices.clean),
-        "indices_latents_history_2x": torch.tensor(indices.history_2x),
-        "indices_latents_history_4x": torch.tensor(indices.history_4x),
+        "indices_latents": torch.tensor(indices.noisy, device=start.device),
+        "indices_latents_clean": torch.tensor(indices.clean, device=start.device),
+        "indices_latents_history_2x": torch.tensor(indices.history_2x, device=start.device),
+        "indices_latents_history_4x": torch.tensor(indices.history_4x, device=start.device),
     }
 
 
@@ -173,7 +173,12 @@ class Conditions:
     picture: torch.Tensor
     guidance: torch.Tensor
 
+    def to(self, device: torch.device) -> Conditions:
+        """Return the conditions on a device."""
+        return Conditions(**{name: value.to(device) for name, value in vars(self).items()})
+
     def inputs(self) -> dict[str, torch.Tensor]:
+        """Return the transformer's arguments."""
         return {
             "encoder_hidden_states": self.tokens,
             "encoder_attention_mask": self.mask,
@@ -183,10 +188,20 @@ class Conditions:
         }
 
 
+def draw_uniform(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Return random numbers (count) in 0..1 on the generator's device."""
+    return torch.rand(count, generator=generator, device=generator.device)
+
+
+def draw_noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return Gaussian noise of the shape of ``like``, on the generator's device, which must be the same."""
+    return torch.randn(like.shape, generator=generator, device=generator.device)
+
+
 def draw_sigmas(batch: int, generator: torch.Generator, shift: float) -> torch.Tensor:
     """Return random, shifted noise levels (B), one from each of B equal intervals."""
-    t = (torch.arange(batch) + torch.rand(batch, generator=generator)) / batch
-    t = t[torch.randperm(batch, generator=generator)].clamp(0.002, 1)
+    order = torch.randperm(batch, generator=generator, device=generator.device)
+    t = ((order + draw_uniform(batch, generator)) / batch).clamp(0.002, 1)
     return shift * t / (1 + (shift - 1) * t)
 
 
@@ -232,14 +247,14 @@ def flow_loss(
     batch = clean.shape[0]
     history = gather(latents if known is None else known, start, section.history)
     # The errors of earlier sections look like noise. A model trained with such noise does not amplify them.
-    level = 0.15 * torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) < 0.5)
+    level = 0.15 * draw_uniform(batch, generator) * (draw_uniform(batch, generator) < 0.5)
     present = (history.abs().amax(dim=(1, 3, 4), keepdim=True) > 0).float()
-    dirt = torch.randn(history.shape, generator=generator) * level.view(-1, 1, 1, 1, 1) * present
+    dirt = draw_noise(history, generator) * level.view(-1, 1, 1, 1, 1) * present
     inputs = model_inputs(section, start, history + dirt)
     inputs["indices_latents"] = inputs["indices_latents"][frames]
     sigma = draw_sigmas(batch, generator, shift)
     weight = sigma.view(-1, 1, 1, 1, 1)
-    noise = torch.randn(clean.shape, generator=generator)
+    noise = draw_noise(clean, generator)
     velocity = model(
         hidden_states=noise * weight + clean * (1 - weight),
         timestep=1000 * sigma,

@@ -17,7 +17,7 @@ from training.render import Renderer, canvases
 from training.sampler import decode, sample_latents
 from training.scenes import MOTIONS, STILL, Case, sample_case
 from training.tracker import agrees, observe
-from training.transformer import Section, gather, model_inputs
+from training.transformer import Section, draw_noise, gather, model_inputs
 
 WATCH_SEED = 700_001
 WATCH_AMOUNTS = (0.3, 0.55, 1.0, 1.67)
@@ -56,7 +56,8 @@ class Watch:
 
         This share, for the first section in both orders, is the earliest sign of right motions.
         """
-        generator = torch.Generator().manual_seed(WATCH_SEED)
+        device = self.items[0].latents.device
+        generator = torch.Generator(device).manual_seed(WATCH_SEED)
         found: dict[str, list[float]] = defaultdict(list)
         for offset, mode in enumerate(MODES):
             chosen = range(offset, len(self.cases), len(MODES))
@@ -65,8 +66,8 @@ class Watch:
             history = gather(latents, start, [None] * (HISTORY - 1) + [0 if mode == "forward" else None])
             inputs = conditions.inputs() | model_inputs(Section(mode, 0, noisy, []), start, history)
             clean = gather(latents, start, list(noisy))
-            noise = torch.randn(clean.shape, generator=generator)
-            velocity = model(hidden_states=noise, timestep=torch.full((len(latents),), 1000.0), **inputs)[0]
+            noise = draw_noise(clean, generator)
+            velocity = model(hidden_states=noise, timestep=noise.new_full((len(noise),), 1000.0), **inputs)[0]
             told, true = noise - velocity.float() - start, clean - start
             shares = (told * true).sum((1, 2, 3, 4)) / true.square().sum((1, 2, 3, 4))
             for index, share in zip(chosen, shares.tolist(), strict=True):
@@ -81,7 +82,7 @@ class Watch:
             chosen = list(range(offset, len(self.cases), len(MODES)))
             latents, conditions = collate([self.items[i] for i in chosen])
             latents = sample_latents(model, mode, 1, latents[:, :, :1], conditions, steps, seed=offset)
-            for index, video in zip(chosen, decode(vae, latents), strict=True):
+            for index, video in zip(chosen, decode(vae, latents).cpu(), strict=True):
                 case = self.cases[index]
                 seen = observe(self.renderer, case, video, WATCH_AMOUNTS)
                 if agrees(case, seen):

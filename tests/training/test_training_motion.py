@@ -11,7 +11,7 @@ import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
-from training.clips import Clips, draw_case, encode_cases
+from training.clips import Clips, draw_batch, draw_case, encode_cases
 from training.encoders import Encoders
 from training.render import Renderer, make_canvases
 from training.scenes import DIRECTIONS, MOTIONS, PLAIN, Background, Case, Motion, Scene, Thing
@@ -128,8 +128,10 @@ class TestClips:
         return Clips(vae, encoders, Renderer(make_canvases(1, 1)))
 
     def test_only_the_wanted_times_are_encoded(self, clips: Clips) -> None:
-        whole, conditions = clips.draw(np.random.default_rng(3), SMALL, 3, range(CLIP_LATENTS))
-        some, _ = clips.draw(np.random.default_rng(3), SMALL, 3, [0, 4, 11])
+        whole, conditions = clips.encode(
+            draw_batch(np.random.default_rng(3), SMALL, 3, range(CLIP_LATENTS), 1)
+        )
+        some, _ = clips.encode(draw_batch(np.random.default_rng(3), SMALL, 3, [0, 4, 11], 1))
         assert whole.shape == some.shape == (3, 16, CLIP_LATENTS, 4, 4)
         assert torch.allclose(some[:, :, [0, 4, 11]], whole[:, :, [0, 4, 11]], atol=0.05)
         others = [time for time in range(CLIP_LATENTS) if time not in (0, 4, 11)]
@@ -139,7 +141,7 @@ class TestClips:
 
     def test_all_clips_differ(self, clips: Clips) -> None:
         rng = np.random.default_rng(3)
-        drawn = torch.cat([clips.draw(rng, SMALL, 3, [0, 9])[0] for _ in range(2)])
+        drawn = torch.cat([clips.encode(draw_batch(rng, SMALL, 3, [0, 9], 1))[0] for _ in range(2)])
         assert len({float(clip.sum()) for clip in drawn}) == 6
 
     def test_hard_motions_and_scenes_of_several_things_are_drawn_more_often(self) -> None:
