@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from functools import lru_cache
+from multiprocessing import Pool
 
 import numpy as np
 import torch
@@ -77,6 +79,17 @@ def make_canvases(seed: int, count: int) -> torch.Tensor:
     rng = np.random.default_rng(seed)
     images = [noise_canvas(rng) for _ in range(count)] + [leaves_canvas(rng) for _ in range(count)]
     return torch.from_numpy((np.stack(images) * 255).astype(np.uint8)).permute(0, 3, 1, 2).contiguous()
+
+
+def make_canvas_sets(seed: int, count: int, sets: int) -> torch.Tensor:
+    """Draw the bitmaps of ``sets`` seeds, from ``seed`` on, in as many processes; the noises come first."""
+    seeds = [(seed + number, count) for number in range(sets)]
+    if sets == 1:
+        return make_canvases(*seeds[0])
+    with Pool(min(sets, os.cpu_count() or 1)) as pool:
+        drawn = pool.starmap(make_canvases, seeds)
+    noises, leaves = zip(*(bitmaps.chunk(2) for bitmaps in drawn), strict=True)
+    return torch.cat([*noises, *leaves])
 
 
 @lru_cache(maxsize=4)

@@ -1,9 +1,9 @@
 """The command that trains the demo model from scratch and exports the folder that ships.
 
 ``python -m training.run`` trains on CPU cores; with ``--device cuda`` the transformer is trained on one GPU,
-some sixty times as fast. A stopped run that is started again resumes exactly from its last checkpoint. With
-``--start FOLDER`` it begins with the weights of a model folder and trains only the transformer. Minutes are
-processor time, so a run can be paused; on a GPU they are clock time.
+which is over a hundred times as fast. A stopped run that is started again resumes exactly from its last
+checkpoint. With ``--start FOLDER`` it begins with the weights of a model folder and trains only the
+transformer. Minutes are processor time, so a run can be paused; on a GPU they are clock time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import Pool
 from pathlib import Path
 
 import torch
@@ -19,7 +18,7 @@ from training.fast_conv import install
 from training.optim import Average, Optimizers
 from training.parallel import agree, mean_gradients
 from training.quick import QuickTransformer, quick_dtype
-from training.render import Renderer, make_canvases
+from training.render import Renderer, make_canvas_sets
 from training.sampler import with_own_history
 from training.tasks import CANVASES, PHASES, Phase, Task, Tasks, stretch_of
 from training.transformer import Conditions, StretchedRope, build_transformer, flow_loss
@@ -102,15 +101,8 @@ class Trainer:
         path = self.root / f"canvases_{self.rank}.pt"
         if not path.exists():
             sets = GPU_CANVAS_SETS if self.on_gpu else 1
-            wanted = [(self.plan.seed + self.rank + number, CANVASES) for number in range(sets)]
-            if sets > 1:
-                with Pool(min(sets, os.cpu_count() or 1)) as pool:
-                    drawn = pool.starmap(make_canvases, wanted)
-            else:
-                drawn = [make_canvases(*wanted[0])]
-            # Each set has the noises first, and so must all together.
-            kinds = zip(*(bitmaps.chunk(2) for bitmaps in drawn), strict=True)
-            save_state(path, {"bitmaps": torch.cat([part for kind in kinds for part in kind])})
+            bitmaps = make_canvas_sets(self.plan.seed + self.rank, CANVASES, sets)
+            save_state(path, {"bitmaps": bitmaps})
         return torch.load(path, weights_only=True)["bitmaps"]
 
     def _tasks(self) -> Iterator[Task]:

@@ -92,8 +92,7 @@ def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
     assert "| two sections | 50 % |" in card
     assert "0.50 (0.25)" in card
     assert "29.5 dB" in card
-    assert "run --start` with the present code: 123 steps of twelve clips" in " ".join(card.split())
-    assert "on two cores in 10 minutes" in " ".join(card.split())
+    assert "followed 123 steps of 180 clips in 10 minutes" in " ".join(card.split())
     assert "shift of 12.5" in card
     # 1.96 times the standard error of 75 % of 56.
     assert "within 11 points" in " ".join(card.split())

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from training.render import Renderer, make_canvases
+from training.layout import lay_out
+from training.render import Renderer, make_canvas_sets, make_canvases
 from training.scenes import (
+    BACKGROUNDS,
     CAMERA_MOTIONS,
     DIRECTIONS,
     MOTION_FRAMES,
@@ -27,6 +29,8 @@ from training.scenes import (
     half_extent,
     moved,
     sample_case,
+    sample_scene,
+    visible,
 )
 from training.tracker import agrees, observe, read
 
@@ -74,6 +78,44 @@ def test_the_ball_is_drawn_where_it_is(renderer: Renderer) -> None:
     rows, columns = torch.nonzero(red, as_tuple=True)
     assert float(columns.float().mean() + 0.5) == pytest.approx((0.5 + 0.2) * 64, abs=0.5)
     assert float(rows.float().mean() + 0.5) == pytest.approx((0.5 - 0.1) * 64, abs=0.5)
+
+
+def test_clips_drawn_together_are_those_drawn_alone(renderer: Renderer) -> None:
+    rng = np.random.default_rng(5)
+    clips = []
+    for kind in BACKGROUNDS:
+        for motion in ("right", "grows", "spins", "zooms out", "pans left"):
+            scene = sample_scene(rng, *SIZE, renderer.count, (0, 0.2, 0.4, 0.4))
+            scene = replace(scene, background=replace(scene.background, kind=kind), grain=0.02)
+            clips.append((scene, Motion(motion)))
+    frames = [0, 2.5, 40]
+    together = renderer.draw(lay_out(clips, frames), SIZE)
+    assert together.shape == (len(clips), 3, len(frames), *SIZE)
+    for clip, (scene, motion) in zip(together, clips, strict=True):
+        assert torch.allclose(clip, renderer.clip(scene, motion, frames, SIZE), atol=1e-5)
+
+
+def test_a_crop_is_a_part_of_the_picture(renderer: Renderer) -> None:
+    scene = plain_scene(red_ball(0.1, 0.2))
+    whole = renderer.clip(scene, Motion("zooms in"), [0, 30], SIZE)
+    part = renderer.clip(scene, Motion("zooms in"), [0, 30], SIZE, box=(20, 8, 30, 40))
+    assert torch.allclose(part, whole[:, :, 20:50, 8:48], atol=1e-5)
+
+
+def test_sets_of_bitmaps_are_joined_by_kind() -> None:
+    joined = make_canvas_sets(7, 1, 2)
+    first, second = make_canvases(7, 1), make_canvases(8, 1)
+    assert torch.equal(joined, torch.stack([first[0], second[0], first[1], second[1]]))
+    assert torch.equal(make_canvas_sets(7, 1, 1), first)
+
+
+def test_only_motions_that_can_be_seen_are_asked_for() -> None:
+    ball, square = red_ball(), replace(red_ball(), shape="square")
+    assert "spins" not in visible(plain_scene(ball))[0]
+    assert "spins" in visible(plain_scene(square))[0]
+    assert visible(plain_scene()) == ([], [])
+    striped = replace(plain_scene(), background=replace(plain_scene().background, kind="stripes"))
+    assert visible(striped) == ([], list(CAMERA_MOTIONS))
 
 
 def test_the_tracker_reads_true_clips(renderer: Renderer) -> None:

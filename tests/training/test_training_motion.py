@@ -14,10 +14,29 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from training.clips import Clips, draw_batch, draw_case, encode_cases
 from training.encoders import Encoders
 from training.render import Renderer, make_canvases
-from training.scenes import DIRECTIONS, MOTIONS, PLAIN, Background, Case, Motion, Scene, Thing
-from training.start import start_from
+from training.scenes import (
+    DIRECTIONS,
+    MOTIONS,
+    PLAIN,
+    STILL,
+    Background,
+    Case,
+    Motion,
+    Scene,
+    Thing,
+    visible,
+)
+from training.start import start_from, weights_of
 from training.train_transformer import CHECKPOINT
-from training.transformer import CLIP_LATENTS, motion_weight
+from training.transformer import (
+    CLIP_LATENTS,
+    Conditions,
+    Section,
+    build_transformer,
+    gather,
+    model_inputs,
+    motion_weight,
+)
 from training.vae import build_vae
 from training.watch import Watch
 
@@ -86,6 +105,33 @@ def test_a_start_keeps_the_weights_and_an_existing_checkpoint(started: Path) -> 
     assert (started / CHECKPOINT).read_bytes() == before
 
 
+def test_blocks_that_the_start_lacks_change_nothing_at_first(tmp_path: Path) -> None:
+    shipped = HunyuanVideoFramepackTransformer3DModel.from_pretrained(MODEL / "transformer").float()
+    config = dict(shipped.config) | {"num_single_layers": 3}
+    shallow = HunyuanVideoFramepackTransformer3DModel.from_config(config)
+    shallow.load_state_dict({name: value for name, value in shipped.state_dict().items()
+                             if name in shallow.state_dict()})  # fmt: skip
+    shallow.save_pretrained(tmp_path / "transformer")
+    deeper = build_transformer()
+    deeper.load_state_dict(weights_of(tmp_path))
+    assert len(deeper.single_transformer_blocks) == len(shipped.single_transformer_blocks) > 3
+    generator = torch.Generator().manual_seed(2)
+    start = torch.randn(1, 16, 1, 8, 8, generator=generator)
+    section = Section("forward", 0, list(range(1, 10)), [None] * 18 + [0])
+    text = torch.randn(1, 4, 64, generator=generator)
+    conditions = Conditions(text, torch.ones(1, 4, dtype=torch.bool), text[:, 0], text, torch.ones(1))
+    given = {
+        "hidden_states": torch.randn(1, 16, 9, 8, 8, generator=generator),
+        "timestep": torch.tensor([900.0]),
+        **conditions.inputs(),
+        **model_inputs(section, start, gather(start, start, section.history)),
+    }
+    with torch.no_grad():
+        expected, made = (model.eval()(**given, return_dict=False)[0] for model in (shallow, deeper))
+    assert expected.abs().max() > 0.1
+    assert torch.equal(made, expected)
+
+
 def encode_clip(vae, pixels: torch.Tensor) -> torch.Tensor:
     """Return latents (16, 19, h, w) of a whole clip (3, 81, H, W), encoded in chunks of 17 frames."""
     chunks = pixels.unfold(1, 17, 16).permute(1, 0, 4, 2, 3)
@@ -144,11 +190,19 @@ class TestClips:
         drawn = torch.cat([clips.encode(draw_batch(rng, SMALL, 3, [0, 9], 1))[0] for _ in range(2)])
         assert len({float(clip.sum()) for clip in drawn}) == 6
 
+    def test_drawn_cases_show_their_motion(self) -> None:
+        rng = np.random.default_rng(9)
+        for _ in range(300):
+            case = draw_case(rng, SMALL, 1)
+            of_thing, of_camera = visible(case.scene)
+            assert case.motion.name in (STILL, *of_thing, *of_camera)
+            assert case.motion.name != STILL or case.motion.speed == ""
+
     def test_hard_motions_and_scenes_of_several_things_are_drawn_more_often(self) -> None:
         rng = np.random.default_rng(5)
         cases = [draw_case(rng, SMALL, 1) for _ in range(600)]
         motions = Counter(case.motion.name for case in cases)
-        assert motions["spins"] > 5 * motions["pans left"] > 0
+        assert motions["spins"] > 3 * motions["pans left"] > 0
         several = [case for case in cases if len(case.scene.things) > 1]
         assert len(several) > 0.5 * len(cases)
         moves = sum(case.motion.name in DIRECTIONS for case in cases)

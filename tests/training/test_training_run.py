@@ -65,6 +65,15 @@ def test_a_stage_that_runs_alone_has_all_the_time(launched, monkeypatch, tmp_pat
     assert launched[1][1] == Plan(minutes=pytest.approx(40), lr=0.0005, seed=9)
 
 
+def test_a_gpu_is_trained_on_by_one_process(launched, monkeypatch, tmp_path: Path) -> None:
+    processes = []
+    monkeypatch.setattr(run, "launch", lambda worker, given, count: processes.append((given[1], count)))
+    words = ("--minutes", "5", "--folder", str(tmp_path), "--start", str(MODEL), "--only", "transformer")
+    command(monkeypatch, *words, "--device", "cuda", "--processes", "3")
+    command(monkeypatch, *words, "--processes", "3")
+    assert [(plan.device, count) for plan, count in processes] == [("cuda", 1), ("cpu", 3)]
+
+
 def test_given_weights_can_be_exported_untrained(tmp_path: Path) -> None:
     start_from(MODEL, tmp_path)
     transformer, vae = run.load_parts(tmp_path)

@@ -17,6 +17,7 @@ from training.quick import Attend, NormAndRotate, QuickTransformer
 from training.render import Renderer, make_canvases
 from training.sampler import with_own_history
 from training.start import start_from
+from training.tasks import Tasks
 from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer, factor, phase_at
 from training.transformer import (
     Conditions,
@@ -213,6 +214,34 @@ def test_the_phases_cover_the_run() -> None:
 
 
 @pytest.mark.slow
+def test_tasks_prepared_by_other_processes_are_the_same() -> None:
+    tasks = Tasks(Phase(1.0, {(32, 32): 0.5, (32, 48): 0.5}, 3, 4), 8, 0, 4, 1)
+    inline, others = tasks.following(3, 0), tasks.following(3, 2)
+    for step in range(3, 8):
+        here, there, alone = next(inline), next(others), tasks[step]
+        assert here.batch.prompts == there.batch.prompts == alone.batch.prompts
+        assert here.seed == there.seed == alone.seed
+        assert np.array_equal(here.batch.layout.places, there.batch.layout.places)
+        assert torch.equal(here.frames, there.frames)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_trains_and_its_weights_are_read_without_one(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(train_transformer, "GPU_CLIPS", 2)
+    monkeypatch.setattr(train_transformer, "GPU_CANVAS_SETS", 2)
+    start_from(MODEL, tmp_path)
+    trainer = Trainer(0, 1, tmp_path, Plan(minutes=1, device="cuda"))
+    for _ in range(2):
+        trainer.train_step()
+    trainer.save()
+    trainer.watch(False)
+    assert all(torch.isfinite(loss) for loss in trainer.losses)
+    state = torch.load(tmp_path / CHECKPOINT, weights_only=True, map_location="cpu")
+    assert state["step"] == 2
+
+
+@pytest.mark.slow
 class TestRun:
     """Tests of the trainer on tiny batches; its clock counts steps."""
 
@@ -245,6 +274,27 @@ class TestRun:
         assert loss == stopped_loss
         assert all(torch.equal(value, stopped[name]) for name, value in whole.items())
         assert all(torch.equal(value, stopped_mean[name]) for name, value in mean.items())
+
+    def test_a_new_phase_follows_on_without_repeating_a_step(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        phases = (Phase(0.5, {(32, 32): 1.0}, 3, 2), Phase(1.0, {(32, 48): 1.0}, 3, 3))
+        monkeypatch.setattr(train_transformer, "PHASES", phases)
+        start_from(MODEL, tmp_path)
+        trainer = self.trainer(tmp_path)
+        trainer.learned = 0.0
+        seen = [trainer.encoded[0]]
+        for step in range(5):
+            trainer.spent = 60 * trainer.plan.minutes * (0.6 if step >= 2 else 0.1)
+            trainer.train_step()
+            seen.append(trainer.encoded[0])
+        sizes = [task.batch.size for task in seen]
+        assert sizes == [(32, 32)] * 3 + [(32, 48)] * 3
+        for step, task in enumerate(seen):
+            phase = phases[step >= 3]
+            same = Tasks(phase, trainer.plan.seed, 0, phase.batch, 1)[step]
+            assert task.seed == same.seed
+            assert task.batch.prompts == same.batch.prompts
 
     def test_runs_of_different_seeds_draw_different_clips(self, tmp_path: Path) -> None:
         clips: list[float] = []
