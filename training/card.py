@@ -17,8 +17,8 @@ TEXT = """\
 A FramePack model at toy size, made of the same classes as the real one: diffusers'
 `HunyuanVideoFramepackTransformer3DModel` and `AutoencoderKLHunyuanVideo`, and transformers' `LlamaModel`,
 `CLIPTextModel` and `SiglipVisionModel`. It was trained with pictures that a program draws, on CPU cores and
-at last on one GPU for 22 minutes. Its purpose is to let anybody see and test the whole product within a minute
-on any machine. It says nothing about the quality of the real model.
+at last on one GPU for 22 minutes. Its purpose is to let anybody see and test the whole product within a
+minute on any machine. It says nothing about the quality of the real model.
 
 One set of weights serves both orders of sections, inverted and forward. Pictures have 128x128 pixels, or
 one of FramePack's other shapes scaled to side 128. {steps} steps are enough.
@@ -98,21 +98,20 @@ on overlapping patches.
   gradients. The mean of their running means then began a run of 1223 steps on one core in 70 minutes, again
   with the experimental version, on all nine frames, with more moves, plain grounds and scenes of several
   things. The mean, in equal parts, of its running mean and of the weights that it began with began a run of
-  1477 steps of twelve clips, more than a fourth of them spins, on two cores in 70 minutes. Of its result, too,
-  the mean with the weights before it was taken. It still failed with every fourth spin.
+  1477 steps of twelve clips, more than a fourth of them spins, on two cores in 70 minutes. Its running mean
+  and the weights before it were again averaged. The result still failed with every fourth spin.
 - The last run was on one H100, with `python -m training.run --start --device cuda --rate 0.0012`. The
   transformer got a seventh single block, whose output was zero at first, and the noise levels got a shift of
   120 in place of 250. It began with 551 steps of 180 clips. From their running mean followed {trained} steps
-  of 180 clips in {minutes:.0f} minutes. Together that is fifty times as many clips as in the run before; a fifth
-  were spins.
-  The running mean is shipped.
+  of 180 clips in {minutes:.0f} minutes. Together that is fifty times as many clips as in the run before; a
+  fifth of them were spins. The running mean is shipped.
 - The noise levels of sampling have a shift of {shift:g} (`shift` in `longtake.json`), so all steps are at
   high noise, where most of the training was. Fewer steps, even one, give nearly the same video. With
   FramePack's shift of 1.7, the steps at low noise add coloured speckles and dissolve the shapes of things.
 - The seeds were 11 and 12 for the VAE, 21 to 23 for the encoders, 3, 31, 41, 42, 47, 101, 202, 301, 90417 and
-  20261123 to 20261125 for the transformer, 401 for the refinement of the VAE, and 4100 and others taken from the clock
-  for the experiments. The training was watched on seed 700001, its result was chosen on seed 9100001, and
-  tested on the seeds 5000001, 6000777, 7000001, 8000003, 9200001 and {seed}.
+  20261123 to 20261125 for the transformer, 401 for the refinement of the VAE, and 4100 and others taken from
+  the clock for the experiments. The training was watched on seed 700001, its result was chosen on seed
+  9100001, and tested on the seeds 5000001, 6000777, 7000001, 8000003, 9200001 and {seed}.
 
 A training from scratch uses the present settings, so it gives another model.
 

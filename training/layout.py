@@ -66,9 +66,7 @@ def _pattern(background: Background) -> tuple[float, float, float]:
     return background.angle, background.scale, background.phase
 
 
-def lay_out(
-    clips: Sequence[tuple[Scene, Motion]], frames: Sequence[float], target: int = 0
-) -> Layout:
+def lay_out(clips: Sequence[tuple[Scene, Motion]], frames: Sequence[float], target: int = 0) -> Layout:
     """Return the layout of scenes with their motions at some frames; ``target`` is the thing that moves.
 
     A scene has at most ``MOST_THINGS`` things.

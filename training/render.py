@@ -177,7 +177,7 @@ class Renderer:
         roll = (angle * 3 / (2 * math.pi)).astype(int) % 3
         order = self._tensor((np.arange(3) - roll[:, None]) % 3)
         bitmaps = self.bitmaps[self._tensor(chosen)[:, None], order].float().div_(255)
-        colours = F.grid_sample(bitmaps, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+        colours = F.grid_sample(bitmaps, grid, padding_mode="reflection", align_corners=False)
         return colours.unflatten(2, x.shape[1:3])
 
 

@@ -145,8 +145,10 @@ def strict_window(browser: Any, stand: Stand, complaints: tuple[str, ...] = ("er
 
 
 def visit(page: Any, stand: Stand) -> None:
+    """Open the page, and wait until the form's scripts have run."""
     page.goto(stand.url)
     page.wait_for_selector(".lt-view")
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
 
 
 def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right", **numbers: float) -> None:
