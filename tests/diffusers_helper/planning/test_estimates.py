@@ -83,7 +83,7 @@ def test_sizes_of_the_demo_are_those_of_its_tensors() -> None:
     assert network.weights.total_bytes == sum(tensor.nbytes for tensor in tensors.values())
     blocks = [
         sum(tensor.nbytes for key, tensor in tensors.items() if key.startswith(f"{prefix}.{index}."))
-        for prefix, count in (("transformer_blocks", 1), ("single_transformer_blocks", 6))
+        for prefix, count in (("transformer_blocks", 1), ("single_transformer_blocks", 7))
         for index in range(count)
     ]
     assert list(network.weights.block_bytes) == blocks
