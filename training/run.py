@@ -97,7 +97,12 @@ def main() -> None:
     )
     parser.add_argument("--start", type=Path, help="model folder to train on where there is no checkpoint")
     parser.add_argument("--rate", type=float, default=Plan.lr, help="the transformer's learning rate")
-    parser.add_argument("--device", default=Plan.device, help="where the transformer is trained: cpu or cuda")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default=Plan.device,
+        help="where the transformer is trained; cuda is one GPU, of NVIDIA or AMD",
+    )
     parser.add_argument("--seed", type=int, default=Plan.seed, help="seed of the transformer's clips")
     parser.add_argument(
         "--share",
@@ -106,6 +111,8 @@ def main() -> None:
         help="share of the run in the exported weights; the rest comes from --start",
     )
     arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU; leave the option out to train on the processor")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if arguments.start:
         start_from(arguments.start, arguments.folder)

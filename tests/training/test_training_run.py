@@ -68,10 +68,19 @@ def test_a_stage_that_runs_alone_has_all_the_time(launched, monkeypatch, tmp_pat
 def test_a_gpu_is_trained_on_by_one_process(launched, monkeypatch, tmp_path: Path) -> None:
     processes = []
     monkeypatch.setattr(run, "launch", lambda worker, given, count: processes.append((given[1], count)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     words = ("--minutes", "5", "--folder", str(tmp_path), "--start", str(MODEL), "--only", "transformer")
     command(monkeypatch, *words, "--device", "cuda", "--processes", "3")
     command(monkeypatch, *words, "--processes", "3")
     assert [(plan.device, count) for plan, count in processes] == [("cuda", 1), ("cpu", 3)]
+
+
+def test_without_a_gpu_the_device_is_refused(launched, monkeypatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        command(monkeypatch, "--folder", str(tmp_path), "--device", "cuda")
+    assert "torch finds no GPU; leave the option out" in capsys.readouterr().err
+    assert not launched
 
 
 def test_given_weights_can_be_exported_untrained(tmp_path: Path) -> None:
