@@ -47,7 +47,7 @@ def test_the_list_tells_what_each_file_can_be(calls: OwnFileCalls, weights: Path
     assert (found[FILE]["model"], found[SECOND]["model"]) == ("framepack-f1-2", "other")
     assert (found["vae/small"]["part"], found["vae/small"]["problem"]) == ("vae", "")
     assert (found[FILE]["part"], found[FILE]["problem"]) == ("transformer", "")
-    assert found[FILE]["words"].startswith("FramePack F1, bfloat16, 11 MB")
+    assert found[FILE]["words"].startswith("FramePack F1, bfloat16, 12 MB")
     assert found["page.safetensors"]["part"] == ""
     assert found["page.safetensors"]["problem"].startswith("page.safetensors is a web page")
 
