@@ -74,7 +74,8 @@ def test_a_signal_while_networks_compute_leaves_a_whole_video(program: Program) 
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert not processes_in_group(process.pid)
+    # On a busy machine, the killed engine may need longer to give its memory back than the program waits.
+    wait_until(lambda: not processes_in_group(process.pid))
     end = json.loads(out.splitlines()[-1])
     assert end["event"] == "cancelled"
     assert frames_of(Path(end["video"]))[0] == end["frames"] >= 69
