@@ -234,9 +234,11 @@ def test_a_gpu_trains_and_its_weights_are_read_without_one(tmp_path: Path, monke
     trainer = Trainer(0, 1, tmp_path, Plan(minutes=1, device="cuda"))
     for _ in range(2):
         trainer.train_step()
+    assert len(trainer.losses) == 2
+    assert all(torch.isfinite(loss) for loss in trainer.losses)
     trainer.save()
     trainer.watch(False)
-    assert all(torch.isfinite(loss) for loss in trainer.losses)
+    assert (tmp_path / train_transformer.CURVE).exists()
     state = torch.load(tmp_path / CHECKPOINT, weights_only=True, map_location="cpu")
     assert state["step"] == 2
 

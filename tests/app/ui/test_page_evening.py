@@ -29,7 +29,6 @@ PLACES = """() => ['.lt-progress', '.lt-strip', '.lt-actions', '.lt-asked'].map(
 def window(browser: Any, stand: Stand) -> Iterator[Any]:
     """Open the page in a window of 1440 by 900; fail if it leaves a warning or an error in the console."""
     with strict_window(browser, stand, ("warning", "error")) as page:
-        page.wait_for_selector("#fold-memory > button[aria-expanded]")
         yield page
 
 
@@ -75,7 +74,6 @@ def test_before_the_first_video_the_examples_move_on_the_stage(
 def test_a_file_that_is_no_picture_is_refused_in_the_page_s_own_words(page: Any, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a picture")
-    page.wait_for_selector("#fold-memory > button[aria-expanded]")
     page.set_input_files("input[type=file]", str(text))
     page.get_by_role("alert").filter(has_text="notes.txt").wait_for()
     assert not page.locator(".toast-wrap").is_visible()

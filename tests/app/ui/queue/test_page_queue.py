@@ -277,7 +277,6 @@ def test_a_video_that_has_begun_is_no_longer_edited(page: Any, stand: Stand, pho
 
 
 def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand, photo: Path) -> None:
-    page.wait_for_selector("#fold-memory > button[aria-expanded]")
     page.get_by_label("Prompt", exact=True).fill("my next idea")
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('my next idea')")
     _, second = add(stand, photo, *"ab")
