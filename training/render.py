@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from multiprocessing import Pool
+from multiprocessing import get_context
 
 import numpy as np
 import torch
@@ -86,7 +86,8 @@ def make_canvas_sets(seed: int, count: int, sets: int) -> torch.Tensor:
     seeds = [(seed + number, count) for number in range(sets)]
     if sets == 1:
         return make_canvases(*seeds[0])
-    with Pool(min(sets, os.cpu_count() or 1)) as pool:
+    # A forked process would wait forever for the threads of torch that it does not have.
+    with get_context("spawn").Pool(min(sets, os.cpu_count() or 1)) as pool:
         drawn = pool.starmap(make_canvases, seeds)
     noises, leaves = zip(*(bitmaps.chunk(2) for bitmaps in drawn), strict=True)
     return torch.cat([*noises, *leaves])
