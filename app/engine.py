@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -135,6 +136,7 @@ def main() -> None:
         while True:
             order = orders.take()
             events.send(failed_event(error, order.job, 0.0, None, 0))
+    gc.freeze()  # the libraries stay, so that a collection need not visit their objects
     convolutions = initialize_miopen_fallback(
         **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
     )

@@ -67,6 +67,9 @@ class Runner:
             self._convolutions.log_start()
             self._run(request, folder, _Said(on_event, on_end), cancel)
             self._convolutions.print_stats()
+        # The parts of a job refer to each other and hold pictures and tensors. Between small jobs, Python
+        # itself would collect only young objects.
+        gc.collect()
 
     def _run(self, request: GenerationRequest, folder: Path, said: _Said, cancel: CancelToken) -> None:
         started = time.monotonic()

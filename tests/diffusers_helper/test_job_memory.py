@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
+from diffusers_helper.job import Job
 from diffusers_helper.job_memory import MemoryPlans
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
@@ -154,6 +156,20 @@ def test_a_runner_says_that_it_does_not_fit(deep_model: Path, small_scene: Path,
     assert isinstance(failed, Failed)
     assert failed.code == "does_not_fit"
     assert "does not fit" in failed.message
+
+
+def test_a_runner_keeps_nothing_of_a_job(tiny_model: Path, small_scene: Path, tmp_path: Path) -> None:
+    runner, events = Runner(), list[Event]()
+    before = {id(one) for one in gc.get_objects() if isinstance(one, Job | Store)}
+    gc.disable()  # as if each collection of old objects came much later
+    try:
+        request = tiny_request(small_scene, model=str(tiny_model), steps=1)
+        runner.run(request, tmp_path / "job", events.append, CancelToken())
+        left = [one for one in gc.get_objects() if isinstance(one, Job | Store) and id(one) not in before]
+    finally:
+        gc.enable()
+    assert isinstance(events[-1], Finished)
+    assert left == []
 
 
 @pytest.mark.slow
