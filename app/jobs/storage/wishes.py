@@ -6,6 +6,7 @@ and they outlast its death. Empty files can be created even on a full disk.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 from diffusers_helper.files import sync_folder
@@ -28,12 +29,13 @@ def leave_wish(folder: JobFolder, wish: Wish) -> None:
 
 def wishes_of(folder: JobFolder) -> set[Wish]:
     """Return the wishes that have not been fulfilled yet."""
-    return {wish for wish in WISHES if (folder.path / f"{_PREFIX}{wish}").exists()}
+    return {wish for wish in WISHES if (folder.path / f"{_PREFIX}{wish}").is_file()}
 
 
 def withdraw_wish(folder: JobFolder, wish: Wish) -> None:
     """Remove a wish, if there is one."""
-    (folder.path / f"{_PREFIX}{wish}").unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+        (folder.path / f"{_PREFIX}{wish}").unlink()
 
 
 def forget_wishes(folder: JobFolder) -> None:
