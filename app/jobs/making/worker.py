@@ -318,7 +318,7 @@ class Worker:
             write = partial(self._pause, job, facts)
         try:
             self._write(job, write)
-        except (_AskedToEnd, OSError):
+        except (_AskedToEnd, OSError, ValueError):
             self._store.hold(job.id, state, **facts)
         if pauses:
             _log.info("Job %s is paused.", job.id)

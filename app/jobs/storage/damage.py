@@ -14,6 +14,10 @@ _CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 _WORDS = ("no such table", "no such column", "could not decode")
 
 
+class IndexWasRebuilt(sqlite3.DatabaseError):
+    """The error for a change that has met a damaged index, which now is whole again."""
+
+
 class DamagedRow(sqlite3.DatabaseError):
     """The error for a row of the index that this version has not written."""
 

@@ -40,7 +40,8 @@ CREATE TABLE jobs (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, place REAL NOT NULL, created REAL NOT NULL, started REAL,
     ended REAL, video TEXT, frames INTEGER NOT NULL, message TEXT NOT NULL, remedy TEXT NOT NULL,
     favourite INTEGER NOT NULL, request TEXT NOT NULL, damage TEXT NOT NULL, model TEXT NOT NULL,
-    seconds REAL NOT NULL, words TEXT NOT NULL, parent TEXT NOT NULL, stamp TEXT NOT NULL, sum INTEGER NOT NULL
+    seconds REAL NOT NULL, words TEXT NOT NULL, parent TEXT NOT NULL, stamp TEXT NOT NULL,
+    sum INTEGER NOT NULL
 );
 CREATE INDEX jobs_by_state ON jobs (state, place);
 CREATE INDEX jobs_by_place ON jobs (place);

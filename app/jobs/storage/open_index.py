@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Generator
 from pathlib import Path
 
-from app.jobs.storage.damage import DamagedRow, is_damage, make_way
+from app.jobs.storage.damage import DamagedRow, IndexWasRebuilt, is_damage, make_way
 from app.jobs.storage.index import agree, check_rows, connect, discard_index, open_index
 from app.jobs.storage.locks import identity
 
@@ -40,7 +40,8 @@ class OpenIndex:
         self._reading = threading.Lock()
         self._copy = sqlite3.connect(":memory:", check_same_thread=False)
         self._copy.row_factory = sqlite3.Row
-        self._copies, self._copied = 0, -1
+        self._copies = 0
+        self._copied: int = -1  # the version of the file that was copied
         self._home: object = identity(outputs)
         self._database, self._reader = self._open()
 
@@ -114,9 +115,10 @@ class OpenIndex:
                 database.execute("COMMIT")
             except sqlite3.DatabaseError as error:
                 self._roll_back()
-                if is_damage(error):
-                    self._exchange(is_damaged=True)
-                raise
+                if not is_damage(error):
+                    raise
+                self._exchange(is_damaged=True)
+                raise IndexWasRebuilt("The job index was damaged; it is whole again.") from error
             finally:
                 self._roll_back()
 
@@ -215,7 +217,8 @@ def is_busy(error: BaseException) -> bool:
 
 def _version_of(connection: sqlite3.Connection) -> int:
     """Return a number that changes whenever another connection changes the file."""
-    return connection.execute("PRAGMA data_version").fetchone()[0]
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
 
 
 @contextlib.contextmanager

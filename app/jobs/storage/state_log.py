@@ -21,44 +21,51 @@ from diffusers_helper.output.job_folder import JobFolder
 _MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it
 
 
-def _number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and -_MOST_NUMBER <= value <= _MOST_NUMBER
 
 
-def _time(value: object) -> bool:
-    return value is None or (_number(value) and cast(float, value) >= 0)
+def _is_time(value: Any) -> bool:
+    return _is_number(value) and value >= 0
 
 
-def _count(value: object) -> bool:
-    return isinstance(value, int) and _time(value)
+def _is_time_or_none(value: Any) -> bool:
+    return value is None or _is_time(value)
 
 
-def _text(value: object) -> bool:
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and _is_time(value)
+
+
+def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _inside(value: object) -> bool:
+def _is_inside(value: Any) -> bool:
     """Return whether a value is None or the name of a file below the job's folder."""
     if not isinstance(value, str):
         return value is None
     path = PurePosixPath(value)
-    return not path.is_absolute() and ".." not in path.parts and "\0" not in value and path.name != ""
+    return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in value
 
 
-def _state(value: object) -> bool:
+def _is_state(value: Any) -> bool:
     return isinstance(value, str) and value in TRANSITIONS
 
 
-# The facts of a job besides its request, with their initial values and what else they may be.
-_FACTS: dict[str, tuple[Any, Callable[[object], bool]]] = {
-    "state": ("queued", _state), "place": (0.0, _number), "created": (0.0, lambda value: value is not None and _time(value)),
-    "started": (None, _time), "ended": (None, _time), "video": (None, _inside), "frames": (0, _count),
-    "message": ("", _text), "remedy": ("", _text), "favourite": (False, lambda value: isinstance(value, bool)),
-    "edits": (0, _count), "deaths": (0, _count), "death": ("", _text),
+# The facts of a job besides its request, with their initial values and the values that they may have.
+_FACTS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
+    "state": ("queued", _is_state), "place": (0.0, _is_number), "created": (0.0, _is_time),
+    "started": (None, _is_time_or_none), "ended": (None, _is_time_or_none), "video": (None, _is_inside),
+    "frames": (0, _is_count), "message": ("", _is_text), "remedy": ("", _is_text),
+    "favourite": (False, lambda value: isinstance(value, bool)), "edits": (0, _is_count),
+    "deaths": (0, _is_count), "death": ("", _is_text),
 }  # fmt: skip
 _FIRST = {name: first for name, (first, _) in _FACTS.items()}
-_CHECKS = {name: check for name, (_, check) in _FACTS.items()} | {"reason": _text, "time": _FACTS["created"][1]}
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **{name: check for name, (_, check) in _FACTS.items()}, "reason": _is_text, "time": _is_time,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
-from app.jobs.storage.event_log import EventReader, append_event, sync_video
 from app.jobs.storage.damage import make_way
+from app.jobs.storage.event_log import EventReader, append_event, sync_video
 from app.jobs.storage.index import agree, bury, job_from_row, put, stamp_of
 from app.jobs.storage.locks import Lock, is_locked
 from app.jobs.storage.new_job import new_folder

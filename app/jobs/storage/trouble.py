@@ -49,4 +49,6 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
 
 def is_of_one_job(error: BaseException, outputs: Path) -> bool:
     """Return whether an error concerns one job's own files, while the outputs folder can still be written."""
-    return isinstance(error, OSError) and error.errno in _OF_A_FILE and os.access(outputs, os.W_OK)
+    if not isinstance(error, OSError) or (error.errno == errno.ENOENT and error.filename is None):
+        return False
+    return error.errno in _OF_A_FILE and os.access(outputs, os.W_OK)
