@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from functools import cache
+from typing import Any, ClassVar, Literal, cast, get_args, get_type_hints
 
-from diffusers_helper.errors import FailureCode
+from diffusers_helper.errors import FailureCode, short_repr
 
 # The stages in the order in which they run; the last three are repeated for each section.
 Stage = Literal["load", "text", "vae_encode", "vision", "sample", "decode", "write"]
@@ -212,12 +213,36 @@ def to_dict(event: Event) -> dict[str, Any]:
     return {"event": event_name(type(event)), "job": data.pop("job"), "time": data.pop("time"), **data}
 
 
-def from_dict(data: dict[str, Any]) -> Event:
+_MOST_NUMBER = 1e15  # far above any count of bytes
+
+
+@cache
+def _types(kind: type[Event]) -> dict[str, tuple[type | None, ...]]:
+    """Return the types that the values of an event's fields may have."""
+    plain: dict[Any, type | None] = {Stage: str, FailureCode: str, type(None): None}
+    hints = get_type_hints(kind)
+    found = {field.name: hints[field.name] for field in fields(kind)}
+    return {
+        name: tuple(plain.get(one, one) for one in (get_args(hint) if hint not in plain else ()) or (hint,))
+        for name, hint in found.items()
+    }
+
+
+def _fits(value: object, types: tuple[type | None, ...]) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (float in types or (int in types and isinstance(value, int))) and 0 <= value <= _MOST_NUMBER
+    return None in types if value is None else type(value) in types
+
+
+def from_dict(data: object) -> Event:
     """Return the event of a dict that `to_dict` wrote. Fields that this version does not know are ignored.
 
     Raises:
-        ValueError: If the dict is not a known event, or lacks one of its fields.
+        ValueError: If the data is not a known event, or lacks one of its fields or has a wrong one.
     """
+    if not isinstance(data, dict):
+        raise ValueError(f"an event is {short_repr(data)}; expected an object.")
+    data = cast(dict[str, Any], data)
     name = data.get("event")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -226,6 +251,12 @@ def from_dict(data: dict[str, Any]) -> Event:
     if missing:
         raise ValueError(f"{name} lacks {', '.join(missing)}.")
     known = {field.name: data[field.name] for field in fields(kind) if field.name in data}
+    types = _types(kind)
+    for field_name, value in known.items():
+        if not _fits(value, types[field_name]):
+            raise ValueError(f"{field_name} of {name} is {short_repr(value)}.")
     if known.get("stage") in _FORMER_STAGES:
         known["stage"] = _FORMER_STAGES[known["stage"]]
+    if known.get("stage", "load") not in STAGES:
+        raise ValueError(f"stage is {short_repr(known['stage'])}; expected one of {', '.join(STAGES)}.")
     return kind(**known)

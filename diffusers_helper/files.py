@@ -1,15 +1,22 @@
-"""Functions that write files atomically, and checksums."""
+"""Functions that read files of unknown content, write files atomically, and compute checksums."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
+import math
 import os
 import secrets
+import stat
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from diffusers_helper.errors import InputError
+
+MOST_BYTES = 64 * 2**20
 
 
 def given_path(path: str | Path, setting: str) -> Path:
@@ -40,6 +47,57 @@ def named_folder(environ: Mapping[str, str], variable: str, usual: str) -> Path:
         InputError: If there is no such home folder.
     """
     return given_path(environ.get(variable) or usual, variable).absolute()
+
+
+def read_file(path: Path, most_bytes: int = MOST_BYTES, *, start: int = 0) -> bytes:
+    """Return the content of a regular file from byte `start` on, without waiting for a pipe or a device.
+
+    Raises:
+        OSError: If there is no regular file, if it cannot be read, or if more than `most_bytes` are left.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+            raise OSError(number, "it is not a regular file", str(path))
+        if found.st_size - start > most_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+        file.seek(start)
+        return file.read(most_bytes)
+
+
+def plain_json(content: bytes | str) -> Any:
+    """Return the value of a JSON text. Its numbers are finite, and its strings can be written as UTF-8.
+
+    Raises:
+        ValueError: If the text is anything else, also if it is nested too deeply.
+    """
+    text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+    try:
+        value = _DECODER.decode(text)
+        if "\\ud" in text.lower():  # perhaps half of a surrogate pair
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
+
+
+def json_line(facts: Mapping[str, Any]) -> bytes:
+    """Return a line of JSON that `plain_json` reads. Texts lose what cannot be written as UTF-8."""
+    plain = {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in facts.items()
+    }
+    return json.dumps(plain, allow_nan=False).encode() + b"\n"
 
 
 @contextmanager

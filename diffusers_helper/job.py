@@ -18,7 +18,7 @@ from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.job_memory import JobMemory, MemoryPlans
 from diffusers_helper.lora.adapters import Loras
@@ -246,7 +246,7 @@ def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> Generati
     """Return the request with the type of weights that an earlier run has chosen, if it was left open."""
     if request.weight_dtype != AUTO or earlier is None or not earlier.weight_type.exists():
         return request
-    return replace(request, weight_dtype=earlier.weight_type.read_text(encoding="ascii"))
+    return replace(request, weight_dtype=read_file(earlier.weight_type).decode("ascii"))
 
 
 def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
@@ -269,7 +269,8 @@ def _open_folder(
         raise InputError(
             f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
         )
-    opened.path.mkdir(parents=True, exist_ok=True)
+    if opened != earlier:  # a folder that is gone for now must not get another in its place
+        opened.path.mkdir(parents=True, exist_ok=True)
     if not opened.input.exists():
         picture.save(opened.input)
     if not opened.request.exists():

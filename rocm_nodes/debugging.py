@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from pathlib import Path
@@ -85,7 +86,10 @@ def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
 
 def _folder() -> Path:
     given = os.environ.get(FOLDER_VARIABLE)
-    return Path(given) if given else Path(comfy("folder_paths").get_output_directory(), "rocm_captures")
+    folder = Path(given) if given else Path(comfy("folder_paths").get_output_directory(), "rocm_captures")
+    with contextlib.suppress(OSError):  # the capture reports it
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _result(outputs: Any) -> Any:

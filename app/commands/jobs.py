@@ -75,10 +75,11 @@ def tell(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> Non
 
 
 def _line(job: Job) -> str:
-    prompt = " ".join(job.request.prompt.split())
-    prompt = prompt if len(prompt) <= _WORDS else f"{prompt[: _WORDS - 1]}…"
+    prompt = " ".join((job.message if job.damage else job.request.prompt).split())
+    prompt = prompt if job.damage or len(prompt) <= _WORDS else f"{prompt[: _WORDS - 1]}…"
     star = "*" if job.favourite else " "
-    return f"{job.id} {star} {job.state:<11} {job.request.seconds:5.1f} s  {prompt}"
+    state = "damaged" if job.damage else job.state
+    return f"{job.id} {star} {state:<11} {job.request.seconds:5.1f} s  {prompt}"
 
 
 def _list(service: JobService, arguments: argparse.Namespace) -> int:

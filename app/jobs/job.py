@@ -43,6 +43,8 @@ class Job:
         message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
             A queued job has them while its model is not on this machine.
         favourite: Whether a person marked it, so it is never removed automatically.
+        damage: What a job that failed because of damage to its folder lacks: its "log", which can be written
+            anew, or its "request", of which only what could be read is known; "" if both are whole.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Job:
     message: str = ""
     remedy: str = ""
     favourite: bool = False
+    damage: str = ""
 
     @property
     def is_over(self) -> bool:

@@ -106,7 +106,9 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
         elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
             work = Work(plan, request.steps, pixels, passes(request.cfg), request.vae_chunk)
             step = fmean(others or firsts)
-            decoding = sum(work.tails[number - 1] for number in tails)
+            decoding = sum(work.tails[number - 1] for number in tails if 0 < number <= len(plan))
+            if not decoding:  # the log is damaged
+                return None
             lead = max(0.0, fmean(firsts) - step)
             return Pace(start_up, lead, step / work.step, sum(tails.values()) / decoding)
     return None

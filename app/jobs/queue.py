@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from app.jobs.job import BEGUN, OVER, Job, JobState
+from app.jobs.places import places
 from app.jobs.storage import trash
+from app.jobs.storage.damage import IndexWasRebuilt, make_way
 from app.jobs.storage.event_log import append_event, last_event
 from app.jobs.storage.locks import is_locked
 from app.jobs.storage.recovery import PAUSED, recover_job, salvage
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
-from app.jobs.storage.wishes import Wish, leave_wish, withdraw_wish
+from app.jobs.storage.wishes import Wish, leave_wish, paused_jobs, withdraw_wish
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled
-from diffusers_helper.files import given_path, sync_folder, write_atomic
+from diffusers_helper.files import given_path, read_file, sync_folder, write_atomic
 from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.output.branch import Branch, branch, check_changes, extension
@@ -32,12 +34,9 @@ from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.picture import load_picture, plain_png
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
-# Places are seconds since the epoch, which a float resolves to 2.4e-7.
-_LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 RESUMED = "The job continues; finished work is not repeated."
 _OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
 _HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and not being made
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +48,8 @@ def _change(method: Callable[Concatenate[Queue, P], T]) -> Callable[Concatenate[
     @functools.wraps(method)
     def change(queue: Queue, *arguments: P.args, **named: P.kwargs) -> T:
         try:
+            with contextlib.suppress(IndexWasRebuilt):
+                return method(queue, *arguments, **named)
             return method(queue, *arguments, **named)
         except TROUBLE as error:
             raise unwritable(queue.store.outputs, error) from error
@@ -123,12 +124,12 @@ class Queue:
             keep: The number of sections to keep, in the order in which they were made.
             changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
-        job = self.store.job(job_id)
+        job = self._whole(job_id)
         return self._add_branch(job, branch(self.store.folder(job.id), job.request, keep, changes))
 
     def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
         """Queue a job that makes a finished video longer; see `branch.extension`."""
-        job = self.store.job(job_id)
+        job = self._whole(job_id)
         return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
 
     def _add_branch(self, job: Job, made: Branch) -> Job:
@@ -142,7 +143,7 @@ class Queue:
             job_id: The earlier job, in any state.
             changes: The settings that differ, by name, for example another seed.
         """
-        job = self.store.job(job_id)
+        job = self._whole(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         picture = None if request.image != job.request.image else self._picture(job)
         lineage = Lineage(self._lineage(job).spans)  # its sections are made anew
@@ -152,9 +153,20 @@ class Queue:
     def _lineage(self, job: Job) -> Lineage:
         return Lineage.read(self.store.folder(job.id).lineage)
 
+    def _whole(self, job_id: str) -> Job:
+        """Return a job whose request can be read.
+
+        Raises:
+            InputError: If it cannot be read.
+        """
+        job = self.store.job(job_id)
+        if job.damage == "request":
+            raise InputError(job.message, job.remedy)
+        return job
+
     @_change
     def _picture(self, job: Job) -> bytes:
-        return self.store.folder(job.id).input.read_bytes()
+        return read_file(self.store.folder(job.id).input)
 
     def edit(
         self,
@@ -180,12 +192,12 @@ class Queue:
     @_change
     def _edit(self, job_id: str, request: GenerationRequest, picture: bytes) -> Job:
         with self.store.transaction():
-            job, folder = self.store.job(job_id), self.store.folder(job_id)
+            job, folder = self._whole(job_id), self.store.folder(job_id)
             if not job.is_editable:
                 raise InputError(
                     f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
                 )
-            if folder.input.read_bytes() != picture:
+            if read_file(folder.input) != picture:
                 write_atomic(folder.input, picture)
             text = replace(request, image=str(folder.input)).to_json()
             write_atomic(folder.request, text.encode() + b"\n")
@@ -213,10 +225,10 @@ class Queue:
                 if neighbour not in ids:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
                 number = ids.index(neighbour) + (before is None)
-            places = _places(job.place, [row["place"] for row in others], number)
+            found = places(job.place, [row["place"] for row in others], number)
             moved: list[tuple[str, JobState]] = [(job_id, job.state)]
             moved += [(row["id"], row["state"]) for row in others[number:]]
-            for (one, state), place in zip(moved, places, strict=False):
+            for (one, state), place in zip(moved, found, strict=False):
                 self.store.enter(one, state, reason="A person changed the order.", place=place)
         return self.store.job(job_id)
 
@@ -264,9 +276,12 @@ class Queue:
     def _wish(self, job_id: str, wish: Wish) -> bool:
         with self.store.transaction() as database:
             folder = self.store.folder(job_id)
-            if not self.store.select("WHERE id = ?", job_id) or not folder.request.exists():
+            if not self.store.select("WHERE id = ?", job_id, what="id") or not folder.path.exists():
                 return False
-            state = StateLog(folder).read()["state"]
+            facts = StateLog(folder).read()
+            if facts["fault"] and not is_locked(folder.states):
+                return False
+            state: JobState = facts["state"]
             if state in BEGUN:
                 leave_wish(folder, wish)
                 recover_job(database, folder, adopt=False)  # does nothing while a process makes it
@@ -295,7 +310,7 @@ class Queue:
         others go to the end. For a job in any other state, only a requested pause is withdrawn.
         """
         with self.store.transaction() as database:
-            job, folder = self.store.job(job_id), self.store.folder(job_id)
+            job, folder = self._whole(job_id), self.store.folder(job_id)
             if job.state in BEGUN and not is_locked(folder.states):  # the process that made it is gone
                 recover_job(database, folder, adopt=False)
                 job = self.store.enter(job_id, StateLog(folder).read()["state"])
@@ -344,7 +359,7 @@ class Queue:
     @property
     def is_held(self) -> bool:
         """Return whether `hold` was called, so no job of the folder begins before `go_on`."""
-        return self.store.held.exists()
+        return self.store.is_held
 
     @_change
     def hold(self) -> None:
@@ -352,19 +367,20 @@ class Queue:
         with self.store.transaction():
             if not self.is_held:
                 running = [row["id"] for row in self._others("") if row["state"] in BEGUN]
+                make_way(self.store.held)
                 write_atomic(self.store.held, json.dumps(running).encode())
                 sync_folder(self.store.held.parent)
-        for job_id in json.loads(self.store.held.read_bytes()):
+        for job_id in paused_jobs(self.store.held):
             self.pause(job_id)
 
     @_change
     def go_on(self) -> None:
         """End the effect of `hold`, and resume the jobs that it paused."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            for job_id in json.loads(self.store.held.read_bytes()):
-                with contextlib.suppress(InputError):  # a person has removed it
-                    if self.store.job(job_id).state in ("paused", *BEGUN):
-                        self.resume(job_id)
+        for job_id in paused_jobs(self.store.held):
+            with contextlib.suppress(InputError):  # a person has removed it
+                if self.store.job(job_id).state in ("paused", *BEGUN):
+                    self.resume(job_id)
+        make_way(self.store.held)
         self.store.held.unlink(missing_ok=True)
         sync_folder(self.store.held.parent)
 
@@ -382,18 +398,3 @@ def _checked(
         picture = plain_png(load_picture(given_path(request.image, "image")))
     model = request.model if request.model in model_names() else str(info.folder)
     return replace(request, model=model), picture
-
-
-def _places(place: float, others: list[float], number: int) -> list[float]:
-    """Return the place of a job that moves in front of `others[number]`, and new places of those behind it.
-
-    If the gap between the neighbours is too small, jobs behind move until there are gaps for many more moves.
-    """
-    low = others[number - 1] if number else (others[0] if others else place) - 2.0
-    for end in range(number, len(others) + 1):
-        count = 1 + end - number
-        high = others[end] if end < len(others) else low + count + 1.0
-        step = (high - low) / (count + 1)
-        if step >= (_LEAST_ROOM if count == 1 else _NEW_ROOM):
-            return [low + step * (index + 1) for index in range(count)]
-    raise AssertionError("there is space after the last job")

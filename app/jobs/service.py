@@ -15,8 +15,9 @@ from app.jobs.making.patience import Patience, card_in_use
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
 from app.jobs.storage.index import final_event
+from app.jobs.storage.open_index import INDEX_FOLDER
 from app.jobs.storage.retention import Retention
-from app.jobs.storage.store import INDEX_FOLDER, JobStore
+from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.errors import LongtakeError

@@ -11,6 +11,7 @@ from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.loras import with_lora_files
 from app.ui.planner import Planner
+from diffusers_helper.files import read_file
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.output.job_folder import JobFolder
@@ -116,7 +117,7 @@ class Catalogue:
         keeps_model = self.key(str(settings.get("model", self.preselected))) == job.request.model
         request, picture, allow_folder = self._checked(settings, may_download=keeps_model)
         with contextlib.suppress(OSError):
-            if JobFolder(job.folder).input.read_bytes() == picture:
+            if read_file(JobFolder(job.folder).input) == picture:
                 request = replace(request, image=job.request.image)
         return service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
 

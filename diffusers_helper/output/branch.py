@@ -6,16 +6,17 @@ each.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import plain_json, read_file, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage, Span
 from diffusers_helper.output.recorded import names_of
@@ -225,18 +226,20 @@ def _section(number: int) -> str:
     return f"{number:04}.safetensors"
 
 
-def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
-    """Return the checksums of the segments up to the first that has none."""
+def read_sums(file: Path) -> dict[str, str]:
+    """Return the checksums of a job's segments by file name; none if they are missing or cannot be read."""
     try:
-        found = json.loads(folder.sums.read_bytes())
+        sums: Any = plain_json(read_file(file))
     except (OSError, ValueError):
         return {}
-    sums = dict[str, str]()
-    for name in names:
-        if name not in found:
-            break
-        sums[name] = found[name]
-    return sums
+    found = cast(dict[object, object], sums if isinstance(sums, dict) else {})
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
+    """Return the checksums of the segments up to the first that has none."""
+    found = read_sums(folder.sums)
+    return {name: found[name] for name in itertools.takewhile(found.__contains__, names)}
 
 
 def _share(source: Path, target: Path, names: list[str]) -> None:

@@ -157,7 +157,8 @@ class Recorder:
         is_whole = sum(tensor.nbytes for tensor in tensors.values()) <= self._most
         facts["has_tensors"] = is_whole
         folder = self._folder / re.sub(r"[^\w.-]", "_", what)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         file = folder / f"{time.time_ns()}.json"
         if is_whole:
             with replacing(file.with_suffix(".safetensors")) as temporary:

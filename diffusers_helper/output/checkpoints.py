@@ -20,7 +20,7 @@ from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
-from diffusers_helper.files import sha256_of, write_atomic
+from diffusers_helper.files import plain_json, sha256_of, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage, joined
 from diffusers_helper.output.recorded import names_of, recorded_later
@@ -114,7 +114,7 @@ class Checkpoints:
         left = self._sections.get(number)
         latents = otherwise() if left is None else left
         if left is None or not self._is_in_place:
-            self._folder.sections.mkdir(parents=True, exist_ok=True)
+            self._folder.sections.mkdir(exist_ok=True)
             origin = self._origins.of_section(number)
             self._write(_file(self._folder.sections, number), {_KEY: latents}, origin, section=str(number))
         return latents
@@ -142,11 +142,12 @@ class Checkpoints:
         try:
             tensors, metadata = _read(earlier.encodings)
             expected = self._origins.of_encodings()
-            is_ours = _whole(json.loads(metadata["origin"]), expected) == expected
+            is_ours = _whole(_texts(metadata["origin"]), expected) == expected
+            is_ours = is_ours and _texts(metadata["versions"]) == versions()
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             _log.warning("%s: %s; the encodings are made again", earlier.encodings, error)
             return
-        if is_ours and json.loads(metadata["versions"]) == versions():
+        if is_ours:
             self._encodings = tensors
 
     def _read_sections(self, earlier: JobFolder) -> None:
@@ -159,22 +160,34 @@ class Checkpoints:
                 # Version 0.1 did not record the number.
                 if metadata.get("section", str(number)) != str(number):
                     raise ValueError(f"it is section {metadata['section']}")
+                origin, made_with = _texts(metadata["origin"]), _texts(metadata["versions"])
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)
                 self.doubts.append(f"The kept latents of section {number} are damaged, so it is made again.")
                 return
-            _check_origin(file, json.loads(metadata["origin"]), self._origins.of_section(number))
+            _check_origin(file, origin, self._origins.of_section(number))
             if tuple(window.shape) != self._shape:
                 raise LongtakeError(
                     f"{file} holds latents of shape {tuple(window.shape)}; expected {self._shape}.",
                     "Delete the folder's sections to make them again.",
                 )
-            made_with: dict[str, str] = json.loads(metadata["versions"])
             others |= {f"{name} {made}" for name, made in made_with.items() if versions().get(name) != made}
             self._sections[number] = window
         if others:
             names = ", ".join(sorted(others))
             self.doubts.append(f"The first sections were made with {names}; the rest may differ slightly.")
+
+
+def _texts(text: str) -> dict[str, str]:
+    """Return texts by name from JSON in the metadata of a file.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    found = plain_json(text)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{short_repr(found)} is not a table of texts")
+    return found
 
 
 def _whole(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, str]:

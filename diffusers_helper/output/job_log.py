@@ -6,12 +6,14 @@ stage, the memory that each flush has freed, and the statistics of the convoluti
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import read_file, write_atomic
 
 # The loggers whose records are written; those of other libraries are not.
 _PACKAGES = ("diffusers_helper", "cache")
@@ -49,6 +51,11 @@ class _BoundedFile(logging.FileHandler):
         super().__init__(file, encoding="utf-8", errors="backslashreplace", delay=True)
         self.setLevel(logging.INFO)
 
+    def _open(self) -> io.TextIOWrapper:
+        """Open the file without waiting for the other end of a pipe."""
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
+        return open(descriptor, "a", encoding=self.encoding, errors=self.errors)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Append the record to the log file, and shorten the file if it is too large."""
         try:
@@ -61,7 +68,8 @@ class _BoundedFile(logging.FileHandler):
     def _cut(self) -> None:
         self.close()
         file = Path(self.baseFilename)
-        _, _, lines = file.read_bytes()[-MOST_BYTES // 2 :].partition(b"\n")
+        kept = read_file(file, start=max(0, file.stat().st_size - MOST_BYTES // 2))
+        _, _, lines = kept.partition(b"\n")
         write_atomic(file, _CUT + lines)
 
     def handleError(self, record: logging.LogRecord) -> None:

@@ -7,13 +7,15 @@ and the spans of its earlier sections determine the video, which can be made aga
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import plain_json, read_file, write_atomic
+from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.recorded import later_defaults, names_of, recorded
 from diffusers_helper.packing import SectionPlan, count_sections, plan_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -165,15 +167,17 @@ class Lineage:
 
         Raises:
             InputError: If the file is damaged.
-            OSError: If the file cannot be read.
+            OSError: If the disk is out of reach.
         """
-        if not file.exists():
+        if not os.path.lexists(file):
             return cls()
         try:
-            data = json.loads(file.read_bytes())
+            data = plain_json(read_file(file))
             spans = tuple(Span.from_dict(item) for item in data["spans"])
             return cls(spans, str(data["parent"]), int(data["kept"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            if is_storage_trouble(error):
+                raise
             raise InputError(
                 f"{file} is damaged ({error}); expected the origin of a branch.", "Make the branch again."
             ) from error

@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import plain_json, read_file, write_atomic
 from diffusers_helper.output.recipe import VaeUse
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
     """Return the uses in a job's record, in order of sections; none if there is no readable record."""
     try:
-        return tuple(VaeUse(**item) for item in json.loads(file.read_bytes()))
+        return tuple(VaeUse(**item) for item in plain_json(read_file(file)))
     except (OSError, ValueError, TypeError):
         return ()
 

@@ -31,6 +31,7 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from av.video.stream import VideoStream
 
 from diffusers_helper.files import file_sum, replacing, write_atomic
+from diffusers_helper.output.branch import read_sums
 from diffusers_helper.output.carriers import append_picture
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.recipe import Recipe
@@ -123,9 +124,9 @@ class GrowingVideo:
         self._segments, self._sums_file = job_folder.segments, job_folder.sums
         self._width, self._height, self._mode = width, height, mode
         self._crf = effective_crf(crf)
-        self._segments.mkdir(parents=True, exist_ok=True)
+        self._segments.mkdir(exist_ok=True)
 
-        self._sums = _read_sums(self._sums_file)
+        self._sums = read_sums(self._sums_file)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         versions = map(self._version, sorted(self._versions(), reverse=True))
@@ -312,15 +313,6 @@ class GrowingVideo:
                     output.mux(packet)
                     position += 1
         return position
-
-
-def _read_sums(file: Path) -> dict[str, str]:
-    """Return the checksums by file name; none if the file is missing or cannot be read."""
-    try:
-        sums: Any = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return {str(name): str(value) for name, value in sums.items()} if isinstance(sums, dict) else {}
 
 
 def _count_frames(video: Path) -> int:

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import plain_json, read_file, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class DeathNote:
     def read(cls, file: Path) -> DeathNote | None:
         """Return the note in a file, or None if the file is missing or cannot be read."""
         try:
-            return cls(**json.loads(file.read_text(encoding="utf-8")))
+            return cls(**plain_json(read_file(file)))
         except (OSError, ValueError, TypeError):
             return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.jobs.storage.locks import Lock
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import plain_json, read_file, write_atomic
 
 _SUFFIX = ".json"
 
@@ -46,7 +46,7 @@ class Orders:
         found: dict[str, Order] = {}
         for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
             with contextlib.suppress(OSError, ValueError, TypeError):  # damaged, or just taken away
-                found[file.stem] = Order(**json.loads(file.read_bytes()))
+                found[file.stem] = Order(**plain_json(read_file(file)))
         return found
 
     def write(self, model: str, order: Order) -> None:
@@ -55,7 +55,7 @@ class Orders:
         Raises:
             OSError: If it cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
         write_atomic(self._folder / f"{model}{_SUFFIX}", json.dumps(asdict(order)).encode())
 
     def forget(self, model: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import plain_json, read_file, write_atomic
 from diffusers_helper.machine.kernels import installed_torch
 from diffusers_helper.planning.profiles import engine_environment
 
@@ -71,9 +71,9 @@ class Patience:
     def __post_init__(self) -> None:
         if self.file is not None and self.file.exists():
             try:
-                entries = json.loads(self.file.read_text(encoding="utf-8"))
+                entries = plain_json(read_file(self.file))
                 self._longest = {str(kind): float(seconds) for kind, seconds in entries.items()}
-            except (OSError, ValueError, AttributeError, TypeError) as error:
+            except (OSError, ValueError, AttributeError, TypeError, OverflowError) as error:
                 _log.warning("%s cannot be read (%s); limits are learned again", self.file, error)
 
     def knows(self, kind: str) -> bool:

@@ -28,6 +28,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.planning.death_note import DeathNote
@@ -329,8 +330,8 @@ def _lessons(deaths: list[Death]) -> str:
 def _keep(errors: str, file: Path) -> None:
     """Append the end of an engine's standard error to the job's file, which keeps only its last part."""
     try:
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
-        file.write_text(f"{before}{errors}\n"[-_MOST_ERRORS:], encoding="utf-8")
+        before = read_file(file).decode("utf-8", "replace") if file.exists() else ""
+        write_atomic(file, f"{before}{errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
     except OSError as error:
         _log.warning("%s cannot be written (%s)", file, error.strerror)
 

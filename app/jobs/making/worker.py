@@ -21,7 +21,7 @@ from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage
 from app.jobs.storage.retention import Retention, tidy
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, facts_of, is_of_one_job
+from app.jobs.storage.trouble import TROUBLE, facts_of
 from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
@@ -280,7 +280,7 @@ class Worker:
             try:
                 write()
             except TROUBLE as error:
-                if is_of_one_job(error, self._store.outputs):
+                if self._store.concerns_one_job(error):
                     raise
                 trouble = facts_of(error)
                 self._hold(job, trouble)
@@ -318,7 +318,7 @@ class Worker:
             write = partial(self._pause, job, facts)
         try:
             self._write(job, write)
-        except (_AskedToEnd, OSError):
+        except (_AskedToEnd, OSError, ValueError):
             self._store.hold(job.id, state, **facts)
         if pauses:
             _log.info("Job %s is paused.", job.id)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.events import Event, from_dict, to_dict
-from diffusers_helper.files import sync_folder
+from diffusers_helper.files import json_line, plain_json, read_file, sync_folder
 from diffusers_helper.output.job_folder import JobFolder
+
+_BLOCK_BYTES = 2**16
 
 
 def append_event(path: Path, event: Event) -> None:
     """Append an event with a single write, after removing an incomplete last line, as left by a full disk."""
-    line = json.dumps(to_dict(event), allow_nan=False).encode() + b"\n"
+    line = json_line(to_dict(event))
     with path.open("a+b") as file:
         cut_torn_line(file.fileno())
         file.write(line)
@@ -27,9 +28,14 @@ def append_event(path: Path, event: Event) -> None:
 
 def cut_torn_line(descriptor: int) -> None:
     """Remove everything after the last line break of an open file."""
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
+    size = end = os.lseek(descriptor, 0, os.SEEK_END)
+    kept = 0
+    while end and not kept:
+        start = max(0, end - _BLOCK_BYTES)
+        kept = start + os.pread(descriptor, end - start, start).rfind(b"\n") + 1
+        kept, end = (kept if kept > start else 0), start
+    if kept < size:
+        os.ftruncate(descriptor, kept)
 
 
 def last_event(path: Path) -> Event | None:
@@ -53,20 +59,15 @@ class EventReader:
     def read(self) -> Iterator[tuple[int, Event]]:
         """Yield the sequence number and the event of each complete line added since the last call."""
         try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
+            data = read_file(self.path, start=self._offset)
         except OSError:  # a missing or unreadable log must not prevent the reading of other logs
             return
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._offset += len(line)
             self.sequence += 1
             try:
-                event = from_dict(json.loads(line))
-            except (
-                ValueError,
-                AttributeError,
-            ):  # a line of another version keeps its number but yields no event
+                event = from_dict(plain_json(line))
+            except ValueError:  # a line of another version keeps its number but yields no event
                 continue
             yield self.sequence, event
 

@@ -3,46 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from app.jobs.job import Job
+from app.jobs.storage.damage import DamagedRow, is_damage, make_way, set_aside
+from app.jobs.storage.locks import is_locked
 from app.jobs.storage.state_log import StateLog
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
+from diffusers_helper.files import plain_json, read_file
+from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 
 _log = logging.getLogger(__name__)
 # The wait for a locked index is short, because it delays the page. Necessary writes are repeated.
 _BUSY_SECONDS = 2.0
 # An index of another version is rebuilt.
-_VERSION = 4
+_VERSION = 5
 _COLUMNS = (
     "id", "state", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
-    "favourite", "request", "size", "model", "seconds", "words", "parent",
+    "favourite", "request", "damage", "model", "seconds", "words", "parent", "stamp",
 )  # fmt: skip
 _SCHEMA = f"""
 DROP TABLE IF EXISTS jobs;
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, place REAL NOT NULL, created REAL NOT NULL, started REAL,
     ended REAL, video TEXT, frames INTEGER NOT NULL, message TEXT NOT NULL, remedy TEXT NOT NULL,
-    favourite INTEGER NOT NULL, request TEXT NOT NULL, size INTEGER NOT NULL, model TEXT NOT NULL,
-    seconds REAL NOT NULL, words TEXT NOT NULL, parent TEXT NOT NULL
+    favourite INTEGER NOT NULL, request TEXT NOT NULL, damage TEXT NOT NULL, model TEXT NOT NULL,
+    seconds REAL NOT NULL, words TEXT NOT NULL, parent TEXT NOT NULL, stamp TEXT NOT NULL,
+    sum INTEGER NOT NULL
 );
 CREATE INDEX jobs_by_state ON jobs (state, place);
 CREATE INDEX jobs_by_place ON jobs (place);
 CREATE INDEX jobs_by_time ON jobs (created, id);
 PRAGMA user_version = {_VERSION};
 """
+_MOST_REQUEST_BYTES = 2**20
+_REMEDIES = {
+    "log": "Resume the job; it continues from its finished work.",
+    "request": "Put the file back as it was, or remove the job.",
+}
 
 
 def open_index(path: Path) -> sqlite3.Connection:
@@ -52,29 +62,45 @@ def open_index(path: Path) -> sqlite3.Connection:
         sqlite3.OperationalError: If the file cannot be opened or written.
         OSError: If the folder cannot be read.
     """
+    for beside in ("", "-journal", "-wal", "-shm"):
+        make_way(path.with_name(path.name + beside))
     try:
         return _open(path)
-    except sqlite3.OperationalError:
-        raise
-    except sqlite3.DatabaseError:
-        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-        _log.warning("The job index %s is damaged; it is kept as %s and rebuilt.", path, aside.name)
-        path.rename(aside)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        discard_index(path)
         return _open(path)
+
+
+def discard_index(path: Path) -> None:
+    """Set a damaged index aside, without the files that would change the next one."""
+    for beside in ("-journal", "-wal", "-shm"):
+        path.with_name(path.name + beside).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # another program was faster
+        set_aside(path)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Return a connection to the index for any thread. It may fail at its first use."""
+    database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    database.row_factory = sqlite3.Row
+    return database
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    database = connect(path)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(database.close)
-        database.row_factory = sqlite3.Row
-        database.execute("PRAGMA journal_mode = WAL")
-        # A power cut may remove the last changes from the index. The folders keep them, because their logs
-        # are synced before a change is announced, and the next start compares the two.
-        database.execute("PRAGMA synchronous = NORMAL")
+        # With a write-ahead log, programs would share memory, and damage to its file would end them all.
+        database.execute("PRAGMA journal_mode = DELETE")
+        # A power cut may damage the index. The folders keep all changes, because their logs are synced before
+        # a change is announced, and the next start compares the two.
+        database.execute("PRAGMA synchronous = OFF")
         database.execute("BEGIN IMMEDIATE")
+        ((found,),) = database.execute("PRAGMA integrity_check(1)").fetchall()
+        if found != "ok":
+            raise DamagedRow(found)
         if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             for statement in _SCHEMA.split(";"):
                 database.execute(statement)
@@ -85,16 +111,22 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def agree(database: sqlite3.Connection, outputs: Path) -> None:
-    """Read the folders that have changed since the index was written, and remove missing ones from it."""
-    known = {row["id"]: row["size"] for row in database.execute("SELECT id, size FROM jobs")}
+    """Read the folders that have changed since the index was written, and remove missing ones from it.
+
+    Rows that this version has not written, such as those that were edited by hand, do not count.
+    """
+    rows = database.execute("SELECT * FROM jobs").fetchall()
+    known = {row["id"]: row["stamp"] if row["sum"] == _sum(row) else "" for row in rows}
     there = {folder.job: folder for folder in job_folders(outputs)}
     for job_id in known.keys() - there.keys():
-        database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+        database.execute("DELETE FROM jobs WHERE id IS ?", (job_id,))
     for job_id, folder in there.items():
-        if known.get(job_id) != _size(folder):
+        if known.get(job_id) != stamp_of(folder):
             try:
                 put(database, folder)
-            except (OSError, ValueError, TypeError) as error:
+            except OSError as error:
+                if is_storage_trouble(error):
+                    raise
                 _log.warning("The job folder %s cannot be read and is left out: %s", folder.path, error)
 
 
@@ -103,43 +135,121 @@ def job_folders(outputs: Path) -> Iterable[JobFolder]:
     with os.scandir(outputs) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".")]
     for name in names:
-        if os.path.exists(f"{outputs}/{name}/request.json"):  # faster than Path, for thousands of jobs
-            yield JobFolder(outputs / name)
+        # Links count even if they lead nowhere; os.path is faster than Path, for thousands of jobs.
+        path = f"{outputs}/{name}"
+        if os.path.lexists(f"{path}/request.json") or os.path.lexists(f"{path}/states.jsonl"):
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                _log.warning("The folder %r is left out, because its name is not UTF-8.", name)
+            else:
+                yield JobFolder(outputs / name)
 
 
-def _size(folder: JobFolder) -> int:
-    """Return the size of a job's `states.jsonl`, which grows with each change; -1 if there is none."""
-    try:
-        return os.stat(folder.states).st_size
-    except FileNotFoundError:
-        return -1
+def stamp_of(folder: JobFolder) -> str:
+    """Return a text that changes with the files from which a job's row is made."""
+    found: list[str] = []
+    for path in (folder.states, folder.request):
+        try:
+            facts = os.stat(path)
+            found.append(f"{facts.st_size}.{facts.st_mtime_ns}")
+        except OSError:
+            found.append("-")
+    return " ".join(found)
 
 
 def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
-    """Copy the facts of a job's folder into the index, and return them.
+    """Copy the facts of a job's folder into the index, and return them. Any content gives a valid row.
+
+    Call this only while the index is locked.
 
     Raises:
-        OSError, ValueError: If the folder cannot be read.
+        OSError: If the folder, or the disk that it is on, is out of reach.
     """
-    text = folder.request.read_text(encoding="utf-8")
-    size = _size(folder)
-    row = {**StateLog(folder).read(), "id": folder.job, "request": text, "size": size}
-    request = job_from_row(folder.path.parent, row).request  # raises for a request of another version
-    row |= {"model": request.model, "seconds": request.seconds, "words": words_of(request)}
-    row["parent"] = _parent_of(folder)
-    marks = ", ".join("?" * len(_COLUMNS))
-    database.execute(
-        f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})",
-        tuple(row[column] for column in _COLUMNS),
-    )
+    stamp = stamp_of(folder)
+    request, odd = _request_in(folder)
+    row = StateLog(folder).read()
+    fault = row.pop("fault")
+    row |= {"id": folder.job, "request": request.to_json(), "stamp": stamp, "model": request.model}
+    row |= {"seconds": request.seconds, "words": words_of(request), "parent": _parent_of(folder)}
+    row["damage"] = "request" if odd else "log" if fault else ""
+    # The program that makes a job goes on, and writes its log anew with the next state.
+    if row["damage"] and not is_locked(folder.states):
+        message = f"The job's folder is damaged: {(odd or fault).rstrip('.')}."
+        row |= {"state": "failed", "message": message, "remedy": _REMEDIES[row["damage"]]}
+    _write(database, row)
     return row
+
+
+def bury(database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
+    """Mark a job as failed in the index only, because its folder cannot be used."""
+    for row in database.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchall():
+        failed = {"state": "failed", "ended": time.time(), "message": message, "remedy": remedy}
+        _write(database, {**dict(row), **failed})
+
+
+def _write(database: sqlite3.Connection, row: dict[str, Any]) -> None:
+    columns = (*_COLUMNS, "sum")
+    marks = ", ".join("?" * len(columns))
+    database.execute(
+        f"INSERT OR REPLACE INTO jobs ({', '.join(columns)}) VALUES ({marks})",
+        (*(row[column] for column in _COLUMNS), _sum(row)),
+    )
+
+
+def _sum(row: sqlite3.Row | dict[str, Any]) -> int:
+    """Return a checksum of a row, which also differs for a version with other settings."""
+    values = [float(value) if isinstance(value := row[column], int) else value for column in _COLUMNS]
+    return zlib.crc32(repr((*SETTINGS, *values)).encode("utf-8", "replace"))
+
+
+def check_rows(rows: Iterable[sqlite3.Row]) -> None:
+    """Raise DamagedRow if this version has not written one of the rows."""
+    for row in rows:
+        if row["sum"] != _sum(row):
+            raise DamagedRow(f"the row of job {row['id']} was not written by Longtake")
+
+
+def _request_in(folder: JobFolder) -> tuple[GenerationRequest, str]:
+    """Return a job's request, and a clause about the damage to its file."""
+    name, image = folder.request.name, str(folder.input)
+    try:
+        content = read_file(folder.request, _MOST_REQUEST_BYTES)
+    except OSError as error:
+        if is_storage_trouble(error) or not folder.path.is_dir():
+            raise
+        return GenerationRequest(image=image), f"{name}: {error.strerror}"
+    request, fault = _request_of(content, image)
+    return request, fault and f"{name} cannot be used: {fault}"
+
+
+@lru_cache(maxsize=8192)
+def _request_of(content: bytes, image: str) -> tuple[GenerationRequest, str]:
+    """Return a request from its JSON, as far as it can be used, and what is wrong with it.
+
+    It is cached, because a page reads a long queue again and again.
+    """
+    data: Any = {}
+    try:
+        data = plain_json(content)
+        if not isinstance(data, dict):
+            raise ValueError(f"it is {short_repr(data)}")
+        return GenerationRequest.from_dict({**data, "image": image}), ""
+    except ValueError as error:
+        fault = error.message if isinstance(error, InputError) else first_line(error)
+    given = {"image": image}
+    for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
+        if name in SETTINGS and name != "image":
+            with contextlib.suppress(InputError):
+                given[name] = SETTINGS[name].check(value)
+    return GenerationRequest.from_dict(given), fault
 
 
 def _parent_of(folder: JobFolder) -> str:
     """Return the id of the job that a branch was made from; empty for any other job."""
     try:
         return Lineage.read(folder.lineage).parent
-    except InputError:  # the file is damaged; making the job reports it
+    except (InputError, OSError):  # the file is damaged; making the job reports it
         return ""
 
 
@@ -154,7 +264,7 @@ def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
     return Job(
         id=row["id"],
         state=row["state"],
-        request=_request(row["request"], image),
+        request=_request_of(row["request"].encode(), image)[0],
         folder=folder,
         created=row["created"],
         place=row["place"],
@@ -165,6 +275,7 @@ def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
         message=row["message"],
         remedy=row["remedy"],
         favourite=bool(row["favourite"]),
+        damage=row["damage"],
     )
 
 
@@ -173,12 +284,6 @@ def _paths(outputs: Path, job_id: str) -> tuple[Path, str]:
     """Return a job's folder and the path of its picture."""
     folder = JobFolder(outputs / job_id)
     return folder.path, str(folder.input)
-
-
-@lru_cache(maxsize=8192)
-def _request(text: str, image: str) -> GenerationRequest:
-    """Return a request from its JSON. It is cached, because a page reads a long queue again and again."""
-    return GenerationRequest.from_dict({**json.loads(text), "image": image})
 
 
 def final_event(job: Job) -> Event:

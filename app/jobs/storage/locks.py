@@ -22,7 +22,7 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -46,8 +46,8 @@ class Lock:
 def is_locked(path: Path) -> bool:
     """Return whether a living process holds the lock. Call this only while the index is locked."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

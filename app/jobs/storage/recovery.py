@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import sqlite3
@@ -46,7 +47,7 @@ def recover(database: sqlite3.Connection, outputs: Path, adopts: Callable[[str],
     states = ", ".join(f"'{state}'" for state in (*BEGUN, "interrupted"))
     for row in database.execute(f"SELECT id FROM jobs WHERE state IN ({states})").fetchall():
         folder = JobFolder(outputs / row["id"])
-        if not folder.request.exists():
+        if not folder.path.exists():
             if outputs.is_dir():
                 database.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
             continue
@@ -68,6 +69,8 @@ def recover_job(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool)
 def _recover(folder: JobFolder, *, adopt: bool) -> None:
     log = StateLog(folder)
     facts = log.read()
+    if facts["fault"]:
+        return
     last = last_event(folder.events)
     if facts["state"] in BEGUN and last is not None and last.is_final:
         state, end = change_by(last, folder.path) or ("cancelled", {})  # its final event reached the log
@@ -149,15 +152,17 @@ def sweep(outputs: Path, index: Path) -> None:
     for path in outputs.glob(".*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     for path in index.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
     shutil.rmtree(index / "owners", ignore_errors=True)  # written by version 0.1
     for path in outputs.iterdir():
-        if _JOB_ID.fullmatch(path.name) and _is_orphan(path):
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if _JOB_ID.fullmatch(path.name) and _is_orphan(path):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_orphan(path: Path) -> bool:
     """Return whether a folder of version 0.1 never became a job, because it holds at most a picture."""
-    if (path / "request.json").exists() or time.time() - path.stat().st_mtime < _OLD_SECONDS:
+    if os.path.lexists(path / "request.json") or time.time() - path.stat().st_mtime < _OLD_SECONDS:
         return False
     return all(file.name == "input.png" or file.suffix == ".tmp" for file in path.iterdir())

@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 from app.jobs.job import TRANSITIONS, JobState
+from app.jobs.storage.damage import set_aside
 from app.jobs.storage.event_log import EventReader, cut_torn_line
+from diffusers_helper.errors import short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
-from diffusers_helper.files import sync_folder
+from diffusers_helper.files import json_line, plain_json, read_file, sync_folder
+from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.job_folder import JobFolder
 
-# The facts of a job besides its request, with their initial values.
-_FIRST: dict[str, Any] = {
-    "state": "queued", "place": 0.0, "created": 0.0, "started": None, "ended": None, "video": None,
-    "frames": 0, "message": "", "remedy": "", "favourite": False, "edits": 0, "deaths": 0, "death": "",
+_MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -_MOST_NUMBER <= value <= _MOST_NUMBER
+
+
+def _is_time(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+def _is_time_or_none(value: Any) -> bool:
+    return value is None or _is_time(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and _is_time(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_inside(value: Any) -> bool:
+    """Return whether a value is None or the name of a file below the job's folder."""
+    if not isinstance(value, str):
+        return value is None
+    path = PurePosixPath(value)
+    return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in value
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, str) and value in TRANSITIONS
+
+
+# The facts of a job besides its request, with their initial values and the values that they may have.
+_FACTS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
+    "state": ("queued", _is_state), "place": (0.0, _is_number), "created": (0.0, _is_time),
+    "started": (None, _is_time_or_none), "ended": (None, _is_time_or_none), "video": (None, _is_inside),
+    "frames": (0, _is_count), "message": ("", _is_text), "remedy": ("", _is_text),
+    "favourite": (False, lambda value: isinstance(value, bool)), "edits": (0, _is_count),
+    "deaths": (0, _is_count), "death": ("", _is_text),
 }  # fmt: skip
-FACTS = tuple(_FIRST)
+_FIRST = {name: first for name, (first, _) in _FACTS.items()}
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **{name: check for name, (_, check) in _FACTS.items()}, "reason": _is_text, "time": _is_time,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +85,9 @@ class Transition:
 class StateLog:
     """The facts of one job, read from its log. The facts in a line replace those in the lines before it.
 
+    A line that no version of Longtake has written is damage, and none of its facts count. The next state is
+    then written with all facts and the mark `whole`, after which earlier damage does not matter.
+
     A method that writes a line returns when the line is on the disk. The process that makes the job may write
     at any time, other processes only while the index is locked.
     """
@@ -50,65 +97,91 @@ class StateLog:
         self.path = folder.states
 
     def read(self) -> dict[str, Any]:
-        """Return the facts by name. For a folder of version 0.1, which has no such log, its events are read.
+        """Return the facts by name, and as `fault` a clause about damage, which is empty if there is none.
+
+        For a folder of version 0.1, which has no such log, its events are read.
 
         Raises:
-            OSError: If the folder cannot be read.
+            OSError: If the folder, or the disk that it is on, is out of reach.
         """
-        lines = self._lines()
-        if not lines:
-            return _facts_of_old_folder(self._folder)
-        facts = dict(_FIRST)
+        lines, fault = self._lines()
+        if not lines or "created" not in {name for line in lines for name in line}:
+            facts = _facts_of_old_folder(self._folder)
+        else:
+            facts = dict(_FIRST)
         for line in lines:
             facts |= {name: value for name, value in line.items() if name in _FIRST}
-        return facts
+        return facts | {"fault": fault}
 
     def transitions(self) -> list[Transition]:
         """Return the changes of the state, oldest first.
 
         Raises:
-            OSError: If the folder cannot be read.
+            OSError: If the folder, or the disk that it is on, is out of reach.
         """
         found: list[Transition] = []
-        for line in self._lines():
+        for line in self._lines()[0]:
             if "state" in line and (not found or line["state"] != found[-1].state):
                 reason = line.get("reason") or line.get("message") or ""
                 found.append(Transition(line["state"], line.get("time", 0.0), reason))
         return found
 
-    def _lines(self) -> list[dict[str, Any]]:
-        data = self.path.read_bytes() if self.path.exists() else b""
-        found: list[dict[str, Any]] = []
-        for line in data[: data.rfind(b"\n") + 1].splitlines():
-            with contextlib.suppress(ValueError):  # a line was damaged from outside; the others are valid
-                read = json.loads(line)
-                found += [read] if isinstance(read, dict) else []
-        return found
+    def _lines(self) -> tuple[list[dict[str, Any]], str]:
+        """Return the lines that can be used, and a clause about the first other one that matters."""
+        name, found, fault = self.path.name, list[dict[str, Any]](), ""
+        try:
+            data = read_file(self.path)
+        except OSError as error:
+            if is_storage_trouble(error):
+                raise
+            return [], f"{name}: {error.strerror}" if os.path.lexists(self.path) else ""
+        for number, text in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
+            try:
+                found.append(line := _checked(plain_json(text)))
+            except ValueError as error:
+                fault = fault or f"line {number} of {name} cannot be used: {error}"
+            else:
+                fault = "" if line.get("whole") is True else fault
+        return found, fault
 
-    def enter(self, state: JobState, *, reason: str = "", **facts: Any) -> dict[str, Any]:
+    def enter(
+        self, state: JobState, *, reason: str = "", is_maker: bool = False, **facts: Any
+    ) -> dict[str, Any]:
         """Add a line with a state, and return all facts.
 
         Args:
             state: The job's new state, which may equal the present one.
             reason: Why the state changes, if the fact `message` does not say so.
-            facts: Other changed facts, by the names in `FACTS`.
+            is_maker: Whether this process makes the job, so that no other may have changed its state.
+            facts: Other changed facts, by the names in `_FACTS`.
 
         Raises:
             OSError: If the line cannot be written.
             ValueError: If this state cannot follow the present one.
         """
         before = self.read()
-        if state != before["state"] and state not in TRANSITIONS[before["state"]]:
+        fault = before.pop("fault")
+        is_odd = state != before["state"] and state not in TRANSITIONS[before["state"]]
+        if is_odd and not (is_maker or fault):
             raise ValueError(f"job {self._folder.job} is {before['state']}; it cannot become {state}.")
         after = {**before, "state": state, **facts}
-        if after == before and self.path.exists():  # an earlier attempt that failed later wrote the line
+        if after == before and not fault and self.path.exists():  # a failed attempt wrote the line
             return before
+        if fault:
+            self._make_way()
         line = {"state": state, "time": round(time.time(), 3), **_said(reason), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size
-        self._append({**before, **line} if is_new else line)
+        self._append({"whole": True, **before, **line} if is_new or is_odd or fault else line)
         if is_new:
             sync_folder(self.path.parent)
         return after
+
+    def _make_way(self) -> None:
+        """Set the log aside if it is no file that can be read."""
+        try:
+            read_file(self.path)
+        except OSError:
+            set_aside(self.path)
 
     def add(self, **facts: Any) -> None:
         """Add a line with facts but no state, so that a state written at the same time stays in force.
@@ -127,9 +200,18 @@ class StateLog:
     def _append(self, line: dict[str, Any]) -> None:
         with self.path.open("a+b") as file:
             cut_torn_line(file.fileno())
-            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+            file.write(json_line(line))
             file.flush()
             os.fsync(file.fileno())
+
+
+def _checked(line: Any) -> dict[str, Any]:
+    if not isinstance(line, dict):
+        raise ValueError(f"it is {short_repr(line)}")
+    for name, value in cast(dict[str, Any], line).items():
+        if name in _CHECKS and not _CHECKS[name](value):
+            raise ValueError(f"{name} is {short_repr(value)}")
+    return cast(dict[str, Any], line)
 
 
 def _said(reason: str) -> dict[str, str]:
@@ -142,8 +224,9 @@ def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | N
         return None
     # The path is stored relative to the job's folder, so that an outputs folder can be moved.
     video = event.video
-    if video is not None and Path(video).is_relative_to(folder):
-        video = str(Path(video).relative_to(folder))
+    if video is not None:  # the folder may have been moved since an earlier version wrote the event
+        inside = Path(video).is_relative_to(folder)
+        video = str(Path(video).relative_to(folder)) if inside else Path(video).name or None
     facts: dict[str, Any] = {"video": video, "frames": event.frames, "message": "", "remedy": ""}
     if isinstance(event, SectionFinished):
         return "running", facts
@@ -156,7 +239,7 @@ def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | N
 
 
 def _facts_of_old_folder(folder: JobFolder) -> dict[str, Any]:
-    created = folder.request.stat().st_mtime
+    created = (folder.request if folder.request.exists() else folder.path).stat().st_mtime
     facts = {**_FIRST, "created": created, "place": created}
     last = None
     for _, event in EventReader(folder.events).read():
@@ -165,7 +248,7 @@ def _facts_of_old_folder(folder: JobFolder) -> dict[str, Any]:
             facts |= {"state": change[0], **change[1]}
     if last is not None:
         written = folder.events.stat().st_mtime
-        facts |= {"started": written - last.time, "ended": written if last.is_final else None}
+        facts |= {"started": max(0.0, written - last.time), "ended": written if last.is_final else None}
     is_over = last is not None and last.is_final
     if not is_over and (last is not None or folder.has_begun):
         facts["state"] = "interrupted"

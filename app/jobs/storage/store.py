@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
+from app.jobs.storage.damage import make_way
 from app.jobs.storage.event_log import EventReader, append_event, sync_video
-from app.jobs.storage.index import agree, job_from_row, open_index, put
-from app.jobs.storage.locks import Lock, identity, is_locked
+from app.jobs.storage.index import agree, bury, job_from_row, put, stamp_of
+from app.jobs.storage.locks import Lock, is_locked
 from app.jobs.storage.new_job import new_folder
+from app.jobs.storage.open_index import OpenIndex
 from app.jobs.storage.recovery import recover, sweep
 from app.jobs.storage.state_log import StateLog, change_by
-from app.jobs.storage.trouble import TROUBLE, unwritable
+from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
 from app.jobs.storage.wishes import forget_wishes
-from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.files import given_path, sync_folder
-from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
-INDEX_FOLDER, MAKER, HELD = ".longtake", "maker", "held"
+_MAKER, _HELD = "maker", "held"
 _REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
@@ -53,9 +51,7 @@ class JobStore:
     ) -> None:
         self._reason_to_wait = reason_to_wait
         self.outputs = given_path(outputs, "outputs").absolute()
-        self._lock = threading.RLock()  # held while writing
-        self._reading = threading.Lock()
-        self._file = self.outputs / INDEX_FOLDER / "jobs.sqlite3"
+        self._lock = threading.RLock()
         self._lead: Lock | None = None  # held by the leading process
         self._own: set[str] = set()  # the jobs that this process has submitted or resumed
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
@@ -64,17 +60,9 @@ class JobStore:
             if not self.outputs.exists():
                 self.outputs.mkdir(parents=True)
                 sync_folder(self.outputs.parent)
-            self._open()
-        except (OSError, sqlite3.OperationalError) as error:
+            self._index = OpenIndex(self.outputs, self._locks)
+        except TROUBLE as error:
             raise unwritable(outputs, error) from error
-
-    def _open(self) -> None:
-        self._file.parent.mkdir(exist_ok=True)
-        self._database = open_index(self._file)
-        with self._reading:
-            self._reader = sqlite3.connect(self._file, check_same_thread=False)
-            self._reader.row_factory = sqlite3.Row
-        self._identity = identity(self._file)
 
     def lead(self, *, adopt: bool) -> bool:
         """Take the lock for making the jobs if it is free, and return whether this process holds it.
@@ -88,16 +76,18 @@ class JobStore:
             if self._lead is not None and self._lead.holds():
                 return True
             self.give_up_lead()
-            if identity(self._file) != self._identity:
-                self._reopen()
+            if not self._index.is_there:
+                with self.transaction():  # opens it anew
+                    pass
+            make_way(self._maker)
             try:
-                lock = Lock(self._file.parent / MAKER)
+                lock = Lock(self._maker)
             except BlockingIOError:
                 return False
             with contextlib.ExitStack() as on_failure:
                 on_failure.callback(lock.release)
                 with self.transaction():
-                    sweep(self.outputs, self._file.parent)
+                    sweep(self.outputs, self._index.folder)
                     self.recover(adopt=adopt)
                 on_failure.pop_all()
             self._lead = lock
@@ -105,7 +95,11 @@ class JobStore:
 
     def has_leader(self) -> bool:
         """Return whether any process holds the lock for making this folder's jobs."""
-        return is_locked(self._file.parent / MAKER)
+        return is_locked(self._maker)
+
+    @property
+    def _maker(self) -> Path:
+        return self._index.folder / _MAKER
 
     def rebuild(self) -> None:
         """Read all folders anew into the index."""
@@ -140,7 +134,12 @@ class JobStore:
     @property
     def held(self) -> Path:
         """Return the path of a file that keeps jobs from beginning. It lists the jobs that were paused."""
-        return self._file.parent / HELD
+        return self._index.folder / _HELD
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the file that keeps jobs from beginning is there."""
+        return self.held.is_file()
 
     def add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
         """Put a new job at the end of the queue. Its folder appears complete or not at all.
@@ -173,10 +172,10 @@ class JobStore:
             adopt: Whether to take any job, instead of only one of this process.
         """
         self._write_held()
-        if identity(self._file) == self._identity and not self.select("WHERE state = 'queued' LIMIT 1"):
+        if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
         with self.transaction() as database:
-            if self.held.exists():
+            if self.is_held:
                 return None
             queued = "SELECT id, model FROM jobs WHERE state = 'queued' ORDER BY place, id"
             for row in database.execute(queued).fetchall():
@@ -184,16 +183,16 @@ class JobStore:
                     continue
                 folder = self.folder(row["id"])
                 if not folder.path.exists():
-                    self._bury(database, row["id"], *_REMOVED)
+                    bury(database, row["id"], *_REMOVED)
                     continue
                 try:
                     is_taken = self._take(folder)
                     made = put(database, folder)
-                except (OSError, ValueError) as error:
-                    if isinstance(error, OSError) and is_storage_trouble(error):
+                except OSError as error:
+                    if not self.concerns_one_job(error):
                         raise
                     words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
-                    self._bury(database, row["id"], words, "Repair the folder, and resume the job.")
+                    bury(database, row["id"], words, "Repair the folder, and resume the job.")
                     continue
                 if is_taken:
                     return job_from_row(self.outputs, made)
@@ -203,7 +202,7 @@ class JobStore:
         """Lock a queued job and mark it as running; return False if another process makes it."""
         log = StateLog(folder)
         facts = log.read()
-        if facts["state"] != "queued":
+        if facts["state"] != "queued" or facts["fault"]:
             return False
         try:
             lock = Lock(log.path)
@@ -231,7 +230,12 @@ class JobStore:
         """
         with self.transaction() as database:
             folder = self.folder(job_id)
-            StateLog(folder).enter(state, reason=reason, **facts)
+            lock = self._locks.get(job_id)
+            log = StateLog(folder)
+            log.enter(state, reason=reason, is_maker=lock is not None, **facts)
+            if lock is not None and not lock.holds():  # the log was replaced
+                lock.release()
+                self._locks[job_id] = Lock(log.path)
             if state not in (*BEGUN, "interrupted"):
                 forget_wishes(folder)
             return job_from_row(self.outputs, put(database, folder))
@@ -253,8 +257,8 @@ class JobStore:
         held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
         is_new = held != self._held[job_id]
         if is_new and state in BEGUN and job_id in self._locks:
-            with contextlib.suppress(*TROUBLE, ValueError):
-                StateLog(self.folder(job_id)).enter(state, **facts)
+            with contextlib.suppress(*TROUBLE):
+                StateLog(self.folder(job_id)).enter(state, is_maker=True, **facts)
         return is_new
 
     def unhold(self, job_id: str) -> None:
@@ -277,7 +281,7 @@ class JobStore:
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
                 with self.transaction() as database:
-                    self._bury(database, event.job, *_REMOVED)
+                    bury(database, event.job, *_REMOVED)
                 return
             sync_video(event, folder)
             self.enter(event.job, change[0], **change[1])
@@ -285,14 +289,11 @@ class JobStore:
 
     def is_removed(self, job_id: str) -> bool:
         """Return whether a job's folder was removed while the outputs folder still exists."""
-        return identity(self._file) == self._identity and not self.folder(job_id).path.exists()
+        return self._index.is_there and not self.folder(job_id).path.exists()
 
-    def _bury(self, database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
-        """Mark a job as failed in the index only, because its folder cannot be used."""
-        database.execute(
-            "UPDATE jobs SET state = 'failed', ended = ?, message = ?, remedy = ? WHERE id = ?",
-            (time.time(), message, remedy, job_id),
-        )
+    def concerns_one_job(self, error: BaseException) -> bool:
+        """Return whether an error concerns one job's own files, while the outputs folder is there."""
+        return is_of_one_job(error, self.outputs) and self._index.is_there
 
     def job(self, job_id: str) -> Job:
         """Return a job by its id.
@@ -303,27 +304,23 @@ class JobStore:
         rows = self.select("WHERE id = ?", job_id)
         if not rows:
             raise NoSuchJob(job_id)
-        return self._as_known(job_from_row(self.outputs, rows[0]))
+        row: Mapping[str, Any] = dict(rows[0])
+        if row["stamp"] != stamp_of(self.folder(job_id)) and job_id not in self._held:  # changed by hand
+            with contextlib.suppress(*TROUBLE), self.transaction() as database:
+                row = put(database, self.folder(job_id))
+        return self._as_known(job_from_row(self.outputs, row))
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
         """Return the jobs that an SQL condition selects."""
         return self.readable(self.select(condition, *values))
 
     def readable(self, rows: Iterable[sqlite3.Row]) -> list[Job]:
-        """Return rows of the index as jobs, without those that this version cannot read."""
-        found: list[Job] = []
-        for row in rows:
-            try:
-                found.append(self._as_known(job_from_row(self.outputs, row)))
-            except InputError as error:  # the job comes from a version with other settings
-                _log.warning("Job %s is left out: %s", row["id"], error)
-        return found
+        """Return rows of the index as jobs."""
+        return [self._as_known(job_from_row(self.outputs, row)) for row in rows]
 
     def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
         """Return the rows of the index that an SQL condition selects."""
-        # Reading has its own connection, so a program that locks the index for writing does not block it.
-        with self._reading:
-            return self._reader.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
+        return self._index.select(condition, *values, what=what)
 
     def _as_known(self, job: Job) -> Job:
         """Return the job with the changes that could not be written yet, or with the reason why it waits."""
@@ -351,44 +348,25 @@ class JobStore:
     def _write_held(self) -> None:
         for job_id, held in list(self._held.items()):
             if held["state"] not in BEGUN:
-                self.enter(job_id, **held)
+                try:
+                    self.enter(job_id, **held)
+                except OSError as error:
+                    if not self.concerns_one_job(error):
+                        raise
+                    continue
+                except ValueError:  # another program has changed the state in the meantime
+                    pass
                 self.unhold(job_id)
 
     @property
     def revision(self) -> tuple[object, ...]:
         """Return a value that changes whenever a job's facts do, by whichever process."""
-        with self._reading:
-            ((version,),) = self._reader.execute("PRAGMA data_version")
-        return self._identity, version, tuple((one, held["state"]) for one, held in self._held.items())
+        return self._index.revision, tuple((one, held["state"]) for one, held in self._held.items())
 
     def folder(self, job_id: str) -> JobFolder:
         """Return the folder of a job, whether or not it exists."""
         return JobFolder(self.outputs / job_id)
 
-    @contextlib.contextmanager
-    def transaction(self) -> Generator[sqlite3.Connection, None, None]:
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """Lock the index for the block. The index gets all changes of the block or none."""
-        with self._lock:
-            if self._database.in_transaction:  # a caller has opened the transaction
-                yield self._database
-                return
-            if identity(self._file) != self._identity:
-                self._reopen()
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-                self._database.execute("COMMIT")
-            except sqlite3.DatabaseError as error:
-                if not isinstance(error, sqlite3.OperationalError):  # damaged: the next call rebuilds it
-                    self._identity = (-1, -1)
-                raise
-            finally:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-
-    def _reopen(self) -> None:
-        """Rebuild an index that was removed or damaged, unless a folder in use is missing."""
-        if not self.outputs.is_dir() or any(not self.folder(job).path.exists() for job in self._locks):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.outputs))
-        self._database.close()
-        self._open()
+        return self._index.transaction()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from app.jobs.job import NoSuchJob
+from app.jobs.storage.damage import make_way
 from app.jobs.storage.index import put
 from app.jobs.storage.locks import is_locked
 from diffusers_helper.errors import InputError
@@ -31,6 +32,7 @@ def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> Non
             raise InputError(
                 f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
             )
+        make_way(trash, folder=True)
         trash.mkdir(exist_ok=True)
         os.utime(folder.path)  # the time of the removal
         folder.path.rename(trash / folder.job)
@@ -47,7 +49,7 @@ def bring_back(database: sqlite3.Connection, outputs: Path, job_id: str, trash: 
         OSError: If the folder cannot be moved.
     """
     is_name = Path(job_id).name == job_id  # "../x" would lead out of the folder
-    if not is_name or not (trash / job_id / "request.json").exists():
+    if not is_name or not (trash / job_id).is_dir():
         raise NoSuchJob(job_id)
     folder = JobFolder(outputs / job_id)
     (trash / folder.job).rename(folder.path)
@@ -57,6 +59,6 @@ def bring_back(database: sqlite3.Connection, outputs: Path, job_id: str, trash: 
 
 def empty(trash: Path, kept_seconds: float = KEPT_SECONDS) -> None:
     """Delete the jobs that were removed more than `kept_seconds` ago."""
-    for path in trash.iterdir() if trash.exists() else ():
-        if time.time() - path.stat().st_mtime > kept_seconds:
+    for path in trash.iterdir() if trash.is_dir() else ():
+        if time.time() - path.lstat().st_mtime > kept_seconds:
             shutil.rmtree(path, ignore_errors=True)

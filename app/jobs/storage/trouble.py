@@ -14,6 +14,11 @@ from diffusers_helper.units import gb_text
 
 # The errors that disappear by themselves, or when a person solves the problem outside the program.
 TROUBLE = (OSError, sqlite3.Error)
+# What opening, reading or replacing one file meets if something else is in its place.
+_OF_A_FILE = (
+    errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST,
+    errno.ESPIPE, errno.EINVAL, errno.ENXIO, errno.ELOOP, errno.EFBIG, None,
+)  # fmt: skip
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
@@ -44,5 +49,6 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
 
 def is_of_one_job(error: BaseException, outputs: Path) -> bool:
     """Return whether an error concerns one job's own files, while the outputs folder can still be written."""
-    own = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
-    return isinstance(error, OSError) and error.errno in own and os.access(outputs, os.W_OK)
+    if not isinstance(error, OSError) or (error.errno == errno.ENOENT and error.filename is None):
+        return False
+    return error.errno in _OF_A_FILE and os.access(outputs, os.W_OK)

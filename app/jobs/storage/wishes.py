@@ -6,9 +6,11 @@ and they outlast its death. Empty files can be created even on a full disk.
 
 from __future__ import annotations
 
-from typing import Literal
+import contextlib
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from diffusers_helper.files import sync_folder
+from diffusers_helper.files import plain_json, read_file, sync_folder
 from diffusers_helper.output.job_folder import JobFolder
 
 Wish = Literal["cancel", "pause", "stop_after_section"]
@@ -28,12 +30,23 @@ def leave_wish(folder: JobFolder, wish: Wish) -> None:
 
 def wishes_of(folder: JobFolder) -> set[Wish]:
     """Return the wishes that have not been fulfilled yet."""
-    return {wish for wish in WISHES if (folder.path / f"{_PREFIX}{wish}").exists()}
+    return {wish for wish in WISHES if (folder.path / f"{_PREFIX}{wish}").is_file()}
 
 
 def withdraw_wish(folder: JobFolder, wish: Wish) -> None:
     """Remove a wish, if there is one."""
-    (folder.path / f"{_PREFIX}{wish}").unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+        (folder.path / f"{_PREFIX}{wish}").unlink()
+
+
+def paused_jobs(held: Path) -> list[str]:
+    """Return the jobs that a file has paused with the whole queue; none if it is gone or damaged."""
+    try:
+        found: Any = plain_json(read_file(held))
+    except (OSError, ValueError):
+        return []
+    jobs = cast(list[object], found) if isinstance(found, list) else []
+    return [one for one in jobs if isinstance(one, str)]
 
 
 def forget_wishes(folder: JobFolder) -> None:

@@ -17,7 +17,7 @@ from app.ui.form.carried import Carried
 from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
 from app.ui.loras import with_lora_names
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage, Span
 from diffusers_helper.output.recipe import Recipe
@@ -56,7 +56,7 @@ class Restored:
         folder = JobFolder(job.folder)
         settings = json.loads(job.request.to_json())
         try:
-            picture = _offered(folder.input.read_bytes())
+            picture = _offered(read_file(folder.input))
             spans = Lineage.read(folder.lineage).spans
         except OSError as error:
             raise InputError(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from diffusers_helper.events import STAGES
+from diffusers_helper.files import plain_json, read_file
 from diffusers_helper.units import duration, gb_text
 
 Shown = dict[str, Any]
@@ -17,6 +16,7 @@ Shown = dict[str, Any]
 _CAP_DRAWN = 4.0
 _HEADROOM = 1.06
 _MAX_BYTES = 4_000_000
+_MOST_NUMBER = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,13 @@ def memory_of(file: Path) -> Shown | None:
 @lru_cache(maxsize=32)
 def _read(file: Path, changed: int, size: int) -> Shown | None:
     """Read the file. `changed` is only a key for the cache."""
-    if size > _MAX_BYTES:
-        return None
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = plain_json(read_file(file, _MAX_BYTES))
         uses = [_use(stage) for stage in record["stages"]]
         numbers = [
             _number(record[name]) for name in ("cap_bytes", "peak_device_bytes", "reserve_bytes", "retries")
         ]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return _show(uses, *map(int, numbers)) if uses else None
 
@@ -65,7 +63,7 @@ def _use(stage: dict[str, Any]) -> _Use:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_NUMBER:
         raise ValueError(value)
     return value
 

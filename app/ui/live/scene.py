@@ -20,6 +20,7 @@ from app.ui.live.job import Cell, LiveJob
 from app.ui.live.memory_record import memory_of
 from app.ui.live.watch import Scene
 from diffusers_helper.events import Cancelled, Finished
+from diffusers_helper.files import read_file
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.packing import FPS
@@ -201,10 +202,10 @@ def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
 
 def _inline(path: Path) -> str | None:
     try:
-        data = path.read_bytes()
-    except OSError:  # it has been replaced or removed; the next step brings another
+        data = read_file(path, _MAX_PREVIEW_BYTES)
+    except (OSError, ValueError):  # it has been replaced or removed; the next step brings another
         return None
     kind = mimetypes.guess_type(path.name)[0]
-    if not kind or not kind.startswith("image/") or len(data) > _MAX_PREVIEW_BYTES:
+    if not kind or not kind.startswith("image/"):
         return None
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

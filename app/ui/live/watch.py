@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from PIL import Image
-
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
@@ -17,6 +15,7 @@ from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.picture import size_of as picture_size
 
 _SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
 _LOOK_AGAIN = 0.5  # seconds between two checks for a job while none runs
@@ -107,8 +106,7 @@ def size_of(job: Job) -> tuple[int, int]:
     """Return the width and height that a job's video will have, or zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)
-        with Image.open(JobFolder(job.folder).input) as picture:
-            width, height = picture.size
+        width, height = picture_size(JobFolder(job.folder).input)
     except (InputError, OSError):  # the model's folder, or the job's, was removed by hand
         return 0, 0
     height, width = nearest_bucket(height, width, job.request.resolution or info.side, info.multiple)

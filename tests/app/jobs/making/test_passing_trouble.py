@@ -131,7 +131,7 @@ def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pyt
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("app.jobs.storage.store.open_index", full)
+    monkeypatch.setattr("app.jobs.storage.open_index.open_index", full)
     with pytest.raises(InputError, match="the disk is full") as refusal:
         JobService(studio.outputs).start()
     assert "Free some space" in refusal.value.remedy

@@ -1,0 +1,232 @@
+"""The index of an outputs folder as one process has it open, through every damage and absence of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Generator
+from pathlib import Path
+
+from app.jobs.storage.damage import DamagedRow, IndexWasRebuilt, is_damage, make_way
+from app.jobs.storage.index import agree, check_rows, connect, discard_index, open_index
+from app.jobs.storage.locks import identity
+
+INDEX_FOLDER, _FILE = ".longtake", "jobs.sqlite3"
+
+
+class OpenIndex:
+    """The index of an outputs folder, for any thread.
+
+    Changes go to the file. Reads come from a copy in memory, which is renewed when the file has changed, so
+    they succeed while the file is locked or away. A file that is damaged, replaced or removed is set aside
+    and rebuilt by whichever call notices it; the connections are exchanged only when others are open.
+
+    Args:
+        outputs: The outputs folder.
+        in_use: The names of the job folders without which the outputs folder counts as missing.
+
+    Raises:
+        OSError, sqlite3.Error: If the file cannot be opened.
+    """
+
+    def __init__(self, outputs: Path, in_use: Collection[str]) -> None:
+        self.folder = outputs / INDEX_FOLDER
+        self._outputs, self._in_use, self._file = outputs, in_use, self.folder / _FILE
+        self._lock = threading.RLock()  # held while writing
+        self._reading = threading.Lock()
+        self._copy = sqlite3.connect(":memory:", check_same_thread=False)
+        self._copy.row_factory = sqlite3.Row
+        self._copies = 0
+        self._copied: int = -1  # the version of the file that was copied
+        self._home: object = identity(outputs)
+        self._database, self._reader = self._open()
+
+    def _open(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Open the file, and return the connections for writing and for reading."""
+        make_way(self.folder, folder=True)
+        self.folder.mkdir(exist_ok=True)
+        database = open_index(self._file)
+        self._home, self._identity = identity(self._outputs), identity(self._file)
+        self._seen = _version_of(database)
+        return database, connect(self._file)
+
+    def _exchange(self, *, is_damaged: bool = False) -> None:
+        """Open the file that is there now in place of the one that was opened before.
+
+        Raises:
+            OSError, sqlite3.Error: If it cannot be opened. The former connections then stay.
+        """
+        home = identity(self._outputs)
+        # Without its index, another folder in the place of the outputs folder is where its disk was mounted.
+        is_other = home != self._home and not os.path.lexists(self.folder)
+        if home is None or is_other or any(not (self._outputs / job).exists() for job in list(self._in_use)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._outputs))
+        if is_damaged:
+            with _alone(self.folder):
+                if identity(self._file) == self._identity:  # no other program has set it aside
+                    discard_index(self._file)
+        former = self._database, self._reader
+        opened = self._open()
+        with self._reading:
+            self._database, self._reader = opened
+            self._copied = -1
+        for connection in former:
+            connection.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether the file is the one that was opened. Otherwise its folder may be missing, too."""
+        return identity(self._file) == self._identity
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the file is as this process has left or seen it."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            return self._is_ours and _version_of(self._database) == self._seen
+        return False
+
+    @property
+    def _is_ours(self) -> bool:
+        # SQLite would follow a log that something has put beside the file.
+        return self.is_there and not os.path.lexists(f"{self._file}-wal")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection, None, None]:
+        """Lock the index for the block. The index gets all changes of the block or none."""
+        with self._lock:
+            if self._database.in_transaction:  # a caller has opened the transaction
+                yield self._database
+                return
+            try:
+                self._begin()
+            except (sqlite3.Error, OSError) as error:
+                self._roll_back()
+                if is_busy(error):
+                    raise
+                self._exchange(is_damaged=is_damage(error))
+                self._begin()
+            database = self._database
+            try:
+                yield database
+                database.execute("COMMIT")
+            except sqlite3.DatabaseError as error:
+                self._roll_back()
+                if not is_damage(error):
+                    raise
+                self._exchange(is_damaged=True)
+                raise IndexWasRebuilt("The job index was damaged; it is whole again.") from error
+            finally:
+                self._roll_back()
+
+    def _begin(self) -> None:
+        if not self.is_there:
+            self._exchange()
+        elif not self._is_ours:
+            raise DamagedRow("another program has written a log beside the index")
+        self._database.execute("BEGIN IMMEDIATE")
+        while (version := _version_of(self._database)) != self._seen:  # perhaps changed by hand
+            agree(self._database, self._outputs)
+            self._database.execute("COMMIT")
+            self._seen = version
+            self._database.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+
+    def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
+        """Return the rows of the jobs that an SQL condition selects."""
+        self._renew()
+        try:
+            return self._select(condition, values, what)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self._mend(error)
+            return self._select(condition, values, what)
+
+    def _select(self, condition: str, values: tuple[object, ...], what: str) -> list[sqlite3.Row]:
+        with self._reading:
+            rows = self._copy.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
+        if what == "*":
+            check_rows(rows)
+        return rows
+
+    @property
+    def revision(self) -> int:
+        """Return a number that changes whenever the index does, by whichever process."""
+        self._renew()
+        return self._copies
+
+    def _renew(self) -> None:
+        """Copy the file to the memory if it has changed. If it cannot be read now, the last copy stays."""
+        if not self._is_ours and self._lock.acquire(blocking=False):
+            try:
+                if not self._database.in_transaction:
+                    with self.transaction():
+                        pass
+            except (sqlite3.Error, OSError):  # the file is away
+                pass
+            finally:
+                self._lock.release()
+        try:
+            with self._reading:
+                self._copy_file()
+        except sqlite3.DatabaseError as error:
+            if is_damage(error):
+                self._mend(error)
+
+    def _copy_file(self) -> None:
+        version = _version_of(self._reader)
+        if version == self._copied:
+            return
+        self._reader.execute("BEGIN")  # a copy waits without end for a lock that it does not hold
+        try:
+            self._reader.execute("SELECT 1 FROM jobs LIMIT 1").fetchall()
+            self._reader.backup(self._copy)
+        finally:
+            if self._reader.in_transaction:
+                self._reader.execute("ROLLBACK")
+        self._copied, self._copies = version, self._copies + 1
+
+    def _mend(self, error: sqlite3.DatabaseError) -> None:
+        """Replace a damaged file, or read the jobs anew whose rows are damaged, and renew the copy."""
+        with contextlib.suppress(sqlite3.Error, OSError), self._lock:
+            if self._database.in_transaction:
+                return
+            if isinstance(error, DamagedRow):
+                self._seen = -1
+                with self.transaction():
+                    pass
+            else:
+                self._exchange(is_damaged=True)
+            with self._reading:
+                self._copy_file()
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether another program holds the lock on the index."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    """Return a number that changes whenever another connection changes the file."""
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Generator[None, None, None]:
+    """Keep other programs out of the block."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
