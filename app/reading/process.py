@@ -19,6 +19,7 @@ from app.machine import module_command
 from app.reading.values import from_data, to_data
 from diffusers_helper.errors import InputError, LongtakeError, PictureError
 from diffusers_helper.strangers.confined import CONFINEMENT
+from diffusers_helper.strangers.limited_json import parse_json
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -41,8 +42,10 @@ class Limits:
 
 
 _LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
-# Readers that may wait for each other. Whoever looks through a folder keeps nobody waiting who plans a video.
-_GROUPS = {"origin_at": "inspect_weights", "layers_of": "count_values"}
+# Readers that share a process. Whoever looks through a folder keeps nobody waiting who plans a video.
+_LISTS = ("inspect_weights", "origin_at", "read_lora_triggers")
+_PLANS = ("read_lora_file", "layers_of", "count_values")
+_GROUPS = {**dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_PLANS, "plans")}
 
 
 class Unreadable(InputError):
@@ -170,7 +173,7 @@ def _ask(process: subprocess.Popen[bytes], question: bytes) -> tuple[dict[str, A
     stdin, stdout = opened(process.stdin), opened(process.stdout)
     stdin.write(question)
     stdin.flush()
-    answer = json.loads(stdout.readline(_MOST_TEXT))
+    answer = parse_json(stdout.readline(_MOST_TEXT))
     if sum(answer["bytes"]) > _MOST_BYTES:
         raise ValueError("more bytes than any file has")
     blobs = [stdout.read(size) for size in answer["bytes"]]

@@ -17,7 +17,7 @@ from app.jobs.stdio import take_stdin, take_stdout
 from app.reading.pictures import read_picture
 from app.reading.values import from_data, to_data
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.lora.files import read_lora_file
+from diffusers_helper.lora.files import read_lora_file, read_lora_triggers
 from diffusers_helper.lora.fit import layers_of
 from diffusers_helper.models.holdings import origin_at
 from diffusers_helper.models.inspect import inspect_weights
@@ -27,7 +27,8 @@ from diffusers_helper.planning.networks import count_values
 READERS = {
     one.__name__: one
     for one in (
-        read_picture, read_recipe_file, inspect_weights, origin_at, read_lora_file, layers_of, count_values,
+        read_picture, read_recipe_file, inspect_weights, origin_at, read_lora_triggers, read_lora_file,
+        layers_of, count_values,
     )
 }  # fmt: skip
 _IDLE_SECONDS = 60.0

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
-from diffusers_helper.lora.choice import Choice, choices_of
+from diffusers_helper.lora.choice import MOST_LORAS, Choice, choices_of
 from diffusers_helper.lora.keys import Kind, Target, is_like_flux, split_key, target_of
 from diffusers_helper.lora.notes import noted_scale, noted_triggers
 from diffusers_helper.models.formats.reading import read_contents
@@ -21,12 +22,13 @@ from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor
 from diffusers_helper.planning.networks import BLOCKS, Network
 from diffusers_helper.strangers.confined import confined
 
+_R = TypeVar("_R")
 MIN_SHARE = 0.9
 """The share of a file's tensors that have to fit the transformer. With fewer, the video would look different
 from what the author of the LoRA made. LoRAs for Flux, whose blocks have partly the same names, reach half."""
 
 _LEAST_VALUE_BYTES = 2
-_MOST_KEYS = 20_000  # ten times as many as a LoRA for all layers has
+_MOST_KEYS = 5_000  # three times as many as a LoRA for all layers has
 # Methods whose matrices mean something else, by the names that only they have.
 _OTHERS = {
     "DoRA": (".dora_scale", ".lora_magnitude_vector", ".lora_magnitude_vector.weight"),
@@ -133,9 +135,23 @@ def read_lora(path: Path) -> LoraFile:
     Raises:
         InputError: If it is missing, or holds no LoRA for FramePack. The message is one sentence.
     """
+    return _remembered(path, _read)
+
+
+def triggers_of(path: Path) -> tuple[str, ...]:
+    """Return the words by which a LoRA is called, as `read_lora` does, for lists of many files.
+
+    Raises:
+        InputError: If `read_lora` refuses the file.
+    """
+    return _remembered(path, _read_triggers)
+
+
+def _remembered(path: Path, read: Callable[[Path, int, int], _R | InputError]) -> _R:
+    """Return the facts that a function remembers of a file, by the file's time of change and its size."""
     try:
         facts = path.stat()
-        found = _read(path, facts.st_mtime_ns, facts.st_size)
+        found = read(path, facts.st_mtime_ns, facts.st_size)
     except OSError as error:
         raise _refusal(path.name, f"cannot be read ({error.strerror})", "Check its name.") from error
     if isinstance(found, InputError):
@@ -143,13 +159,26 @@ def read_lora(path: Path) -> LoraFile:
     return found
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=2 * MOST_LORAS)
 def _read(path: Path, changed: int, size: int) -> LoraFile | InputError:
-    """Return the facts of a file, or its fault; its time of change and size make the cache notice another."""
     try:
         return read_lora_file(path)
     except InputError as error:
         return error
+
+
+@lru_cache(maxsize=1024)
+def _read_triggers(path: Path, changed: int, size: int) -> tuple[str, ...] | InputError:
+    try:
+        return read_lora_triggers(path)
+    except InputError as error:
+        return error
+
+
+@confined
+def read_lora_triggers(path: Path) -> tuple[str, ...]:
+    """Return the words of `triggers_of`; see `read_lora_file`."""
+    return read_lora_file(path).triggers
 
 
 @confined

@@ -6,7 +6,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -127,15 +127,15 @@ def _archives() -> Iterator[tuple[str, Callable[[Path], object]]]:
     good = b"\x80\x02}U\x01a" + _rebuilt(b"K\x02\x85", key=b"U\x010") + b"s."
 
     def byteorder(file: Path) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as made:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
             made.writestr("archive/data.pkl", good)
             with made.open("archive/byteorder", "w", force_zip64=True) as stream:
-                for _ in range(1500):
+                for _ in range(400):
                     stream.write(bytes(MB))
 
     def liar(method: int) -> Callable[[Path], object]:
         def write(file: Path) -> None:
-            data = archive(bytes(300 * MB), method=method)
+            data = archive(bytes(100 * MB), method=method)
             # The central directory says that the list of tensors is short.
             place = data.index(b"PK\x01\x02")
             file.write_bytes(data[: place + 24] + struct.pack("<I", 100) + data[place + 28 :])
@@ -158,8 +158,8 @@ def _archives() -> Iterator[tuple[str, Callable[[Path], object]]]:
         end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
         return b"PK\x03\x04" + record + locator + end
 
-    yield "byteorder of 1.5 GB.pt", byteorder
-    yield "a packed list of 300 MB that says 100 bytes.pt", liar(zipfile.ZIP_DEFLATED)
+    yield "byteorder of 400 MB.pt", byteorder
+    yield "a packed list of 100 MB that says 100 bytes.pt", liar(zipfile.ZIP_DEFLATED)
     yield "the same in bzip2.pt", liar(zipfile.ZIP_BZIP2)
     yield "400,000 records.pt", many
     yield "zip64 with a directory of 8 EB.pt", lambda f: f.write_bytes(zip64(2**63 - 1, 0, 2**62))
@@ -193,7 +193,6 @@ def _headers() -> Iterator[tuple[str, bytes]]:
     yield "millions of lists", safetensors(b'{"__metadata__":[' + b"[]," * 30_000_000 + b"[]]}")
     yield "millions of numbers", safetensors(b'{"a":[' + b"1," * 20_000_000 + b"1]}")
     yield "deep lists", safetensors(b'{"a":' + b"[" * 5_000_000 + b"}")
-    yield "a header of 90 MB in a hole", b""
     yield (
         "the block of number 10**9",
         safetensors(
@@ -267,33 +266,49 @@ def _others() -> Iterator[tuple[str, bytes]]:
     yield "long/model.safetensors.index.json", json.dumps({"weight_map": {"x" * MB: "y" * MB}}).encode()
 
 
-def write_hostile_weights(folder: Path) -> list[str]:
-    """Write the files with hostile weights, and return their names relative to the folder."""
-    written: list[str] = []
-
-    def write(name: str, content: bytes | Callable[[Path], object]) -> None:
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content) if isinstance(content, bytes) else content(file)
-        written.append(name)
-
-    for name, content in _headers():
-        write(f"{name}.safetensors", content)
-    sparse(folder / "a header of 90 MB in a hole.safetensors", struct.pack("<Q", 90 * MB) + b"{", 200 * MB)
-    for name, content in _ggufs():
-        write(f"{name}.gguf", content)
-    for name, content in _pickles():
-        write(f"{name}.pt", archive(content))
-        write(f"{name}, of old.ckpt", content)
-    for name, made in _archives():
-        write(name, made)
-    for name, content in _others():
-        write(name, content)
-    return written
+Files = dict[str, Callable[[Path], object]]
 
 
-def hostile_loras() -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of hostile files with LoRAs."""
+def _written(files: Iterable[tuple[str, bytes]], ending: str = "") -> Files:
+    def writer(content: bytes) -> Callable[[Path], object]:
+        return lambda file: file.write_bytes(content)
+
+    return {f"{name}{ending}": writer(content) for name, content in files}
+
+
+def hostile_headers() -> Files:
+    """Return what writes each hostile safetensors file, by the file's name."""
+    hole = struct.pack("<Q", 90 * MB) + b"{"
+    found = _written(_headers(), ".safetensors")
+    found["a header of 90 MB in a hole.safetensors"] = lambda file: sparse(file, hole, 200 * MB)
+    return found
+
+
+HOSTILE: dict[str, Callable[[], Files]] = {
+    "safetensors": hostile_headers,
+    "GGUF": lambda: _written(_ggufs(), ".gguf"),
+    "pickle": lambda: _written(((name, archive(data)) for name, data in _pickles()), ".pt"),
+    "old pickle": lambda: _written(_pickles(), ", of old.ckpt"),
+    "archive": lambda: dict(_archives()),
+    "other": lambda: _written(_others()),
+}
+"""Hostile weights of each kind."""
+
+
+def write_all(files: Files, folder: Path) -> list[Path]:
+    """Write such files into a folder, and return their paths."""
+    for name, write in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name)
+    return [folder / name for name in files]
+
+
+def hostile_loras() -> Files:
+    """Return what writes each hostile file with a LoRA, by the file's name."""
+    return _written(_loras())
+
+
+def _loras() -> Iterator[tuple[str, bytes]]:
     down, up = (
         "transformer_blocks.{}.attn.to_q.lora_A.weight",
         "transformer_blocks.{}.attn.to_q.lora_B.weight",
@@ -336,13 +351,17 @@ def box(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I4s", 8 + len(content), kind) + content
 
 
-def hostile_recipes() -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of hostile files in place of one with a recipe."""
+def hostile_recipes() -> Files:
+    """Return what writes each hostile file in place of one with a recipe, by the file's name."""
+    return _written(_recipes())
+
+
+def _recipes() -> Iterator[tuple[str, bytes]]:
     packed = b"Longtake recipe\0\1\0\0\0" + zlib.compress(b" " * 4 * MB, 9)
     yield "2000 packed texts.png", png(*[(b"iTXt", packed)] * 2000)
     plain = b"Longtake recipe\0\0\0\0\0" + b" " * (3 * MB)
     yield "texts of 3 MB.png", png(*[(b"iTXt", plain)] * 30)
-    yield "a packed text of 4 GB.png", png((b"iTXt", b"Longtake recipe\0\1\0\0\0" + _gigabytes()))
+    yield "a packed text of 256 MB.png", png((b"iTXt", b"Longtake recipe\0\1\0\0\0" + _large()))
     yield "100,000 chunks.png", png(*[(b"teXt", b"")] * 120_000)
     yield "pictures.png", png(*[(b"ltPc", bytes(50 * MB))] * 2)
     yield "a chunk of 4 GB.png", b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", 2**32 - 1, b"iTXt") + bytes(99)
@@ -376,6 +395,6 @@ def hostile_recipes() -> Iterator[tuple[str, bytes]]:
     yield "a chunk of 2 GB.webp", webp
 
 
-def _gigabytes() -> bytes:
+def _large() -> bytes:
     packer = zlib.compressobj(9)
-    return b"".join(packer.compress(bytes(8 * MB)) for _ in range(512)) + packer.flush()
+    return b"".join(packer.compress(bytes(8 * MB)) for _ in range(32)) + packer.flush()
