@@ -22,6 +22,7 @@ from diffusers_helper.output.recorded import names_of
 from diffusers_helper.output.vae_record import read_uses, write_uses
 from diffusers_helper.packing import FPS, MAX_SECONDS, WINDOW, count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import read_json
 
 SECTION_SECONDS = 4 * WINDOW / FPS
 
@@ -228,7 +229,7 @@ def _section(number: int) -> str:
 def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
     """Return the checksums of the segments up to the first that has none."""
     try:
-        found = json.loads(folder.sums.read_bytes())
+        found = read_json(folder.sums)
     except (OSError, ValueError):
         return {}
     sums = dict[str, str]()

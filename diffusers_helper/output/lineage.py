@@ -17,6 +17,7 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.output.recorded import later_defaults, names_of, recorded
 from diffusers_helper.packing import SectionPlan, count_sections, plan_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class Lineage:
         if not file.exists():
             return cls()
         try:
-            data = json.loads(file.read_bytes())
+            data = read_json(file)
             spans = tuple(Span.from_dict(item) for item in data["spans"])
             return cls(spans, str(data["parent"]), int(data["kept"]))
         except (ValueError, KeyError, TypeError) as error:

@@ -9,12 +9,13 @@ from typing import Any
 
 from diffusers_helper.files import write_atomic
 from diffusers_helper.output.recipe import VaeUse
+from diffusers_helper.strangers.limited_json import read_json
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
     """Return the uses in a job's record, in order of sections; none if there is no readable record."""
     try:
-        return tuple(VaeUse(**item) for item in json.loads(file.read_bytes()))
+        return tuple(VaeUse(**item) for item in read_json(file))
     except (OSError, ValueError, TypeError):
         return ()
 

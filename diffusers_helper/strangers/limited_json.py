@@ -46,8 +46,18 @@ def read_json(file: Path, most_bytes: int = MOST_BYTES) -> Any:
         OSError: If it cannot be read.
         ValueError: If it is too long, or `parse_json` refuses it.
     """
+    return parse_json(read_short(file, most_bytes))
+
+
+def read_short(file: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is too long.
+    """
     with file.open("rb") as stream:
         data = stream.read(most_bytes + 1)
     if len(data) > most_bytes:
-        raise ValueError(f"more than {most_bytes} bytes")
-    return parse_json(data)
+        raise ValueError(f"{file.name} has more than {most_bytes} bytes")
+    return data

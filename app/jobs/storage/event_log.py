@@ -12,6 +12,7 @@ from pathlib import Path
 from diffusers_helper.events import Event, from_dict, to_dict
 from diffusers_helper.files import sync_folder
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.strangers.limited_json import parse_json
 
 
 def append_event(path: Path, event: Event) -> None:
@@ -62,7 +63,7 @@ class EventReader:
             self._offset += len(line)
             self.sequence += 1
             try:
-                event = from_dict(json.loads(line))
+                event = from_dict(parse_json(line))
             except (
                 ValueError,
                 AttributeError,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sqlite3
@@ -20,7 +19,9 @@ from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.strangers.limited_json import parse_json, read_short
 
+_MOST_REQUEST = 2**18  # bytes; the longest prompts and sixteen LoRAs have half of it
 _log = logging.getLogger(__name__)
 # The wait for a locked index is short, because it delays the page. Necessary writes are repeated.
 _BUSY_SECONDS = 2.0
@@ -121,7 +122,7 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
     Raises:
         OSError, ValueError: If the folder cannot be read.
     """
-    text = folder.request.read_text(encoding="utf-8")
+    text = read_short(folder.request, _MOST_REQUEST).decode()
     size = _size(folder)
     row = {**StateLog(folder).read(), "id": folder.job, "request": text, "size": size}
     request = job_from_row(folder.path.parent, row).request  # raises for a request of another version
@@ -178,7 +179,7 @@ def _paths(outputs: Path, job_id: str) -> tuple[Path, str]:
 @lru_cache(maxsize=8192)
 def _request(text: str, image: str) -> GenerationRequest:
     """Return a request from its JSON. It is cached, because a page reads a long queue again and again."""
-    return GenerationRequest.from_dict({**json.loads(text), "image": image})
+    return GenerationRequest.from_dict({**parse_json(text.encode()), "image": image})
 
 
 def final_event(job: Job) -> Event:

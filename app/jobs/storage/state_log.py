@@ -8,14 +8,17 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from app.jobs.job import TRANSITIONS, JobState
 from app.jobs.storage.event_log import EventReader, cut_torn_line
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
 from diffusers_helper.files import sync_folder
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.strangers.limited_json import parse_json, read_short
 
+_MOST_BYTES = 16 * 2**20  # of a log; a change takes about 150
+_MOST_NUMBER = 2**53
 # The facts of a job besides its request, with their initial values.
 _FIRST: dict[str, Any] = {
     "state": "queued", "place": 0.0, "created": 0.0, "started": None, "ended": None, "video": None,
@@ -77,12 +80,12 @@ class StateLog:
         return found
 
     def _lines(self) -> list[dict[str, Any]]:
-        data = self.path.read_bytes() if self.path.exists() else b""
+        data = read_short(self.path, _MOST_BYTES) if self.path.exists() else b""
         found: list[dict[str, Any]] = []
         for line in data[: data.rfind(b"\n") + 1].splitlines():
             with contextlib.suppress(ValueError):  # a line was damaged from outside; the others are valid
-                read = json.loads(line)
-                found += [read] if isinstance(read, dict) else []
+                read = parse_json(line)
+                found += [_usable(cast(dict[str, Any], read))] if isinstance(read, dict) else []
         return found
 
     def enter(self, state: JobState, *, reason: str = "", **facts: Any) -> dict[str, Any]:
@@ -130,6 +133,21 @@ class StateLog:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _usable(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a line that are of the right kind, since the folder may come from elsewhere."""
+    return {name: value for name, value in line.items() if _fits(name, value)}
+
+
+def _fits(name: str, value: object) -> bool:
+    if name == "state":
+        return isinstance(value, str) and value in TRANSITIONS
+    if value is None:
+        return _FIRST.get(name, "") is None
+    if name in ("time", "place", "created", "started", "ended", "frames", "edits", "deaths"):
+        return type(value) in (int, float) and abs(cast(float, value)) < _MOST_NUMBER  # NaN is not
+    return isinstance(value, bool if name == "favourite" else str)
 
 
 def _said(reason: str) -> dict[str, str]:
