@@ -9,7 +9,7 @@ from typing import Any
 
 from app.ui.errors import page_error
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora.files import read_lora
+from diffusers_helper.lora.files import triggers_of
 from diffusers_helper.lora.folder import lora_folder, lora_names, relative, within
 
 _MOST_LISTED = 500
@@ -49,8 +49,8 @@ class LoraCalls:
         files: list[dict[str, Any]] = []
         for name in names[:_MOST_LISTED]:
             try:
-                found = read_lora(folder / name)
-                files.append({"name": name, "triggers": list(found.triggers), "problem": ""})
+                triggers = triggers_of(folder / name)
+                files.append({"name": name, "triggers": list(triggers), "problem": ""})
             except InputError as error:
                 files.append({"name": name, "triggers": [], "problem": " ".join(page_error(error)).strip()})
         return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MOST_LISTED)}

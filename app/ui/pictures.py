@@ -11,14 +11,16 @@ from pathlib import Path
 
 from gradio.utils import get_upload_folder
 
-from app.ui.picture_process import Decoded, Limits, PictureProcess, Size
+from app.reading.pictures import Decoded, Size, read_picture
+from app.reading.process import Limits, ReadingProcess, Unreadable
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.picture import KEPT_PIXELS, MAX_PIXELS
 
 # Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
-_ORDINARY = Limits(KEPT_PIXELS, memory=3 * 2**29, seconds=10, wall_seconds=60.0)
-_LARGE = Limits(MAX_PIXELS, memory=2 * 2**30, seconds=20, wall_seconds=120.0)
+_ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)
+_LARGE = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
+_REMEDY = "Open it in a picture viewer and save it as PNG or JPEG."
 _PICTURES_KNOWN = 512
 _KEPT_BYTES = 128 * 2**20
 
@@ -51,6 +53,26 @@ def crop_of(size: Size, side: int, multiple: int, position: float = 0.5) -> Crop
     return Crop(((1 - across) * position, (1 - down) * position, across, down), (width, height))
 
 
+@dataclass(frozen=True, slots=True)
+class PictureProcess:
+    """A process that decodes one picture at a time, if it has no more than so many pixels."""
+
+    most_pixels: int
+    process: ReadingProcess
+
+    def decode(self, path: Path) -> Decoded | None:
+        """Return a picture, or None if it has more pixels than this process decodes.
+
+        Raises:
+            PictureError: If the picture cannot be used, or takes more time or memory than the limits allow.
+        """
+        try:
+            return self.process.read(read_picture, path, self.most_pixels)
+        except Unreadable as error:
+            found = f"The picture {path.name} {error.reason}; expected an ordinary picture file."
+            raise PictureError(found, _REMEDY) from error
+
+
 class Pictures:
     """The uploaded pictures, decoded in separate processes by the rules of a job, for any thread.
 
@@ -58,7 +80,10 @@ class Pictures:
     """
 
     def __init__(self) -> None:
-        self._processes = (PictureProcess(_ORDINARY), PictureProcess(_LARGE))
+        self._processes = (
+            PictureProcess(KEPT_PIXELS, ReadingProcess(_ORDINARY)),
+            PictureProcess(MAX_PIXELS, ReadingProcess(_LARGE)),
+        )
         self._turns = (asyncio.Lock(), asyncio.Lock())
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Decoded | InputError] = OrderedDict()
@@ -100,7 +125,7 @@ class Pictures:
     def close(self) -> None:
         """End the processes at once, even while they decode."""
         for process in self._processes:
-            process.close()
+            process.process.close()
 
     def _recall(self, path: str, *, whole: bool) -> Decoded | InputError | None:
         """Return what is known about a picture, or None; with `whole`, only if its content is still kept."""

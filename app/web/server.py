@@ -27,6 +27,7 @@ from app.commands.arguments import (
 from app.jobs.service import JobService
 from app.jobs.stdio import open_closed_streams, say, start_log
 from app.machine import know_added_models, this_profile
+from app.reading.process import reading_elsewhere
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
@@ -56,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         take_find_mode(arguments)
         check_proxies(os.environ)
         port = _free_port(arguments.server, arguments.port)
-        return _serve(arguments, auth, port)
+        with reading_elsewhere():
+            return _serve(arguments, auth, port)
     except LongtakeError as error:
         sys.stderr.write(error_line(error))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED

@@ -10,21 +10,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
-from diffusers_helper.lora.choice import Choice, choices_of
+from diffusers_helper.lora.choice import MOST_LORAS, Choice, choices_of
 from diffusers_helper.lora.keys import Kind, Target, is_like_flux, split_key, target_of
 from diffusers_helper.lora.notes import noted_scale, noted_triggers
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor
 from diffusers_helper.planning.networks import BLOCKS, Network
+from diffusers_helper.strangers.confined import confined
 
+_R = TypeVar("_R")
 MIN_SHARE = 0.9
 """The share of a file's tensors that have to fit the transformer. With fewer, the video would look different
 from what the author of the LoRA made. LoRAs for Flux, whose blocks have partly the same names, reach half."""
 
 _LEAST_VALUE_BYTES = 2
+_MOST_KEYS = 5_000  # three times as many as a LoRA for all layers has
 # Methods whose matrices mean something else, by the names that only they have.
 _OTHERS = {
     "DoRA": (".dora_scale", ".lora_magnitude_vector", ".lora_magnitude_vector.weight"),
@@ -131,16 +135,60 @@ def read_lora(path: Path) -> LoraFile:
     Raises:
         InputError: If it is missing, or holds no LoRA for FramePack. The message is one sentence.
     """
+    return _remembered(path, _read)
+
+
+def triggers_of(path: Path) -> tuple[str, ...]:
+    """Return the words by which a LoRA is called, as `read_lora` does, for lists of many files.
+
+    Raises:
+        InputError: If `read_lora` refuses the file.
+    """
+    return _remembered(path, _read_triggers)
+
+
+def _remembered(path: Path, read: Callable[[Path, int, int], _R | InputError]) -> _R:
+    """Return the facts that a function remembers of a file, by the file's time of change and its size."""
     try:
         facts = path.stat()
-        return _read(path, facts.st_mtime_ns, facts.st_size)
+        found = read(path, facts.st_mtime_ns, facts.st_size)
     except OSError as error:
         raise _refusal(path.name, f"cannot be read ({error.strerror})", "Check its name.") from error
+    if isinstance(found, InputError):
+        raise found
+    return found
 
 
-@lru_cache(maxsize=256)
-def _read(path: Path, changed: int, size: int) -> LoraFile:
-    """Return the facts of a file; its time of change and size make the cache notice another content."""
+@lru_cache(maxsize=2 * MOST_LORAS)
+def _read(path: Path, changed: int, size: int) -> LoraFile | InputError:
+    try:
+        return read_lora_file(path)
+    except InputError as error:
+        return error
+
+
+@lru_cache(maxsize=1024)
+def _read_triggers(path: Path, changed: int, size: int) -> tuple[str, ...] | InputError:
+    try:
+        return read_lora_triggers(path)
+    except InputError as error:
+        return error
+
+
+@confined
+def read_lora_triggers(path: Path) -> tuple[str, ...]:
+    """Return the words of `triggers_of`; see `read_lora_file`."""
+    return read_lora_file(path).triggers
+
+
+@confined
+def read_lora_file(path: Path) -> LoraFile:
+    """Return what the header of a file with a LoRA tells, as `read_lora` does, which remembers it.
+
+    Raises:
+        OSError: If it cannot be read.
+        InputError: If it holds no LoRA for FramePack.
+    """
     try:
         contents = read_contents(path)
     except NotWeights as error:
@@ -150,6 +198,8 @@ def _read(path: Path, changed: int, size: int) -> LoraFile:
     if contents.format != "safetensors":
         again = "Choose the safetensors file of this LoRA."
         raise _refusal(path.name, f"is a {contents.format} file; expected safetensors", again)
+    if len(contents.tensors) > _MOST_KEYS:
+        raise _refusal(path.name, f"has {len(contents.tensors)} keys; expected at most {_MOST_KEYS}")
     found = _pairs(contents.tensors, noted_scale(contents.metadata))
     _check(path.name, contents, found)
     return LoraFile(path, found, len(contents.tensors), noted_triggers(contents.metadata))

@@ -9,6 +9,7 @@ from diffusers_helper.models.formats.safetensors_file import read_safetensors
 from diffusers_helper.models.formats.tensors import NotWeights
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.strangers.confined import confined
 
 _WEIGHT = ".weight"
 
@@ -28,12 +29,13 @@ def check_loras(text: str, info: ModelInfo) -> None:
     """
     loras = loras_of(text)
     folder = network_folder(info.parts["transformer"]) if loras else None
-    layers = _layers(folder) if folder else {}
+    layers = layers_of(folder) if folder else {}
     for _, lora in loras if layers else ():
         lora.fitting(layers)
 
 
-def _layers(folder: Path) -> dict[str, tuple[int, int]]:
+@confined
+def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Return (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
     try:
         headers = [read_safetensors(file).tensors for file in folder.glob("*.safetensors")]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from diffusers_helper.lora.keys import Target
+from diffusers_helper.strangers.limited_json import parse_json
 
 _ADAPTER = "lora_adapter_metadata"
 _TRIGGERS = (
     "modelspec.trigger_phrase", "trigger_phrase", "trigger_words", "trigger_word", "activation text",
     "instance_prompt",
 )  # fmt: skip
-_MOST_TAGS, _MOST_CHARACTERS = 5, 200
+_MOST_TAGS, _MOST_CHARACTERS, _MOST_VALUES = 5, 200, 200_000
 
 
 def noted_triggers(metadata: Mapping[str, str]) -> tuple[str, ...]:
@@ -33,10 +33,10 @@ def _common_tags(text: object) -> tuple[str, ...]:
     """
     tags = Counter[str]()
     try:
-        folders: Any = json.loads(text) if isinstance(text, str) else {}
+        folders: Any = parse_json(text.encode(), most_values=_MOST_VALUES) if isinstance(text, str) else {}
         for counts in folders.values():
             tags.update({str(tag).strip(): int(count) for tag, count in counts.items()})
-    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         return ()
     most = max(tags.values(), default=0)
     common = (_clean(tag) for tag, count in tags.most_common(_MOST_TAGS) if count >= most / 2)
@@ -47,24 +47,28 @@ def _clean(text: object) -> str:
     """Return a text of unknown origin as one short line."""
     if not isinstance(text, str):
         return ""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_MOST_CHARACTERS]
+    start = text[: 10 * _MOST_CHARACTERS]
+    return " ".join("".join(c if c.isprintable() else " " for c in start).split())[:_MOST_CHARACTERS]
 
 
 def noted_scale(metadata: Mapping[str, str]) -> Callable[[Target, int], float]:
     """Return a function for the scales in the metadata that diffusers writes, which may lack."""
     try:
-        noted = cast(dict[str, Any], json.loads(metadata.get(_ADAPTER, "{}")))
+        text = metadata.get(_ADAPTER, "{}").encode()
+        noted = cast(dict[str, Any], parse_json(text, most_values=_MOST_VALUES))
         facts = {name.removeprefix("transformer."): value for name, value in noted.items()}
         alpha = float(facts.get("lora_alpha") or 0)
         pattern = cast(dict[str, Any], facts.get("alpha_pattern") or {})
-        others = {name: float(value) for name, value in pattern.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        others = {name: (place, float(value)) for place, (name, value) in enumerate(pattern.items())}
+    except (ValueError, TypeError, AttributeError, OverflowError):
         return lambda target, rank: 1.0
     has_root = facts.get("use_rslora") is True
 
     def scale(target: Target, rank: int) -> float:
-        own = (value for name, value in others.items() if f".{target.layers[0]}".endswith(f".{name}"))
-        numerator = next(own, alpha)
+        parts = target.layers[0].split(".")
+        ends = (".".join(parts[place:]) for place in range(len(parts)))
+        # Of several names that fit, the first one counts.
+        _, numerator = min((others[end] for end in ends if end in others), default=(0, alpha))
         return numerator / (rank**0.5 if has_root else rank) if numerator else 1.0
 
     return scale

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import write_atomic
+from diffusers_helper.strangers.limited_json import read_json
 
 _log = logging.getLogger(__name__)
 _COPIES = "models"  # the folder of the converted copies, beside the list
@@ -178,7 +179,7 @@ class AddedModels:
         if self.file is None or not self.file.is_file():
             return {}
         try:
-            content = cast(list[dict[str, Any]], json.loads(self.file.read_text(encoding="utf-8"))["models"])
+            content = cast(list[dict[str, Any]], read_json(self.file)["models"])
             models = [
                 AddedModel(
                     str(one["name"]), str(one["title"]), str(one["base"]),

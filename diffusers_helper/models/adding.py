@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from diffusers_helper.models.loading.llama_cpp import is_llama_cpp
 from diffusers_helper.models.loading.networks import check_network
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import gb_text
 
 _REMEDY = "Nothing was added."
@@ -107,5 +107,5 @@ def _config(part: str, base: ModelInfo) -> dict[str, Any]:
         return dict(source.config)
     file = part_folder(source) / "config.json"
     if file.is_file():
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     return dict(CONFIGS[part])

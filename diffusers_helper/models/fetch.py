@@ -19,13 +19,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub import constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]
-from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
 
 from diffusers_helper.cancel import CancelToken
@@ -40,18 +40,21 @@ from diffusers_helper.models.hub_cache import (
     repository_folder,
 )
 from diffusers_helper.models.registry import PartSource
+from diffusers_helper.strangers.limited_json import parse_json
 
 _log = logging.getLogger(__name__)
 
 # Configurations, vocabularies and weights; other files are left out, since they may be pickles.
 _WANTED = ("*.json", "*.safetensors", "*.txt")
 _WORKERS = 4
+_MOST_LISTED, _MOST_SIZE = 4 * 2**20, 2**42
+_MOST_RESTARTS = 5
 _LOCK_SECONDS = 0.2
 _SHA256_LETTERS = 64
 _CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # The hub's own error derives from those of the library that makes its requests. A listing that is not JSON
-# raises a ValueError.
-_FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError)
+# raises a ValueError, and a connection that breaks hundreds of times a RecursionError.
+_FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError, RecursionError)
 
 
 class _WrongFile(OSError):
@@ -147,17 +150,77 @@ def listed_files(source: PartSource) -> list[RemoteFile]:
 
 
 def _listed(source: PartSource) -> list[RemoteFile]:
-    entries = HfApi().list_repo_tree(source.location, source.subfolder or None, revision=source.revision)
-    files: list[RemoteFile] = []
-    for entry in entries:
-        folder, _, name = entry.path.rpartition("/")
-        if not isinstance(entry, RepoFile) or not any(fnmatch(name, pattern) for pattern in _WANTED):
-            continue
-        file = RemoteFile(entry.path, entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
-        if folder != source.subfolder or not _CHECKSUM.fullmatch(file.checksum):
-            raise _WrongFile(f"the hub lists {short_repr(file.path)}, which does not belong there")
-        files.append(file)
-    return files
+    place = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
+    answer = BytesIO()
+    http_get(
+        f"{constants.ENDPOINT}/api/models/{place}",
+        answer,
+        headers=build_hf_headers(),
+        tqdm_class=_bar(answer, _MOST_LISTED, "the list of files"),  # type: ignore[arg-type]
+    )
+    entries: Any = parse_json(answer.getvalue())
+    if not isinstance(entries, list):
+        raise _WrongFile("the hub's list of files is none")
+    return [file for entry in cast(list[Any], entries) if (file := _listed_file(source, entry))]
+
+
+def _listed_file(source: PartSource, entry: Any) -> RemoteFile | None:
+    """Return a file of the hub's list; None for a folder, and for a file that no part needs.
+
+    Raises:
+        _WrongFile: If the entry is damaged, or does not belong there.
+    """
+    try:
+        path, is_file = str(entry["path"]), entry["type"] == "file"
+        folder, _, name = path.rpartition("/")
+        if not is_file or not any(fnmatch(name, pattern) for pattern in _WANTED):
+            return None
+        size, checksum = entry["size"], (entry.get("lfs") or entry)["oid"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _WrongFile(f"the hub lists {short_repr(entry)}, which is no file") from error
+    if type(size) is not int or not 0 <= size <= _MOST_SIZE:
+        raise _WrongFile(f"the hub lists {short_repr(path)} with a size of {short_repr(size)}")
+    if folder != source.subfolder or not _CHECKSUM.fullmatch(str(checksum)):
+        raise _WrongFile(f"the hub lists {short_repr(path)}, which does not belong there")
+    return RemoteFile(path, size, checksum)
+
+
+def _bar(stream: IO[bytes], size: int, what: str, take: Callable[[int], None] = lambda count: None) -> type:
+    """Return a stand-in for the progress bar of the hub's library, which ends a download that has no end.
+
+    Args:
+        stream: The file that is being written.
+        size: The most bytes that it may have. A piece of the download more is written at most.
+        what: The file's name, for the message.
+        take: A function that is called with the number of new bytes.
+    """
+    restarts = 0
+
+    def check(count: int) -> None:
+        nonlocal restarts
+        restarts += count < 0  # the connection broke off, and the server began anew
+        if stream.tell() > size:
+            raise _WrongFile(f"the server sends more than the {size} bytes of {what}")
+        if restarts > _MOST_RESTARTS:
+            raise _WrongFile(f"the server breaks off {what} again and again")
+        take(count)
+
+    class Bar:
+        """A progress bar that shows nothing."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Accept the arguments of a progress bar."""
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Do nothing."""
+
+        def update(self, count: float | None = 1) -> None:
+            check(int(count or 0))
+
+    return Bar
 
 
 class _Tally:
@@ -252,21 +315,9 @@ def _receive(source: PartSource, file: RemoteFile, partial: Path, stream: IO[byt
         _WrongFile: If the hub gives another file than the one it lists.
     """
 
-    class Bar:
-        """A stand-in for the progress bar of the hub's download, which counts the bytes."""
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            """Accept the arguments of a progress bar."""
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            """Do nothing."""
-
-        def update(self, count: float | None = 1) -> None:
-            tally.check()
-            tally.add(int(count or 0))
+    def take(count: int) -> None:
+        tally.check()
+        tally.add(count)
 
     here = partial.stat().st_size
     for begin in dict.fromkeys((here if here <= file.size else 0, 0)):
@@ -280,7 +331,7 @@ def _receive(source: PartSource, file: RemoteFile, partial: Path, stream: IO[byt
                 resume_size=begin,
                 headers=build_hf_headers(),
                 expected_size=file.size,
-                tqdm_class=Bar,  # type: ignore[arg-type]
+                tqdm_class=_bar(stream, file.size, short_repr(file.path), take),  # type: ignore[arg-type]
             )
         except HfHubHTTPError as error:
             if begin == 0 or error.response.status_code != 416:  # the server has no bytes from there on

@@ -23,6 +23,7 @@ from diffusers_helper.models.hub_cache import (
 from diffusers_helper.models.inspect import inspect_checkpoint
 from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
 from diffusers_helper.planning.networks import published_bytes
+from diffusers_helper.strangers.confined import confined
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ def plan_removal(info: ModelInfo) -> Removal:
     return Removal(files, sum(_size(group) for group in files.values()), kept)
 
 
+@confined
 def origin_at(folder: Path) -> Origin | None:
     """Return the origin of a complete converted copy in a folder, or None."""
     try:

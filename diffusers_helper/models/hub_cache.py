@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from diffusers_helper.models.registry import PartSource
+from diffusers_helper.strangers.limited_json import MOST_BYTES
 
 _PARTIAL = ".part"
+_LISTED = re.compile(rb':\s*"([^"\\]{1,255}\.safetensors)"')
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 
 
@@ -67,10 +68,23 @@ def has_all_files(folder: Path) -> bool:
     if (folder / "config.json").is_file():
         weights = {file.name for file in folder.glob("*.safetensors") if file.is_file()}
         for index in folder.glob("*.safetensors.index.json"):
-            expected = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            return expected <= weights
+            return _listed(index) <= weights
         return bool(weights) and not any(map(_SHARD.search, weights))
     if (folder / "tokenizer_config.json").is_file():
         names = {file.name for file in folder.iterdir()}
         return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= names
     return (folder / "preprocessor_config.json").is_file()
+
+
+def _listed(index: Path) -> set[str]:
+    """Return the names of the files with weights that an index lists; an odd one if it cannot be read.
+
+    This is asked all the time, and of files that other programs have written, so no JSON is built.
+    """
+    try:
+        with index.open("rb") as stream:
+            text = stream.read(MOST_BYTES + 1)
+    except OSError:
+        text = b""
+    found = {match[1].decode("utf-8", "replace") for match in _LISTED.finditer(text)}
+    return found if found and len(text) <= MOST_BYTES else {""}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from diffusers_helper.models.formats.reading import SUFFIXES, read_contents
-from diffusers_helper.models.formats.tensors import Contents, Format, NotWeights, Tensor
+from diffusers_helper.models.formats.tensors import Contents, Format, NotWeights, Tensor, check_name
 from diffusers_helper.models.hub_cache import is_complete
 from diffusers_helper.models.names import name_problems
 from diffusers_helper.models.recognition import (
@@ -26,10 +26,14 @@ from diffusers_helper.models.recognition import (
     variant_of,
 )
 from diffusers_helper.models.registry import PARTS
+from diffusers_helper.strangers.confined import confined
+from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import count_text
 
 INDEX = ".index.json"
 USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
+_NO_INDEX = "not an index of weights; download it again."
+_MOST_SHARDS = 1000
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
@@ -89,6 +93,7 @@ def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
     return _inspect_model(path, parts) if parts and not place else inspect_weights(path, place)
 
 
+@confined
 def inspect_weights(path: Path, place: str = "") -> Inspection:
     """Return the facts about the weights of one network, as `inspect_checkpoint` does for any path.
 
@@ -175,18 +180,30 @@ def _inspect_shards(index: Path, place: str) -> Inspection:
     """Examine the files that an index lists, and compare them with the index."""
     folder = index.parent
     try:
-        content: Any = json.loads(index.read_text(encoding="utf-8"))
-        listed = {str(name): str(file) for name, file in content["weight_map"].items()}
+        content: Any = read_json(index)
+        listed = {check_name(name): _shard_name(file) for name, file in content["weight_map"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        problem = f"{index.name} is not an index of weights; download it again."
-        return Inspection(str(index), None, problems=(problem,))
+        return Inspection(str(index), None, problems=(f"{index.name} is {_NO_INDEX}",))
     names = dict.fromkeys(listed.values())
+    if len(names) > _MOST_SHARDS:
+        return Inspection(str(index), None, problems=(f"{index.name} is {_NO_INDEX}",))
     lacking = [name for name in names if not (folder / name).is_file()]
     files = [folder / name for name in names if name not in lacking]
     problems = [
         f"{name}, which {index.name} lists, is missing; download it again." for name in sorted(lacking)
     ]
     return _inspect_files(index, files, place, listed, problems)
+
+
+def _shard_name(file: Any) -> str:
+    """Return the name of a file in an index, which lies beside the index.
+
+    Raises:
+        ValueError: If it lies elsewhere.
+    """
+    if check_name(file) != Path(file).name:
+        raise ValueError(f"a file at {file}")
+    return file
 
 
 def _inspect_files(

@@ -70,7 +70,9 @@ def _starts(beginning: str, names: Collection[str]) -> Iterator[str]:
     if not star:
         yield beginning
         return
-    numbers = [int(name[len(group) :].partition(".")[0]) for name in names if name.startswith(group)]
+    texts = {name[len(group) :].partition(".")[0] for name in names if name.startswith(group)}
+    # There are no more blocks than names, whatever number a name has.
+    numbers = (int(text) for text in texts if text.isascii() and text.isdigit() and int(text) < len(names))
     for number in range(max(numbers, default=0) + 1):
         yield f"{group}{number}{rest}"
 

@@ -123,9 +123,9 @@ def quantisation_of(tensors: Mapping[str, Tensor], by_type: Mapping[str, int]) -
         by_type: The bytes of the tensors of each type.
     """
     lines = _lines(tensors)
-    kinds = set(re.findall(r"\.quant_state\.bitsandbytes__(\w+)\n", lines))
+    kinds = set(re.findall(r"\.quant_state\.bitsandbytes__(\w{1,9})\n", lines))
     if kinds:
-        return f"bitsandbytes {' '.join(sorted(kinds))}"
+        return f"bitsandbytes {' '.join(sorted(kinds)[:3])}"
     blocks = [name for name in by_type if name[:1].isupper()]
     if blocks:
         return f"gguf {max(blocks, key=lambda name: by_type[name])}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.packing import MODES, Mode
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.strangers.limited_json import read_json
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
@@ -115,6 +115,7 @@ def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> M
     return ModelInfo(name=name, title=title, parts=parts, modes=(mode,))
 
 
+_MOST_FACTS = 2**18
 _FACT_TYPES: dict[str, type] = {
     "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "shift": float,
     "modes": list, "vocabulary": dict, "examples": list,
@@ -128,7 +129,7 @@ def _read_facts(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
+        facts = read_json(file, _MOST_FACTS)
     except (OSError, ValueError) as error:
         raise refusal(error, "readable JSON") from error
     if not isinstance(facts, dict):

@@ -24,6 +24,7 @@ _MAX_BOXES, _MAX_CHUNKS = 1000, 100_000
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _KEYWORD = b"Longtake recipe"
+_KEY = len(_KEYWORD) + 1  # with the zero that ends it
 _PICTURE_CHUNK = b"ltPc"  # the case of the letters means that it is ancillary, private and safe to copy
 _PICTURE_BOX = UUID("6c6f6e67-7461-6b65-8070-696374757265").bytes
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
@@ -78,10 +79,11 @@ def read_carried(file: BinaryIO) -> Carried | None:
 
 
 def _read_mp4(file: BinaryIO, size: int) -> Carried:
-    picture = None
+    picture, room = None, MAX_PICTURE
     for kind, begin, end in _boxes(file, 0, size):
         if kind == b"uuid" and _content(file, begin, min(end, begin + 16), 16) == _PICTURE_BOX:
-            picture = _content(file, begin + 16, end, MAX_PICTURE)
+            picture = _content(file, begin + 16, end, room)
+            room -= len(picture)
     begin, end = 0, size
     for wanted in _COMMENT:
         found = next((box for box in _boxes(file, begin, end) if box[0] == wanted), None)
@@ -111,6 +113,7 @@ def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, i
 
 def _read_png(file: BinaryIO, size: int) -> Carried:
     text = picture = None
+    text_room, picture_room = MAX_TEXT, MAX_PICTURE  # for all chunks together, since the last of each counts
     begin = len(_PNG)
     for _ in range(_MAX_CHUNKS):
         if begin >= size:
@@ -119,11 +122,13 @@ def _read_png(file: BinaryIO, size: int) -> Carried:
         end = begin + 8 + length
         if end + 4 > size:
             raise _damaged("a chunk extends past the end")
-        if kind == b"iTXt":
-            found = _content(file, begin + 8, end, MAX_TEXT) if length <= MAX_TEXT else b""
-            text = _text_of(found) or text
+        content = begin + 8
+        if kind == b"iTXt" and _content(file, content, min(end, content + _KEY), _KEY) == _KEYWORD + b"\0":
+            text = _text_of(_content(file, content + _KEY, end, text_room), text_room)
+            text_room -= len(text)
         elif kind == _PICTURE_CHUNK:
-            picture = _content(file, begin + 8, end, MAX_PICTURE)
+            picture = _content(file, content, end, picture_room)
+            picture_room -= length
             (checksum,) = struct.unpack(">I", _content(file, end, end + 4, 4))
             if checksum != zlib.crc32(kind + picture):
                 raise _damaged("the checksum of the start picture does not match")
@@ -133,24 +138,28 @@ def _read_png(file: BinaryIO, size: int) -> Carried:
     return Carried(text, picture)
 
 
-def _text_of(chunk: bytes) -> bytes | None:
-    """Return the recipe in the content of an iTXt chunk, or None if the chunk has another keyword."""
-    keyword, _, rest = chunk.partition(b"\0")
-    if keyword != _KEYWORD or len(rest) < 2:
-        return None
-    text = rest[2:].split(b"\0", 2)[-1]
-    if not rest[0]:
+def _text_of(chunk: bytes, most: int) -> bytes:
+    """Return the recipe in an iTXt chunk, given the chunk's content after the keyword.
+
+    Raises:
+        InputError: If it is damaged, or has more than `most` bytes.
+    """
+    text = chunk[2:].split(b"\0", 2)[-1]
+    if not chunk[:1].strip(b"\0"):
         return text
     opened = zlib.decompressobj()  # an optimiser of PNG files may have compressed the text
     try:
-        return opened.decompress(text, MAX_TEXT)
+        found = opened.decompress(text, most + 1)
     except zlib.error as error:
         raise _damaged("the recipe cannot be decompressed") from error
+    if len(found) > most:
+        raise _damaged(f"its texts have more than {MAX_TEXT} bytes when they are decompressed")
+    return found
 
 
 def _content(file: BinaryIO, begin: int, end: int, most: int) -> bytes:
     if end - begin > most:
-        raise _damaged(f"a part of {end - begin} bytes is larger than any recipe")
+        raise _damaged("its parts are larger than any recipe")
     file.seek(begin)
     content = file.read(end - begin)
     if len(content) < end - begin:

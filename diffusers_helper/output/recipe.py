@@ -11,19 +11,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, BinaryIO, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.output.carriers import MAX_TEXT, Carried, read_carried, with_recipe
 from diffusers_helper.output.lineage import Lineage, Span, joined
 from diffusers_helper.output.recorded import recorded
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.confined import confined
+from diffusers_helper.strangers.limited_json import parse_json
 
 VERSION = 1
 # A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
 _LORA = "lora"
 # The prefix of the VAE's settings. A recipe has the plan's choice of them.
 _VAE = "vae_"
+_MOST_NOTICES, _MOST_VERSIONS = 20, 50
+_MOST_PARTS = 1000  # spans or uses of the VAE, which are as many as sections at most
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
 
 
@@ -153,17 +157,29 @@ def read_recipe(source: Path | bytes) -> Recipe:
     Raises:
         InputError: If the file cannot be read, is damaged or carries no recipe.
     """
-    name = source.name if isinstance(source, Path) else "The file"
+    if isinstance(source, bytes):
+        return _read(io.BytesIO(source), "The file")
+    return read_recipe_file(source)
+
+
+@confined
+def read_recipe_file(path: Path) -> Recipe:
+    """Read a recipe from a file; see `read_recipe`."""
     try:
-        with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
-            carried = read_carried(file)
-            if carried is None:
-                file.seek(0)
-                carried = Carried(text=file.read(MAX_TEXT + 1))
+        with path.open("rb") as file:
+            return _read(file, path.name)
     except OSError as error:
         raise InputError(
-            f"{name} cannot be read ({error.strerror}); expected a file with a recipe.", "Check the path."
+            f"{path.name} cannot be read ({error.strerror}); expected a file with a recipe.",
+            "Check the path.",
         ) from error
+
+
+def _read(file: BinaryIO, name: str) -> Recipe:
+    carried = read_carried(file)
+    if carried is None:
+        file.seek(0)
+        carried = Carried(text=file.read(MAX_TEXT + 1))
     if carried.text is None:
         raise _no_recipe(name, "it was not made by Longtake, or another program has rewritten it")
     return replace(_parsed(carried.text, name), picture=carried.picture)
@@ -173,8 +189,8 @@ def _parsed(text: bytes, name: str) -> Recipe:
     if len(text) > MAX_TEXT:
         raise _no_recipe(name, f"it has more than {MAX_TEXT // 2**20} MiB of text")
     try:
-        data: Any = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        data: Any = parse_json(text, constant=_refuse_constant)
+    except ValueError as error:
         raise _no_recipe(name, f"it is not JSON: {str(error)[:100]}") from error
     if not isinstance(data, dict):
         raise _no_recipe(name, "it is not a JSON object")
@@ -183,7 +199,7 @@ def _parsed(text: bytes, name: str) -> Recipe:
         if not data.keys() & SETTINGS.keys():
             raise _no_recipe(name, "it has none of the settings of a video")
         settings, notices = _settings(data, known=("image",))
-        return Recipe(settings, notices=tuple(notices))
+        return Recipe(settings, notices=_shortened(notices))
     found, notices = data.get("settings"), list[str]()
     if data["recipe"] != VERSION:
         notices.append(
@@ -205,9 +221,18 @@ def _parsed(text: bytes, name: str) -> Recipe:
     made_with = data.get("made_with")
     versions = cast(dict[str, Any], made_with) if isinstance(made_with, dict) else {}
     return Recipe(
-        settings, spans, uses, {str(key): str(value)[:200] for key, value in versions.items()},
-        notices=(*notices, *more, *vae_notices, *span_notices),
+        settings, spans, uses,
+        {key[:200]: str(value)[:200] for key, value in list(versions.items())[:_MOST_VERSIONS]},
+        notices=_shortened([*notices, *more, *vae_notices, *span_notices]),
     )  # fmt: skip
+
+
+def _shortened(notices: Sequence[str]) -> tuple[str, ...]:
+    """Return the first notices, and the number of the others."""
+    if len(notices) <= _MOST_NOTICES:
+        return tuple(notices)
+    left = len(notices) - _MOST_NOTICES
+    return (*notices[:_MOST_NOTICES], f"The same is true of {left} further entries of the file.")
 
 
 def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
@@ -233,8 +258,11 @@ def _vae_uses(data: object) -> tuple[tuple[VaeUse, ...], list[str]]:
     try:
         uses = tuple(VaeUse(**item) for item in cast(Any, data or []))
         values: list[Any] = [value for use in uses for value in (use.section, use.tile, use.chunk)]
-        if not all(isinstance(value, int) for value in values):
-            raise TypeError("it is not a number")
+        kinds = {use.precision for use in uses}
+        if len(uses) > _MOST_PARTS or not all(isinstance(value, int) for value in values):
+            raise TypeError("it is not a number, or there are too many")
+        if not kinds <= {"fp32", "fp16", "bf16"}:
+            raise TypeError("it is not a precision")
     except TypeError:
         return (), ["This version does not know the form of the recipe's VAE entries; they are left out."]
     if len(uses) < 2:
@@ -250,9 +278,12 @@ def _spans(data: object) -> tuple[tuple[Span, ...], list[str]]:
     if data is None:
         return (), []
     try:
-        if not isinstance(data, list):
-            raise InputError(f"The earlier spans are {short_repr(data)}; expected a list.")
-        return tuple(Span.from_dict(item) for item in cast(list[object], data)), []
+        items = cast(list[object], data)
+        if not isinstance(data, list) or len(items) > _MOST_PARTS:
+            raise InputError(
+                f"The earlier spans are {short_repr(items)}; expected a list of at most {_MOST_PARTS}."
+            )
+        return tuple(map(Span.from_dict, items)), []
     except InputError as error:
         return (), [f"{error.message} All sections are made with the last settings instead."]
 

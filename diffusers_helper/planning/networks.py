@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.formats.origin import origin_in
 from diffusers_helper.models.formats.reading import read_contents
@@ -21,6 +21,8 @@ from diffusers_helper.models.names import SCALE, is_beside, is_precise
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Weights
+from diffusers_helper.strangers.confined import confined
+from diffusers_helper.strangers.limited_json import read_json
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
@@ -37,6 +39,16 @@ BLOCKS = {
 _ORIGINAL = {
     "double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks", "blk": "layers",
 }  # fmt: skip
+# The sizes in a configuration that the plans need. A VAE with `base_dim` has others.
+_SIZES = {
+    "transformer": ("num_attention_heads", "attention_head_dim", "num_layers"),
+    "text_encoder": ("hidden_size", "intermediate_size", "num_hidden_layers"),
+    "text_encoder_2": ("hidden_size", "intermediate_size", "max_position_embeddings"),
+    "image_encoder": ("hidden_size", "intermediate_size", "image_size", "patch_size"),
+    "vae": ("layers_per_block", "block_out_channels"),
+}
+_CAUSAL_SIZES = ("base_dim", "num_res_blocks")
+_MOST_SIZE, _MOST_CONFIG = 2**20, 200_000
 _EMBEDDINGS = ("embed_tokens.weight", "token_embd.weight")  # only the rows in use are taken apart
 
 
@@ -150,7 +162,7 @@ def networks(
         place = places.get(name) or Path(source.location, source.subfolder)
         storage = weight_dtype if name == "transformer" else "default"
         counted = (
-            _read(name, place, source.config)
+            count_values(name, place, source.config)
             if place.exists() or source.config is not None
             else _Counted(
                 *_PUBLISHED[name], CONFIGS[name], _PUBLISHED_BYTES, name != "transformer",
@@ -208,10 +220,15 @@ class _Counted:
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
 
-def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
+@confined
+def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
+    """Return the values of a network, given its folder, or its file and its configuration.
+
+    Raises:
+        LongtakeError: If its files cannot be read.
+    """
     try:
-        if config is None:
-            config = cast(dict[str, Any], json.loads((place / "config.json").read_text(encoding="utf-8")))
+        config = _checked(name, read_json(place / "config.json") if config is None else config)
         contents = [read_contents(file) for file in weight_files(place)]
     except (OSError, ValueError) as error:
         if not place.exists():
@@ -237,6 +254,29 @@ def _read(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
         max((count(one.shape) for key, one in tensors.items() if _is_in_blocks(key, one)), default=0),
         any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
     )  # fmt: skip
+
+
+def _checked(name: str, config: Any) -> dict[str, Any]:
+    """Return the configuration of a network, which is of unknown origin.
+
+    Raises:
+        ValueError: If it lacks a size that the plans need.
+    """
+    if not isinstance(config, Mapping):
+        raise ValueError("its config.json is no JSON object")
+    config = dict(cast(Mapping[str, Any], config))
+    if len(json.dumps(config)) > _MOST_CONFIG:
+        raise ValueError(f"its config.json has more than {_MOST_CONFIG} letters")
+    for key in _CAUSAL_SIZES if name == "vae" and "base_dim" in config else _SIZES[name]:
+        sizes = config.get(key) if key == "block_out_channels" else [config.get(key)]
+        if not isinstance(sizes, list) or not sizes or not all(map(_is_size, cast(list[Any], sizes))):
+            found = f"its config.json has {short_repr(config.get(key))} for {key}"
+            raise ValueError(f"{found}; expected a whole number from 1 to {_MOST_SIZE}")
+    return config
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 < value <= _MOST_SIZE
 
 
 def _is_layer(name: str, tensor: Tensor) -> bool:

@@ -7,7 +7,7 @@ import json
 import random
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +30,7 @@ class Hub(ThreadingHTTPServer):
         broken: Bytes after which a file's connection is closed, once.
         pages: Files in whose place a web page is served.
         sizes: Sizes that the list of files gives in place of the true ones.
+        liars: What answers in place of the server, by a file's name, or "tree" for the list of files.
         gate: Cleared to hold back what lies behind the first `held_at` bytes of each large file.
         held_at: That number of bytes; the first chunk by default.
         asked: What was asked for: the file's path, and the first byte.
@@ -43,7 +44,8 @@ class Hub(ThreadingHTTPServer):
         self.folder = folder
         self.broken: dict[str, int] = {}
         self.pages: set[str] = set()
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, object] = {}
+        self.liars: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         self.gate = threading.Event()
         self.gate.set()
         self.held_at = CHUNK
@@ -131,6 +133,17 @@ def checksum(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
+def answer(
+    handler: BaseHTTPRequestHandler, data: bytes, kind: str = "application/json", length: object = None
+) -> None:
+    """Answer with these bytes, and with another length in the header if it is given."""
+    handler.send_response(200)
+    handler.send_header("Content-Type", kind)
+    handler.send_header("Content-Length", str(len(data) if length is None else length))
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: Hub
     protocol_version = "HTTP/1.1"
@@ -153,12 +166,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._file(file)
 
     def _list(self, repository: str, subfolder: str) -> None:
+        if "tree" in self.server.liars:
+            self.server.liars["tree"](self)
+            return
         root = self.server.folder / repository
         entries = [self._entry(root, file) for file in sorted((root / subfolder).iterdir()) if file.is_file()]
         if "tree" in self.server.pages:
-            self._answer(PAGE.encode(), "text/html")
+            answer(self, PAGE.encode(), "text/html")
             return
-        self._answer(json.dumps(entries).encode(), "application/json")
+        answer(self, json.dumps(entries).encode())
 
     def _entry(self, root: Path, file: Path) -> dict[str, object]:
         size, oid = self.server.sizes.get(file.name, file.stat().st_size), checksum(file)
@@ -173,8 +189,11 @@ class _Handler(BaseHTTPRequestHandler):
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         begin = int(match[1]) if match else 0
         self.server.asked.append((str(file.relative_to(self.server.folder)), begin))
+        if file.name in self.server.liars:
+            self.server.liars[file.name](self)
+            return
         if file.name in self.server.pages:
-            self._answer(PAGE.encode(), "text/html")
+            answer(self, PAGE.encode(), "text/html")
             return
         data = file.read_bytes()
         if begin >= len(data) and begin:
@@ -195,10 +214,3 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.gate.wait(60)
         if end < len(data):
             self.close_connection = True
-
-    def _answer(self, data: bytes, kind: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)

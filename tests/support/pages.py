@@ -19,6 +19,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from app.jobs.service import JobService
+from app.reading.process import reading_elsewhere
 from diffusers_helper.request import SETTINGS
 from tests.support.jobs import PATIENCE, ROOT
 from tests.support.staged_engine import STEPS, StagedEngine
@@ -81,15 +82,16 @@ def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
 
     outputs, engine = folder / "outputs", StagedEngine()
     service = JobService(outputs, engine)
-    page, url = open_page(service, outputs, port=free_port(), **options)  # pyright: ignore[reportArgumentType]
-    service.start()
-    try:
-        yield Stand(url, outputs, service, engine)
-    finally:
-        for job in service.jobs():
-            service.cancel(job.id)
-        service.stop()
-        close_page(page)
+    with reading_elsewhere():
+        page, url = open_page(service, outputs, port=free_port(), **options)  # pyright: ignore[reportArgumentType]
+        service.start()
+        try:
+            yield Stand(url, outputs, service, engine)
+        finally:
+            for job in service.jobs():
+                service.cancel(job.id)
+            service.stop()
+            close_page(page)
 
 
 class PageProgram:

@@ -24,6 +24,7 @@ from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import Mode
 from diffusers_helper.request import MAX_SEED, SETTINGS
+from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.units import count_text
 
 _log = logging.getLogger(__name__)
@@ -139,9 +140,9 @@ class Actions:
                 browser keeps. Both are of unknown origin.
         """
         try:
-            said = json.loads(message) if isinstance(message, str) else {}
+            said = parse_json(message.encode()) if isinstance(message, str) else {}
             found = Restored.from_text(said["restored"])
-            kept = json.loads(said.get("kept") or "{}")
+            kept = parse_json((said.get("kept") or "{}").encode())
             usable, notices = merged(found, kept if isinstance(kept, dict) else {}, self.catalogue)
         except (ValueError, TypeError, KeyError, AttributeError):
             error = InputError("These settings cannot be read.", "Restore them again.")

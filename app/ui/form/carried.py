@@ -10,6 +10,7 @@ from typing import Any, Self
 from diffusers_helper.errors import InputError
 from diffusers_helper.output.lineage import Lineage, Span
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_CHARACTERS = 200_000
 
@@ -52,10 +53,10 @@ class Carried:
         if not isinstance(text, str) or not text:
             return cls({})
         try:
-            data: Any = json.loads(text) if len(text) <= _MOST_CHARACTERS else None
+            data: Any = parse_json(text.encode()) if len(text) <= _MOST_CHARACTERS else None
             settings = {name: SETTINGS[name].check(value) for name, value in data["settings"].items()}
             return cls(settings, tuple(Span.from_dict(item) for item in data["earlier"]))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(
                 "The settings of the earlier video cannot be read.", "Forget them, or restore them again."
             ) from error

@@ -23,6 +23,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.output.recipe import read_recipe
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
@@ -98,7 +99,7 @@ class FormCalls:
 
     def _settings(self, form: str) -> dict[str, Any]:
         try:
-            values: Any = json.loads(form)
+            values: Any = parse_json(form.encode())
         except ValueError as error:
             raise InputError(
                 "The form is not JSON; expected its values by name.", "Reload the page."

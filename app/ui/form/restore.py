@@ -21,6 +21,7 @@ from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage, Span
 from diffusers_helper.output.recipe import Recipe
+from diffusers_helper.strangers.limited_json import parse_json
 
 _PICTURE_NAME = "start-picture.png"
 _MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
@@ -112,7 +113,7 @@ class Restored:
         Raises:
             ValueError, TypeError, KeyError, AttributeError: For any other text.
         """
-        data = json.loads(text)
+        data = parse_json(text.encode())
         return cls(
             str(data["name"])[:_MOST_NAME],
             dict(data["settings"].items()),

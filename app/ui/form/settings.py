@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, SettingInfo
+from diffusers_helper.strangers.limited_json import parse_json
 
 # Above this bound a browser's numbers have gaps, so it could send a different seed from the one it shows.
 PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
@@ -67,7 +67,7 @@ def seed_of(settings: dict[str, Any]) -> Any:
 def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
     """Return the usable part of the values that a browser kept, as JSON of unknown origin."""
     try:
-        kept = json.loads(text) if isinstance(text, str) else None
+        kept = parse_json(text.encode()) if isinstance(text, str) else None
     except ValueError:
         kept = None
     if not isinstance(kept, dict):

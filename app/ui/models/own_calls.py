@@ -7,8 +7,9 @@ from typing import Any
 
 from app.jobs.downloads.adding import add_model
 from app.jobs.service import JobService
+from app.redact import without_paths
 from app.ui.catalogue import Catalogue
-from app.ui.models.own_files import facts_of, listed_files, paths_of, weights_folder
+from app.ui.models.own_files import facts_of, inspected, listed_files, paths_of, weights_folder
 from app.ui.models.present import ModelPresenter
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.added import check_new_name
@@ -46,6 +47,12 @@ class OwnFileCalls:
             found = ", ".join(map(short_repr, parts)) or "empty"
             raise InputError(f"parts is {found}; expected some of {', '.join(PART_MODELS)}.", "Correct it.")
         paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
+        for part, path in zip(parts, paths, strict=True):
+            for problem in inspected(path).problems:  # a process without limits reads it next, with torch
+                raise InputError(
+                    f"The {part} cannot be used: {without_paths(problem)} Nothing was added.",
+                    "Choose another file.",
+                )
         if base and base not in self._catalogue.names:
             known = ", ".join(self._catalogue.names)
             raise InputError(f"base is {short_repr(base)}; expected one of {known}.", "Correct it.")

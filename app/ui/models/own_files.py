@@ -20,7 +20,7 @@ from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.units import size_text
 
 VARIABLE = "LONGTAKE_WEIGHTS"
-_MOST_LISTED, _MOST_FOLDERS = 400, 2000
+_MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000
 
 
 def weights_folder(environ: Mapping[str, str]) -> Path:
@@ -86,7 +86,7 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
         InputError: If the folder has no such entry, or it cannot be read.
     """
     (path,) = paths_of(folder, [name])
-    facts = asdict(_inspected(path))
+    facts = asdict(inspected(path))
     del facts["path"]  # Gradio's client takes an object with a path for a file to download
     return facts | {"file": name, "problems": [without_paths(problem) for problem in facts["problems"]]}
 
@@ -107,34 +107,45 @@ def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _inspected(path: Path) -> Inspection:
-    """Return the facts about an entry, which are read again only if it is a folder or has changed.
+def inspected(path: Path) -> Inspection:
+    """Return the facts about an entry, which are read again only if its files have changed.
 
     Raises:
         InputError: If it cannot be read.
     """
     try:
-        found = path.stat()
-        if path.is_dir() or path.name.endswith(INDEX):
-            return inspect_weights(path)
-        return _remembered(path, found.st_mtime_ns, found.st_size, found.st_ino)
+        place = path.parent if path.name.endswith(INDEX) else path
+        files = sorted(place.iterdir())[:_MOST_SIGNS] if place.is_dir() else [place]
+        found = _remembered(path, tuple(_sign(file) for file in files if file.exists()))
     except OSError as error:
         raise InputError(
             f"{path.name} cannot be read ({error.strerror or first_line(error)}).",
             "Check its rights, or choose another one.",
         ) from error
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def _sign(file: Path) -> tuple[str, int, int, int]:
+    found = file.stat()
+    return file.name, found.st_mtime_ns, found.st_size, found.st_ino
 
 
 @lru_cache(maxsize=2 * _MOST_LISTED)
-def _remembered(path: Path, *_: int) -> Inspection:
-    return inspect_weights(path)
+def _remembered(path: Path, signs: tuple[tuple[str, int, int, int], ...]) -> Inspection | InputError:
+    """Return the facts about an entry, or why it cannot be read; another file has other `signs`."""
+    try:
+        return inspect_weights(path)
+    except InputError as error:
+        return error
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
     """Return the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
     try:
-        facts = _inspected(path)
+        facts = inspected(path)
     except InputError as error:
         return {"name": name, "part": "", "words": "", "problem": error.message}
     models = facts.model.split(" + ")

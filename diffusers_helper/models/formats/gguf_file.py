@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from diffusers_helper.models.formats.tensors import Contents, NotWeights, Tensor, count, cut_off
+from diffusers_helper.errors import short_repr
+from diffusers_helper.models.formats.tensors import (
+    MOST_SIDES,
+    MOST_TENSORS,
+    Contents,
+    NotWeights,
+    Tensor,
+    check_name,
+    check_unknown,
+    count,
+    cut_off,
+    shape_of,
+)
 
 # The name, the values per block and the bytes per block of each type.
 _TYPES: dict[int, tuple[str, int, int]] = {
@@ -26,8 +40,11 @@ LOADABLE = (
 # The kinds of metadata by their numbers, as formats of `struct`; 8 is a text, and 9 is a list.
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
-_MOST_TENSORS, _MOST_TEXT = 1_000_000, 64 * 1024**2
-_ALIGNMENT = 32
+# The bytes of a header and the values in it. The vocabularies in the largest known ones have 20 MB.
+_MOST_HEADER, _MOST_VALUES = 64 * 2**20, 1_500_000
+_MOST_DEPTH = 4
+_KEPT_LETTERS = 1000  # of each text in the metadata
+_ALIGNMENT, _MOST_ALIGNMENT = 32, 2**20
 
 
 def bytes_per_value(kind: str) -> float:
@@ -37,49 +54,71 @@ def bytes_per_value(kind: str) -> float:
 
 
 class _Reader:
-    """A reader of the values of a GGUF header, one after the other."""
+    """A reader of the values of a GGUF header, one after the other.
+
+    Attributes:
+        place: The number of bytes before the next value.
+    """
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self._size = stream, size
+        self.place, self._values = stream.tell(), 0
 
     def number(self, kind: str) -> int | float:
-        length = struct.calcsize(kind)
-        data = self._take(length)
-        return struct.unpack(f"<{kind}", data)[0]
+        return struct.unpack(f"<{kind}", self._take(struct.calcsize(kind)))[0]
 
     def whole(self, kind: str, most: int) -> int:
         value = int(self.number(kind))
         if value > most:
-            raise NotWeights(f"has a damaged GGUF header (a count of {value}); download it again.")
+            raise _damaged(f"a count of {value}")
         return value
 
     def text(self) -> str:
-        return self._take(self.whole("Q", _MOST_TEXT)).decode("utf-8", "replace")
+        return self._take(self.whole("Q", _MOST_HEADER)).decode("utf-8", "replace")
 
-    def value(self, kind: int) -> str:
+    def value(self, kind: int, depth: int = 0) -> str:
         """Return one value of the metadata as text. For a list, return its length."""
+        self._values += 1
+        if self._values > _MOST_VALUES:
+            raise _damaged(f"more than {_MOST_VALUES} values")
         if kind == _TEXT:
-            return self.text()
+            return self.text()[:_KEPT_LETTERS]
         if kind == _LIST:
-            inner, length = self.whole("I", _MOST_TEXT), self.whole("Q", _MOST_TEXT)
+            inner, length = self.whole("I", _MOST_HEADER), self.whole("Q", _MOST_HEADER)
+            if depth == _MOST_DEPTH:
+                raise _damaged(f"lists more than {_MOST_DEPTH} deep")
             if inner in _KINDS:
-                self._take(length * struct.calcsize(_KINDS[inner]))
+                self._skip(length * struct.calcsize(_KINDS[inner]))
             else:
                 for _ in range(length):
-                    self.value(inner)
+                    self.value(inner, depth + 1)
             return f"{length} values"
         if kind not in _KINDS:
-            raise NotWeights(f"has a damaged GGUF header (metadata of kind {kind}); download it again.")
+            raise _damaged(f"metadata of kind {kind}")
         return str(self.number(_KINDS[kind]))
 
-    def place(self) -> int:
-        return self._stream.tell()
-
     def _take(self, length: int) -> bytes:
-        data = self._stream.read(length) if length <= self._size else b""
+        self._move(length)
+        data = self._stream.read(length)
         if len(data) < length:
             raise NotWeights(cut_off(self._size))
         return data
+
+    def _skip(self, length: int) -> None:
+        self._move(length)
+        self._stream.seek(self.place)
+
+    def _move(self, length: int) -> None:
+        self.place += length
+        if self.place > self._size:
+            raise NotWeights(cut_off(self._size))
+        if self.place > _MOST_HEADER:
+            raise _damaged(f"more than {_MOST_HEADER} bytes")
+
+
+def _damaged(what: str) -> NotWeights:
+    """Return the error for a header that no program has written."""
+    return NotWeights(f"has a damaged GGUF header ({what}); download it again.")
 
 
 def read_gguf(file: Path) -> Contents:
@@ -91,34 +130,54 @@ def read_gguf(file: Path) -> Contents:
     """
     size = file.stat().st_size
     with file.open("rb") as stream:
-        reader = _Reader(stream, size)
         stream.seek(4)
+        reader = _Reader(stream, size)
         version = reader.number("I")
         if version not in (2, 3):
             raise NotWeights(f"has GGUF version {version}, which is not 2 or 3; use a newer file.")
-        tensor_count, value_count = reader.whole("Q", _MOST_TENSORS), reader.whole("Q", _MOST_TENSORS)
+        tensor_count, value_count = reader.whole("Q", MOST_TENSORS), reader.whole("Q", MOST_TENSORS)
         metadata: dict[str, str] = {}
-        for _ in range(value_count):
-            name = reader.text()
-            metadata[name] = reader.value(reader.whole("I", _MOST_TEXT))
-        tensors: dict[str, Tensor] = {}
-        unknown: set[int] = set()
-        end = 0
-        for _ in range(tensor_count):
-            name = reader.text()
-            sides = tuple(int(reader.number("Q")) for _ in range(reader.whole("I", 8)))
-            kind, offset = reader.whole("I", _MOST_TEXT), int(reader.number("Q"))
-            dtype, block, block_bytes = _TYPES.get(kind, (f"type {kind}", 1, 0))
-            num_bytes = count(sides) // block * block_bytes
-            tensors[name] = Tensor(dtype, sides[::-1], num_bytes, offset)
-            end = max(end, offset + num_bytes)
-            unknown |= set() if kind in _TYPES else {kind}
-        alignment = int(metadata.get("general.alignment", _ALIGNMENT)) or _ALIGNMENT
-        begin = -(-reader.place() // alignment) * alignment
+        try:
+            for _ in range(value_count):
+                name = check_name(reader.text())
+                metadata[name] = reader.value(reader.whole("I", _MOST_HEADER))
+            tensors, unknown = _tensors(reader, tensor_count)
+        except ValueError as error:
+            raise error if isinstance(error, NotWeights) else _damaged(str(error)) from error
+        alignment = _alignment(metadata)
+        begin = -(-reader.place // alignment) * alignment
         tensors = {name: tensor._replace(begin=begin + tensor.begin) for name, tensor in tensors.items()}
-        needed = begin + end
+        needed = max((one.begin + one.num_bytes for one in tensors.values()), default=begin)
     problems = [cut_off(size, needed)] if size < needed else []
     if unknown:
         kinds = ", ".join(map(str, sorted(unknown)))
         problems.append(f"has the GGUF types {kinds}, which are not known; use a file of another type.")
     return Contents("gguf", tensors, metadata, tuple(problems))
+
+
+def _tensors(reader: _Reader, number: int) -> tuple[dict[str, Tensor], set[int]]:
+    """Return the next tensors, each with its place behind the header, and the types that are not known.
+
+    Raises:
+        ValueError: If one cannot be a tensor.
+    """
+    tensors: dict[str, Tensor] = {}
+    unknown: set[int] = set()
+    for _ in range(number):
+        name = check_name(reader.text())
+        sides = shape_of([reader.number("Q") for _ in range(reader.whole("I", MOST_SIDES))])
+        kind, offset = int(reader.number("I")), int(reader.number("Q"))
+        dtype, block, block_bytes = _TYPES.get(kind, (f"type {kind}", 1, 0))
+        tensors[name] = Tensor(dtype, sides[::-1], count(sides) // block * block_bytes, offset)
+        if kind not in _TYPES:
+            unknown.add(kind)
+            check_unknown(unknown)
+    return tensors, unknown
+
+
+def _alignment(metadata: Mapping[str, str]) -> int:
+    text = metadata.get("general.alignment", str(_ALIGNMENT))
+    alignment = int(text) if re.fullmatch(r"[0-9]{1,7}", text) else -1
+    if not 0 <= alignment <= _MOST_ALIGNMENT:
+        raise _damaged(f"an alignment of {short_repr(text)}")
+    return alignment or _ALIGNMENT

@@ -7,7 +7,9 @@ import re
 from diffusers_helper.units import gb_text
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_PAGE = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype|html|head|\?xml)", re.IGNORECASE | re.DOTALL)
+_PAGE = re.compile(
+    rb"\s*(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype|html|head|\?xml)", re.IGNORECASE | re.DOTALL
+)
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _AGAIN = "download it again."
 
@@ -26,7 +28,7 @@ def foreign_content(start: bytes) -> str:
     if not start:
         return f"is empty; {_AGAIN}"
     if start.startswith(_POINTER):
-        size = re.search(rb"^size (\d+)$", start, re.MULTILINE)
+        size = re.search(rb"^size (\d{1,15})$", start, re.MULTILINE)
         what = f"{gb_text(int(size[1]))} GB of weights" if size else "weights"
         return f"is a Git LFS pointer to {what}, not the weights; run `git lfs pull` there, or {_AGAIN}"
     if is_page(start):

@@ -3,10 +3,16 @@
 torch writes a ZIP archive with the pickle `data.pkl` and one record for each storage; before version 1.6 it
 wrote a sequence of pickles. A pickle is a program for a small machine with a stack. `_Machine` follows that
 program without calling anything: each call becomes a `_Call`, from which the tensors are read.
+
+A few bytes can describe an object with endless parts, since parts may be shared: its hash, its text, and a
+walk through it would never end. So only plain values are keys, only texts are names, and steps are counted.
 """
 
 from __future__ import annotations
 
+import io
+import itertools
+import lzma
 import pickletools
 import struct
 import zipfile
@@ -17,9 +23,23 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from diffusers_helper.models.formats.tensors import BITS, Contents, NotWeights, Tensor, count, cut_off
+from diffusers_helper.models.formats.tensors import (
+    BITS,
+    MOST_TENSORS,
+    Contents,
+    NotWeights,
+    Tensor,
+    check_name,
+    check_unknown,
+    count,
+    cut_off,
+    shape_of,
+)
 
-_MOST_BYTES = 256 * 1024**2
+# The bytes of a pickle and of an archive's directory, and the opcodes and entries. Known files have a tenth
+# of them at most.
+_MOST_BYTES, _MOST_STEPS = 16 * 2**20, 1_500_000
+_END_BYTES = 2**17
 # The header before each record of a ZIP archive, which ends with the lengths of a name and of extra bytes.
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _STORAGES = {
@@ -83,7 +103,9 @@ class _Machine:
         Raises:
             ValueError, IndexError, TypeError, KeyError: If it is damaged.
         """
-        for opcode, argument, _ in pickletools.genops(stream):
+        for step, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+            if step == _MOST_STEPS:
+                raise ValueError("too many opcodes")
             self._step(opcode.name, argument)
         return self._stack.pop()
 
@@ -127,7 +149,7 @@ class _Machine:
     def _container(self, name: str) -> None:
         items = [] if name.startswith("EMPTY") else self._marked()
         if name.endswith("DICT"):
-            self._stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+            self._stack.append(_dict_of(items))
         else:
             self._stack.append(tuple(items) if name.endswith("TUPLE") else items)
 
@@ -138,15 +160,15 @@ class _Machine:
         if isinstance(target, list):
             cast(list[Any], target).extend(items)
         elif isinstance(target, dict):
-            cast(dict[Any, Any], target).update(zip(items[::2], items[1::2], strict=True))
+            cast(dict[Any, Any], target).update(_dict_of(items))
 
     def _call(self, name: str, argument: Any) -> None:
         stack = self._stack
         if name in ("GLOBAL", "STACK_GLOBAL"):
-            attribute = stack.pop() if name == "STACK_GLOBAL" else ""
-            path = f"{stack.pop()}.{attribute}" if attribute else str(argument).replace(" ", ".")
-            self.names.add(path)
-            stack.append(_Name(path))
+            path = argument.replace(" ", ".")
+            if name == "STACK_GLOBAL":
+                path = ".".join(check_name(stack.pop()) for _ in range(2))
+            stack.append(self._named(path))
             return
         if name == "BUILD":  # the state of an object, which says nothing about tensors
             stack.pop()
@@ -154,14 +176,32 @@ class _Machine:
         if name in ("OBJ", "INST"):
             items = self._marked()
             if name == "INST":
-                self.names.add(str(argument).replace(" ", "."))
-                items = [_Name(str(argument).replace(" ", ".")), *items]
+                items = [self._named(argument.replace(" ", ".")), *items]
             function, arguments = items[0], tuple(items[1:])
         else:
-            arguments, function = tuple(stack.pop()), stack.pop()
+            arguments, function = stack.pop(), stack.pop()
+            if not isinstance(arguments, tuple):
+                raise TypeError("arguments that are no tuple")
         path = function.path if isinstance(function, _Name) else ""
         # An ordered dictionary is one that is filled later.
-        stack.append({} if path == "collections.OrderedDict" and not arguments else _Call(path, arguments))
+        stack.append(
+            {} if path == "collections.OrderedDict" and not arguments else _Call(path, cast(Any, arguments))
+        )
+
+    def _named(self, path: str) -> _Name:
+        self.names.add(check_name(path))
+        return _Name(path)
+
+
+def _dict_of(items: list[Any]) -> dict[Any, Any]:
+    """Return the dict of alternating keys and values, whose keys are plain values.
+
+    Raises:
+        TypeError: If a key is anything else. Even its hash might take forever.
+    """
+    if not all(key is None or type(key) in (str, int, float, bool, bytes) for key in items[::2]):
+        raise TypeError("a key that is no plain value")
+    return dict(zip(items[::2], items[1::2], strict=True))
 
 
 def _storage(reference: Any) -> Any:
@@ -172,7 +212,23 @@ def _storage(reference: Any) -> Any:
     if len(entries) < 5 or entries[0] != "storage" or not isinstance(entries[1], _Name):
         return None
     name = entries[1].path.rpartition(".")[2].removesuffix("Storage")
-    return _Storage(_STORAGES.get(name, name), str(entries[2]), int(entries[4]))
+    (values,) = shape_of(entries[4:5])
+    return _Storage(_STORAGES.get(name, name), check_name(entries[2]), values)
+
+
+# What zipfile raises for archives that are none, of which it documents only the first.
+_DAMAGES = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError)
+
+
+class _Stream(io.FileIO):
+    """A file that is never read in large pieces, as a directory that lies about its size would have it."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:  # the end, where the directory is looked for
+            size = _END_BYTES
+        if size > _MOST_BYTES:
+            raise ValueError(f"a piece of {size} bytes")
+        return super().read(size)
 
 
 def read_pickle(file: Path) -> Contents:
@@ -189,24 +245,28 @@ def read_pickle(file: Path) -> Contents:
 
 def _read_archive(file: Path) -> Contents:
     try:
-        with zipfile.ZipFile(file) as archive:
+        with _Stream(file) as stream, zipfile.ZipFile(stream) as archive:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
-            is_packed = any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist())
-            orders = [archive.read(name) for name in sizes if name.endswith("/byteorder")]
             pickles = [name for name in sizes if name.endswith("data.pkl")]
             if not pickles:
                 raise NotWeights("is a ZIP archive without weights; unpack it, and give the file inside.")
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise NotWeights(
+                    "is a compressed archive, which cannot be mapped into memory; use another file."
+                )
             if sizes[pickles[0]] > _MOST_BYTES:
                 raise NotWeights(
                     f"has a list of tensors of {sizes[pickles[0]]} bytes, which is too long; use another one."
                 )
             data = archive.read(pickles[0])
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            orders = [name for name in sizes if name.endswith("/byteorder") and sizes[name] == len("big")]
+            is_big = any(archive.read(name) == b"big" for name in orders[:1])
+    except NotWeights:
+        raise
+    except _DAMAGES as error:
         raise NotWeights("is damaged or incomplete; download it again.") from error
     tensors, storages, problems = _tensors(BytesIO(data), pickles=1)
-    if is_packed:
-        problems.append("is a compressed archive, which cannot be mapped into memory; use another file.")
-    if b"big" in orders:
+    if is_big:
         problems.append("has the byte order of another kind of processor; use another file.")
     folder = pickles[0].removesuffix("data.pkl")
     for storage in storages:
@@ -227,7 +287,7 @@ def record_places(file: Path) -> dict[int, int]:
         OSError, zipfile.BadZipFile: If it cannot be read.
     """
     places: dict[int, int] = {}
-    with zipfile.ZipFile(file) as archive, file.open("rb") as stream:
+    with _Stream(file) as stream, zipfile.ZipFile(stream) as archive:
         for info in archive.infolist():
             stream.seek(info.header_offset)
             *_, name, extra = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
@@ -238,9 +298,10 @@ def record_places(file: Path) -> dict[int, int]:
 def _read_legacy(file: Path) -> Contents:
     size = file.stat().st_size
     with file.open("rb") as stream:
-        tensors, storages, problems = _tensors(stream, pickles=_LEGACY_PICKLES)
-        # The pickles are followed by the list of storages, and by each storage after its length.
-        needed = stream.tell() + sum(8 + one.num_values * BITS.get(one.dtype, 8) // 8 for one in storages)
+        pickles = BytesIO(stream.read(_MOST_BYTES))
+    tensors, storages, problems = _tensors(pickles, pickles=_LEGACY_PICKLES)
+    # The pickles are followed by the list of storages, and by each storage after its length.
+    needed = pickles.tell() + sum(8 + one.num_values * BITS.get(one.dtype, 8) // 8 for one in storages)
     if size < needed:
         problems.append(cut_off(size, needed))
     problems.append(
@@ -261,11 +322,17 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list
             machine = _Machine()
             content = machine.run(stream)
             names |= machine.names
-        for name, storage, shape in _found(content, ""):
+        unknown = set[str]()
+        for name, storage, shape in _found(content, "", itertools.count()):
             bits = BITS.get(storage.dtype, 8)
-            tensors[name] = Tensor(storage.dtype, shape, count(shape) * bits // 8)
+            tensors[check_name(name)] = Tensor(storage.dtype, shape, count(shape) * bits // 8)
             storages[storage.key] = storage
-    except (ValueError, IndexError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if storage.dtype not in BITS:
+                unknown.add(storage.dtype)
+                check_unknown(unknown)
+            if len(tensors) > MOST_TENSORS:
+                raise ValueError("too many tensors")
+    except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
         raise NotWeights("is damaged, or contains no weights of torch; download it again.") from error
     code = sorted(name for name in names if not _is_harmless(name))
     problems = [
@@ -284,16 +351,30 @@ def _is_harmless(name: str) -> bool:
     return name in _HARMLESS or is_type or is_storage
 
 
-def _found(content: Any, prefix: str) -> Iterator[tuple[str, _Storage, tuple[int, ...]]]:
-    """Yield the name, storage and shape of each tensor in nested dicts, whose keys are joined with dots."""
+def _found(
+    content: Any, prefix: str, steps: Iterator[int]
+) -> Iterator[tuple[str, _Storage, tuple[int, ...]]]:
+    """Yield the name, storage and shape of each tensor in nested dicts, whose keys are joined with dots.
+
+    Args:
+        content: The object that a pickle describes.
+        prefix: The keys of the dicts around it.
+        steps: The numbers of the steps through all dicts, which may be shared, and contain themselves.
+
+    Raises:
+        ValueError: If there are too many steps, or the dicts are nested deeply, which makes long names.
+    """
+    if next(steps) == _MOST_STEPS:
+        raise ValueError("too many entries")
     if isinstance(content, _Call):
         arguments = content.arguments
         if content.path.endswith("_rebuild_parameter") and arguments:
-            yield from _found(arguments[0], prefix)
+            yield from _found(arguments[0], prefix, steps)
         elif "_rebuild_tensor" in content.path and len(arguments) > 2 and isinstance(arguments[0], _Storage):
-            yield prefix.removeprefix("."), arguments[0], tuple(int(side) for side in arguments[2])
+            yield prefix.removeprefix("."), arguments[0], shape_of(arguments[2])
     elif isinstance(content, Mapping):
         entries = cast(Mapping[Any, Any], content)
         is_wrapped = not prefix and isinstance(entries.get("state_dict"), dict)
         for name, value in (entries["state_dict"] if is_wrapped else entries).items():
-            yield from _found(value, f"{prefix}.{name}")
+            if isinstance(value, _Call | Mapping):
+                yield from _found(value, check_name(f"{prefix}.{name}"), steps)

@@ -9,9 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from diffusers_helper.models.formats.tensors import BITS, Contents, NotWeights, Tensor, count, cut_off
+from diffusers_helper.models.formats.tensors import (
+    BITS,
+    MOST_TENSORS,
+    Contents,
+    NotWeights,
+    Tensor,
+    check_name,
+    check_unknown,
+    count,
+    cut_off,
+    shape_of,
+)
+from diffusers_helper.strangers.limited_json import parse_json
 
-_MOST_HEADER_BYTES = 100_000_000
+_MOST_HEADER_BYTES = 24 * 2**20  # those of known models have less than 1 MB
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
@@ -60,7 +72,7 @@ def read_safetensors(file: Path) -> Contents:
             raise NotWeights(cut_off(size))
         try:
             return _contents(_entries(stream, length), 8 + length, size)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise NotWeights(f"has a damaged header ({error}); download it again.") from error
 
 
@@ -68,13 +80,15 @@ def _entries(stream: BinaryIO, length: int) -> dict[str, Any]:
     """Return the entries of a header, in which all numbers are whole.
 
     Raises:
-        ValueError, RecursionError: If it is not a header.
+        ValueError: If it is not a header.
     """
     if length > _MOST_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes")
-    content: Any = json.loads(stream.read(length), parse_float=int, parse_constant=int)
+    content: Any = parse_json(stream.read(length), number=int)
     if not isinstance(content, dict):
         raise ValueError("a header that is not a JSON object")
+    if len(cast(dict[str, Any], content)) > MOST_TENSORS:
+        raise ValueError(f"more than {MOST_TENSORS} tensors")
     return cast(dict[str, Any], content)
 
 
@@ -94,13 +108,14 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
     needed, unknown, damaged = begin, set[str](), list[str]()
     try:
         for name, entry in entries.items():
-            kind, (first, end) = entry["dtype"], entry.get("data_offsets", (0, 0))
-            dtype, shape, found = _NAMES.get(kind) or str(kind), tuple(entry["shape"]), end - first
-            tensors[name] = Tensor(dtype, shape, found, begin + first)
+            kind, (first, end) = entry["dtype"], shape_of(entry.get("data_offsets", (0, 0)))
+            dtype, shape, found = _NAMES.get(kind) or check_name(kind), shape_of(entry["shape"]), end - first
+            tensors[check_name(name)] = Tensor(dtype, shape, found, begin + first)
             if begin + end > needed:  # faster than max(); a load waits for this
                 needed = begin + end
             if kind not in _NAMES:
                 unknown.add(dtype)
+                check_unknown(unknown)
             elif found != (expected := count(shape) * BITS[dtype] // 8):
                 damaged.append(f"tensor {name} has {found} bytes of {expected}")
     except (KeyError, TypeError, AttributeError) as error:
@@ -113,5 +128,12 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
         problems.append(f"has the types {kinds}, which are not known; use another file.")
     if damaged:
         problems.append(f"is damaged: {damaged[0]}; download it again.")
-    named = cast(dict[str, str], metadata) if isinstance(metadata, dict) else {}
-    return Contents("safetensors", tensors, named, tuple(problems))
+    return Contents("safetensors", tensors, _texts(metadata), tuple(problems))
+
+
+def _texts(metadata: Any) -> dict[str, str]:
+    """Return the texts of a header's metadata, which has nothing else."""
+    if not isinstance(metadata, dict):
+        return {}
+    entries = cast(dict[str, Any], metadata).items()
+    return {name: text for name, text in entries if isinstance(text, str)}

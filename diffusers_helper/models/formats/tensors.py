@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 Format = Literal["safetensors", "gguf", "pickle", "diffusers"]
+# Far more than any model has. Files of unknown origin are refused beyond, before anything is built of them.
+MOST_TENSORS, MOST_SIDES, MOST_NAME, MOST_UNKNOWN = 100_000, 16, 500, 8
+_MOST_SIDE = 2**48
 
 
 class NotWeights(ValueError):
@@ -53,6 +56,43 @@ BITS = {
     "float8_e4m3fnuz": 8, "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8, "int8": 8, "uint8": 8,
     "bool": 8, "float4_e2m1fn_x2": 4,
 }  # fmt: skip
+
+
+def shape_of(sides: Any) -> tuple[int, ...]:
+    """Return a shape of unknown origin, given as a list or tuple.
+
+    Raises:
+        ValueError: If it is no shape.
+    """
+    if not isinstance(sides, list | tuple) or len(cast(list[Any], sides)) > MOST_SIDES:
+        raise ValueError("a shape that no tensor has")
+    shape = tuple(cast(list[Any], sides))
+    if not all(type(side) is int and 0 <= side < _MOST_SIDE for side in shape):  # True is no size
+        raise ValueError("a shape that no tensor has")
+    return shape
+
+
+def check_name(name: Any) -> str:
+    """Return the name of a tensor or a type, of unknown origin.
+
+    Raises:
+        ValueError: If it is no text, or longer than any name.
+    """
+    if not isinstance(name, str):
+        raise ValueError("a name that is no text")
+    if len(name) > MOST_NAME:
+        raise ValueError(f"a name of {len(name)} letters")
+    return name
+
+
+def check_unknown(kinds: Collection[object]) -> None:
+    """Check the number of types that are not known, since a sentence names all of them.
+
+    Raises:
+        ValueError: If there are more than any file has.
+    """
+    if len(kinds) > MOST_UNKNOWN:
+        raise ValueError(f"more than {MOST_UNKNOWN} types that are not known")
 
 
 def count(shape: tuple[int, ...]) -> int:

@@ -17,11 +17,12 @@ import pytest
 from PIL import Image
 
 from app.jobs.service import JobService
+from app.reading.pictures import Decoded, Size
+from app.reading.process import Limits, ReadingProcess
 from app.ui import pictures as pictures_module
 from app.ui.catalogue import Catalogue
 from app.ui.page import build_page
-from app.ui.picture_process import Decoded, Limits, PictureProcess, Size
-from app.ui.pictures import Pictures
+from app.ui.pictures import PictureProcess, Pictures
 from diffusers_helper.errors import InputError
 from tests.support.pages import write_photo
 
@@ -71,9 +72,9 @@ def peak_bytes(pid: int) -> int:
 
 @pytest.fixture
 def process() -> Any:
-    made = PictureProcess(Limits(10**6, memory=2**30, seconds=20, wall_seconds=60.0))
+    made = PictureProcess(10**6, ReadingProcess(Limits(memory=2**30, seconds=20, wall_seconds=60.0)))
     yield made
-    made.close()
+    made.process.close()
 
 
 def test_it_returns_size_and_pixels(process: PictureProcess, tmp_path: Path) -> None:
@@ -117,9 +118,9 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        (Limits(10**8, memory=2**30, seconds=0, wall_seconds=600.0), "more than 0 s"),
-        (Limits(10**8, memory=400 * 2**20, seconds=60, wall_seconds=600.0), "more than 400 MiB of memory"),
-        (Limits(10**8, memory=2**31, seconds=60, wall_seconds=0.05), "took too long"),
+        (Limits(memory=2**30, seconds=0, wall_seconds=600.0), "more than 0 s"),
+        (Limits(memory=400 * 2**20, seconds=60, wall_seconds=600.0), "more than 400 MiB of memory"),
+        (Limits(memory=2**31, seconds=60, wall_seconds=0.05), "took too long"),
     ],
     ids=["seconds", "memory", "wall"],
 )
@@ -128,24 +129,24 @@ def test_what_exceeds_a_limit_is_refused_and_the_next_picture_is_not(
 ) -> None:
     hostile = tmp_path / "wide.png"
     hostile.write_bytes(wide_png(8000, 2))
-    process = PictureProcess(limits)
+    process = PictureProcess(10**8, ReadingProcess(limits))
     try:
         with pytest.raises(InputError, match=words) as refused:
             process.decode(hostile)
         assert "wide.png" in refused.value.message
         assert refused.value.remedy
-        process.limits = Limits(10**8, limits.memory, 60, 60.0)
+        process.process.limits = Limits(limits.memory, 60, 60.0)
         assert process.decode(write_photo(tmp_path / "photo.png")) is not None
     finally:
-        process.close()
+        process.process.close()
 
 
 def test_a_process_that_crashes_costs_one_picture(tmp_path: Path) -> None:
     flag = tmp_path / "crashed"
     code = f"import os, sys; open({str(flag)!r}, 'x'); sys.stdin.readline(); os.abort()"
-    process = PictureProcess(Limits(10**8, 2**30, 20, 60.0), (sys.executable, "-c", code))
+    process = PictureProcess(10**8, ReadingProcess(Limits(2**30, 20, 60.0), (sys.executable, "-c", code)))
     photo = write_photo(tmp_path / "photo.png")
-    with pytest.raises(InputError, match=r"photo\.png crashed the program that decodes it"):
+    with pytest.raises(InputError, match=r"photo\.png crashed the program that reads it"):
         process.decode(photo)
     assert flag.exists()
     flag.unlink()
@@ -156,13 +157,13 @@ def test_a_process_that_crashes_costs_one_picture(tmp_path: Path) -> None:
 
 def test_closing_ends_the_picture_at_hand(tmp_path: Path) -> None:
     code = "import sys; sys.stdin.readline(); print('begun', file=sys.stderr, flush=True); sys.stdin.read()"
-    process = PictureProcess(Limits(10**8, 2**30, 20, 60.0), (sys.executable, "-c", code))
+    process = PictureProcess(10**8, ReadingProcess(Limits(2**30, 20, 60.0), (sys.executable, "-c", code)))
 
     async def closed() -> None:
         call = asyncio.create_task(asyncio.to_thread(process.decode, write_photo(tmp_path / "photo.png")))
-        while process._process is None:
+        while process.process._process is None:
             await asyncio.sleep(0.01)
-        process.close()
+        process.process.close()
         with pytest.raises(InputError):
             await call
 
@@ -192,7 +193,7 @@ def test_ordinary_pictures_go_on_beside_large_ones(tmp_path: Path) -> None:
         for name in names:
             found = pictures.judge(str(tmp_path / name))
             assert isinstance(found, Size) == name.startswith("wide")
-        workers = [process._process for process in pictures._processes]
+        workers = [one.process._process for one in pictures._processes]
         assert all(worker is not None and peak_bytes(worker.pid) < 700e6 for worker in workers)
     finally:
         pictures.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from diffusers_helper.models.fetch import get_part
 from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_files, partial_of
 from diffusers_helper.models.registry import PARTS, find_model
 from tests.support import published
-from tests.support.hub import Hub, checksum, hub_of, use_hub
+from tests.support.hub import Hub, answer, checksum, hub_of, use_hub
 
 INFO = find_model("framepack-f1")
 VAE = INFO.parts["vae"]
@@ -220,3 +223,118 @@ def test_nothing_is_asked_for_in_offline_mode(hub: Hub, monkeypatch: pytest.Monk
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "cannot be downloaded" in reason()
     assert hub.asked == []
+
+
+ENTRY = {"type": "file", "path": "vae/config.json", "size": 2, "oid": "a" * 40}
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        ("12", "with a size of '12'"), (-1, "with a size of -1"), (2**70, f"with a size of {2**70}"),
+        (None, "with a size of None"), (True, "with a size of True"), (1.5, "with a size of 1.5"),
+        ([5], r"with a size of \[5\]"),
+    ],
+)  # fmt: skip
+def test_a_size_that_no_file_has_is_told(hub: Hub, size: object, told: str) -> None:
+    hub.sizes[WEIGHTS] = size
+    with pytest.raises(LongtakeError, match=told):
+        get_part(VAE, CancelToken())
+    assert len(hub.asked) == 0
+
+
+@pytest.mark.parametrize(
+    ("listing", "told"),
+    [
+        ({"files": [ENTRY]}, "the hub's list of files is none"),
+        ([[ENTRY]], "which is no file"),
+        (["vae/config.json"], "which is no file"),
+        ([None, 5], "the hub lists None, which is no file"),
+        ([{"type": "file", "size": 2}], "which is no file"),
+        ([ENTRY | {"oid": None}], "does not belong there"),
+        ([ENTRY | {"oid": ["a" * 40]}], "does not belong there"),
+        ([ENTRY | {"lfs": "sha256"}], "which is no file"),
+        ([ENTRY | {"path": "vae/../../config.json"}], "does not belong there"),
+        ([{**ENTRY, "path": ["vae", "config.json"]}], "files are missing"),
+        ([], "files are missing"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" + b"0," * 2**22 + b"0]", "the server sends more than the"),
+        (b'[{"type": NaN}]', "which is no file"),
+        (b"\xff\xfe", "cannot be downloaded"),
+    ],
+)
+def test_a_list_of_another_form_is_told_in_a_sentence(hub: Hub, listing: object, told: str) -> None:
+    data = listing if isinstance(listing, bytes) else json.dumps(listing).encode()
+    hub.liars["tree"] = lambda handler: answer(handler, data)
+    said = reason()
+    assert told in said
+    assert len(said) < 600
+    assert len(hub.asked) == 0
+
+
+def _endless(handler: BaseHTTPRequestHandler) -> None:
+    """Send chunks without a length until the other side has had enough."""
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    for _ in range(100_000):
+        handler.wfile.write(b"1000\r\n" + bytes(4096) + b"\r\n")
+
+
+def _ring(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(302)
+    handler.send_header("Location", handler.path)
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def _torn(handler: BaseHTTPRequestHandler) -> None:
+    """Send a part from the file's begin, whatever was asked for, and close the connection."""
+    answer(handler, bytes(6000), length=40_000)
+    handler.close_connection = True
+
+
+def _empty(handler: BaseHTTPRequestHandler) -> None:
+    answer(handler, b"")
+
+
+def _negative(handler: BaseHTTPRequestHandler) -> None:
+    answer(handler, b"{}", length=-5)
+
+
+@pytest.mark.parametrize(
+    ("liar", "told"),
+    [
+        (_endless, "is larger than the hub says|sends more than the"), (_ring, "redirect"),
+        (_torn, "breaks off .* again and again|is larger than"), (_empty, "Consistency check"),
+        (_negative, "cannot be downloaded"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_a_server_that_lies_about_a_file_is_left_in_a_sentence(
+    hub: Hub, name: str, liar: Callable[[BaseHTTPRequestHandler], None], told: str
+) -> None:
+    hub.liars[name] = liar
+    said = reason()
+    assert re.search(told, said)
+    assert len(said) < 600
+    size = (hub.folder / VAE.location / VAE.subfolder / name).stat().st_size
+    kept = [file.stat().st_size for file in partial_files(part_folder(VAE)) if name in file.name]
+    assert all(one <= size for one in kept)
+
+
+@pytest.mark.parametrize("liar", [_endless, _ring, _torn, _empty, _negative])
+def test_a_server_that_lies_about_its_list_is_left_in_a_sentence(
+    hub: Hub, liar: Callable[[BaseHTTPRequestHandler], None]
+) -> None:
+    hub.liars["tree"] = liar
+    assert "cannot be downloaded" in reason()
+
+
+def test_a_server_that_falls_silent_is_left(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
+    hub.gate.clear()
+    hub.held_at = 0
+    hub.liars["config.json"] = lambda handler: hub.gate.wait(60) and None
+    assert "cannot be downloaded" in reason()
+    hub.gate.set()

@@ -14,10 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from app.cli import main
 from app.commands.inspect import STYLE_WORDS
+from diffusers_helper.models.hub_cache import has_all_files
 from diffusers_helper.models.inspect import inspect_checkpoint
 from diffusers_helper.models.names import expected_names
 from diffusers_helper.models.recognition import KeyStyle
 from diffusers_helper.models.registry import PARTS, find_model
+from diffusers_helper.strangers.limited_json import MOST_BYTES
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
 from tests.support.weights import PAGE, POINTER, write_gguf
@@ -316,3 +318,42 @@ def test_the_command_tells_what_is_there(
     assert main(["inspect", str(folder)]) == 0
     text = capsys.readouterr().out
     assert all(f"\n{part}: " in text for part in PARTS)
+
+
+@pytest.mark.parametrize("number", ["999999999", "x", "9" * 400, "²"])
+def test_the_number_of_a_block_is_no_number_of_names(number: str) -> None:
+    names = {"clean_x_embedder.proj.weight", f"transformer_blocks.{number}.attn.to_q.weight"}
+    assert len(expected_names(names)) < 200
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_complete"),
+    [
+        ({"a": "model.safetensors"}, True),
+        ({"a": "model.safetensors", "b": "other.safetensors"}, False),
+        ({}, False),
+        ({"a": 5}, False),
+        ([], False),
+        ("[" * 100_000, False),
+        ("x" * (MOST_BYTES + 1), False),
+    ],
+)
+def test_an_index_of_unknown_origin_tells_only_names(
+    tmp_path: Path, listed: object, is_complete: bool
+) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    text = listed if isinstance(listed, str) else json.dumps({"metadata": {"x": "y"}, "weight_map": listed})
+    (tmp_path / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+    assert has_all_files(tmp_path) is is_complete
+
+
+def test_an_index_names_no_file_of_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret.safetensors").write_bytes(b"x")
+    index = tmp_path / "own" / "model.safetensors.index.json"
+    index.parent.mkdir()
+    for name in ("../secret.safetensors", str(tmp_path / "secret.safetensors"), ["x"], "x" * 5000):
+        index.write_text(json.dumps({"weight_map": {"a": name}}), encoding="utf-8")
+        assert inspect_checkpoint(index).problems == (
+            "model.safetensors.index.json is not an index of weights; download it again.",
+        )

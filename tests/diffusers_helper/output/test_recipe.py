@@ -232,7 +232,7 @@ def test_a_compressed_text_is_read_within_bounds() -> None:
         return PNG[:-12] + chunk + PNG[-12:]
 
     assert read_recipe(packed(GOOD.encode())).settings["prompt"] == SCRIPTS
-    with pytest.raises(InputError, match="is not JSON"):
+    with pytest.raises(InputError, match="more than 4194304 bytes when they are decompressed"):
         read_recipe(packed(b" " * 3 * MAX_TEXT))
 
 

@@ -1,0 +1,46 @@
+"""The reader of uploaded pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusers_helper.errors import PictureError
+from diffusers_helper.picture import load_picture, plain_png, size_of
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The upright size of a picture in the file and as it is used, which differ above 16 megapixels."""
+
+    width: int
+    height: int
+    used_width: int
+    used_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A picture that can be used: its size, and its content as a plain PNG file."""
+
+    size: Size
+    png: bytes
+
+
+def read_picture(path: Path, most_pixels: int) -> Decoded | None:
+    """Return a picture, or None if it has more pixels than that.
+
+    Raises:
+        PictureError: If the picture cannot be used.
+    """
+    try:
+        width, height = size_of(path)
+        if width * height > most_pixels:
+            return None
+        used = load_picture(path)
+    except PictureError as error:
+        # A person knows the file's name, but not the folder that it was uploaded to.
+        raise PictureError(error.message.replace(str(path), path.name), error.remedy) from error
+    if (width > height) != (used.width > used.height):  # the file says that the camera was held upright
+        width, height = height, width
+    return Decoded(Size(width, height, used.width, used.height), plain_png(used))

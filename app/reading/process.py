@@ -1,0 +1,196 @@
+"""The processes in which files of unknown origin are read, within limits of time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, get_type_hints
+
+from app.jobs.stdio import opened
+from app.machine import module_command
+from app.reading.values import from_data, to_data
+from diffusers_helper.errors import InputError, LongtakeError, PictureError
+from diffusers_helper.strangers.confined import CONFINEMENT
+from diffusers_helper.strangers.limited_json import parse_json
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MOST_TEXT, _MOST_BYTES = 8 * 2**20, 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits for reading one file.
+
+    Attributes:
+        memory: The largest address space of the process, in bytes.
+        seconds: The most processor time, in seconds.
+        wall_seconds: The most elapsed time, in seconds, whatever the process does or waits for.
+    """
+
+    memory: int
+    seconds: int
+    wall_seconds: float
+
+
+_LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
+# Readers that share a process. Whoever looks through a folder keeps nobody waiting who plans a video.
+_LISTS = ("inspect_weights", "origin_at", "read_lora_triggers")
+_PLANS = ("read_lora_file", "layers_of", "count_values")
+_GROUPS = {**dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_PLANS, "plans")}
+
+
+class Unreadable(InputError):
+    """The error for a file that exceeds a limit, or crashes its reader.
+
+    Attributes:
+        reason: What it does, as the end of a sentence that begins with the file's name.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} is not readable: it {reason}.", "Choose another file.")
+        self.reason = reason
+
+
+class ReadingProcess:
+    """A child process that reads one file at a time, for any thread.
+
+    It is started when it is first needed, and again after a file has ended it, or after it has ended itself
+    because nobody asked. Lines of JSON, and bytes, go through its pipes. Its input closes when this process
+    ends, and then it ends too.
+    """
+
+    def __init__(self, limits: Limits = _LIMITS, command: Sequence[str] = ()) -> None:
+        self.limits, self._command = limits, tuple(command)
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def read(self, reader: Callable[_P, _R], *args: _P.args, **named: _P.kwargs) -> _R:
+        """Call one of the worker's readers there, and return its result.
+
+        Raises:
+            Unreadable: If that takes more time or memory than the limits allow, or crashes the process.
+            LongtakeError, OSError: If the reader raises it.
+        """
+        given = inspect.signature(reader).bind(*args, **named).arguments
+        name = next((value.name for value in given.values() if isinstance(value, Path)), "The file")
+        limit = self.limits.seconds
+        question = {"reader": reader.__name__, "arguments": to_data(given, []), "seconds": limit}
+        with self._turn:
+            answer, blobs = self._answer(json.dumps(question).encode() + b"\n", name)
+        if "result" in answer:
+            return from_data(answer["result"], get_type_hints(reader)["return"], blobs)
+        if "is_too_much" in answer:
+            raise Unreadable(name, f"takes more than {self.limits.memory >> 20} MiB of memory")
+        if "errno" in answer:
+            raise OSError(answer["errno"], answer["strerror"])
+        raise _error(answer["kind"], **answer["error"])
+
+    def close(self) -> None:
+        """End the process at once, even while it reads. Any thread may call this."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _answer(self, question: bytes, name: str, tries: int = 2) -> tuple[dict[str, Any], list[bytes]]:
+        process = self._process = self._started()
+        timer = threading.Timer(self.limits.wall_seconds, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            return _ask(process, question)
+        except (OSError, ValueError):  # the process ended in the middle of the file
+            process.kill()
+        finally:
+            timer.cancel()
+        code = process.wait()
+        if code == 0 and tries > 1:  # it ended itself just now, because nobody had asked for a while
+            return self._answer(question, name, tries - 1)
+        if code == -signal.SIGXCPU:
+            raise Unreadable(name, f"takes more than {self.limits.seconds} s to read")
+        raise Unreadable(name, "crashed the program that reads it, or took too long")
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None:
+            if self._process.poll() is None:
+                return self._process
+            _close(self._process)
+        command, variables = module_command("app.reading.worker", os.environ)
+        # The threads of numpy's library, which nothing here uses, would reserve address space.
+        variables["OPENBLAS_NUM_THREADS"] = "1"
+        return subprocess.Popen(
+            (*(self._command or command), str(self.limits.memory)),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables,
+        )  # fmt: skip
+
+
+class ReadingRoom:
+    """The processes of one program, each of which reads files of some kinds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: dict[str, ReadingProcess] = {}
+
+    def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **named: _P.kwargs) -> _R:
+        """Call a reader in its process; see `ReadingProcess.read`."""
+        name = _GROUPS.get(reader.__name__, reader.__name__)
+        with self._lock:
+            process = self._processes.setdefault(name, ReadingProcess())
+        return process.read(reader, *args, **named)
+
+    def close(self) -> None:
+        """End all processes at once."""
+        for process in list(self._processes.values()):
+            process.close()
+
+
+@contextlib.contextmanager
+def reading_elsewhere() -> Generator[None]:
+    """Let this program's files of unknown origin be read in processes of their own, while the block runs."""
+    room = ReadingRoom()
+    before, CONFINEMENT.elsewhere = CONFINEMENT.elsewhere, room
+    try:
+        yield
+    finally:
+        CONFINEMENT.elsewhere = before
+        room.close()
+
+
+def _ask(process: subprocess.Popen[bytes], question: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Ask a process, and return its answer.
+
+    Raises:
+        OSError, ValueError: If the answer is not whole, or longer than any.
+    """
+    stdin, stdout = opened(process.stdin), opened(process.stdout)
+    stdin.write(question)
+    stdin.flush()
+    answer = parse_json(stdout.readline(_MOST_TEXT))
+    if sum(answer["bytes"]) > _MOST_BYTES:
+        raise ValueError("more bytes than any file has")
+    blobs = [stdout.read(size) for size in answer["bytes"]]
+    if [len(blob) for blob in blobs] != answer["bytes"]:
+        raise ValueError("the answer is cut off")
+    return answer, blobs
+
+
+def _error(kind: str, message: str, remedy: str, setting: str, code: Any) -> LongtakeError:
+    if kind == PictureError.__name__:
+        return PictureError(message, remedy)
+    if kind == LongtakeError.__name__:
+        return LongtakeError(message, remedy, setting=setting, code=code)
+    return InputError(message, remedy, setting=setting)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            opened(pipe).close()

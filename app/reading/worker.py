@@ -1,0 +1,78 @@
+"""The main module of the process that reads files of unknown origin, which `process` starts.
+
+It reads a line of JSON for each file and answers with another, followed by the bytes in the answer. A reader
+that takes too much time or memory, or crashes, ends only this process.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import select
+import signal
+import sys
+from typing import Any, get_type_hints
+
+from app.jobs.stdio import take_stdin, take_stdout
+from app.reading.pictures import read_picture
+from app.reading.values import from_data, to_data
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.lora.files import read_lora_file, read_lora_triggers
+from diffusers_helper.lora.fit import layers_of
+from diffusers_helper.models.holdings import origin_at
+from diffusers_helper.models.inspect import inspect_weights
+from diffusers_helper.output.recipe import read_recipe_file
+from diffusers_helper.planning.networks import count_values
+
+READERS = {
+    one.__name__: one
+    for one in (
+        read_picture, read_recipe_file, inspect_weights, origin_at, read_lora_triggers, read_lora_file,
+        layers_of, count_values,
+    )
+}  # fmt: skip
+_IDLE_SECONDS = 60.0
+
+
+def main() -> None:
+    """Read files until standard input ends, or nobody asks. The argument is the limit of memory in bytes."""
+    memory = int(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, whose end closes our input
+    for limit, value in (
+        (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0),
+    ):  # fmt: skip
+        resource.setrlimit(limit, (value, value))
+    questions, answers = take_stdin(), take_stdout()
+    # Each question is answered before the next one comes, so none waits unseen in the buffer.
+    while select.select([questions], [], [], _IDLE_SECONDS)[0] and (line := questions.readline()):
+        question, blobs = json.loads(line), list[bytes]()
+        _limit_time(question["seconds"])
+        answer = _answer(question["reader"], question["arguments"], blobs)
+        answer["bytes"] = [len(blob) for blob in blobs]
+        answers.write(b"".join([json.dumps(answer).encode(), b"\n", *blobs]))
+
+
+def _limit_time(seconds: int) -> None:
+    """Let the system end this process after this many further seconds of processor time."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    end = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
+
+
+def _answer(name: str, arguments: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
+    reader: Any = READERS[name]
+    kinds = get_type_hints(reader)
+    try:
+        given = {key: from_data(value, kinds[key], ()) for key, value in arguments.items()}
+        return {"result": to_data(reader(**given), blobs)}
+    except LongtakeError as error:
+        facts = {name: getattr(error, name) for name in ("message", "remedy", "setting", "code")}
+        return {"kind": type(error).__name__, "error": facts}
+    except OSError as error:
+        return {"errno": error.errno, "strerror": error.strerror}
+    except MemoryError:
+        return {"is_too_much": True}
+
+
+if __name__ == "__main__":
+    main()

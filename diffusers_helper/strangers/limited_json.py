@@ -1,0 +1,63 @@
+"""JSON of unknown origin, whose size is checked before any of it is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 4 * 2**20
+"""The bytes of a file with JSON that is read at all. The largest indices of known models have 0.4 MB."""
+_MOST_VALUES = 2_000_000
+
+
+def parse_json(
+    data: bytes,
+    *,
+    most_values: int = _MOST_VALUES,
+    number: Callable[[str], Any] = float,
+    constant: Callable[[str], Any] | None = None,
+) -> Any:
+    """Return the content of a JSON text.
+
+    Args:
+        data: The text.
+        most_values: The most commas and brackets; each value takes about 64 bytes of memory.
+        number: What makes a number of a text that is no whole number.
+        constant: The same for NaN and the infinities, if they are not numbers like others.
+
+    Raises:
+        ValueError: If it is no JSON, has too many values, or is nested too deeply.
+    """
+    found = sum(data.count(sign) for sign in (b",", b"[", b"{"))
+    if found > most_values:
+        raise ValueError(f"{found} values in a list of at most {most_values}")
+    try:
+        return json.loads(data, parse_float=number, parse_constant=constant or number)
+    except RecursionError as error:
+        raise ValueError("lists within lists, nested too deeply") from error
+
+
+def read_json(file: Path, most_bytes: int = MOST_BYTES) -> Any:
+    """Return the content of a file with JSON.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is too long, or `parse_json` refuses it.
+    """
+    return parse_json(read_short(file, most_bytes))
+
+
+def read_short(file: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is too long.
+    """
+    with file.open("rb") as stream:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise ValueError(f"{file.name} has more than {most_bytes} bytes")
+    return data

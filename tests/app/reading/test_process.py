@@ -1,0 +1,185 @@
+"""Tests of the processes in which files of unknown origin are read."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.reading import worker
+from app.reading.process import Limits, ReadingProcess, Unreadable, reading_elsewhere
+from app.reading.values import from_data, to_data
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.lora import files as lora_files
+from diffusers_helper.lora.files import read_lora, read_lora_file
+from diffusers_helper.lora.fit import layers_of
+from diffusers_helper.models.formats import reading
+from diffusers_helper.models.inspect import inspect_weights
+from diffusers_helper.models.registry import PartSource, find_model
+from diffusers_helper.output.recipe import read_recipe
+from diffusers_helper.planning.networks import NETWORKS, count_values, networks
+from diffusers_helper.strangers.confined import CONFINEMENT
+from tests.support.hostile import gguf, safetensors, tensor, text
+
+DEMO = find_model("demo")
+TRANSFORMER = Path(DEMO.parts["transformer"].location)
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    path: Path
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    inner: tuple[Inner, ...]
+    sizes: dict[str, tuple[int, int]]
+    either: Inner | None
+    anything: Any
+    pair: tuple[str, bytes]
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let files be read in processes, and fail if one is read in this process."""
+    lora_files._read.cache_clear()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read in this process")
+
+    for name in ("read_gguf", "read_pickle", "read_safetensors"):
+        monkeypatch.setattr(reading, name, refuse)
+    with reading_elsewhere():
+        yield
+    lora_files._read.cache_clear()
+
+
+def write_lora(file: Path) -> Path:
+    """Write a LoRA for one layer of FramePack."""
+    sides = {"lora_A": (2, 3), "lora_B": (3, 2)}
+    entries = {
+        f"transformer_blocks.0.attn.to_q.{kind}.weight": tensor(shape, offsets=(24 * n, 24 * n + 24))
+        for n, (kind, shape) in enumerate(sides.items())
+    }
+    file.write_bytes(safetensors({"__metadata__": {"trigger_words": "boat"}, **entries}, 48))
+    return file
+
+
+def test_plain_data_goes_to_json_and_back() -> None:
+    one, none = Inner(Path("a/b"), b"xy"), Inner(Path("c"), None)
+    value = Outer((one, none), {"size": (1, 2)}, one, {"free": [1, "x", None]}, ("text", b"z"))
+    blobs: list[bytes] = []
+    data = json.loads(json.dumps(to_data(value, blobs)))
+    assert from_data(data, Outer, blobs) == value
+    assert blobs == [b"xy", b"xy", b"z"]
+
+
+def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:
+    lora = write_lora(tmp_path / "boat.safetensors")
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(
+        json.dumps({"recipe": 1, "settings": {"steps": 7, "speed": 2}, "made_with": {"a": "1"}})
+    )
+
+    def all_of_it() -> list[object]:
+        lora_files._read.cache_clear()
+        return [
+            inspect_weights(TRANSFORMER), inspect_weights(TRANSFORMER / "config.json"), read_lora(lora),
+            layers_of(TRANSFORMER), read_recipe(recipe), networks(DEMO, on_cpu=True),
+            *(count_values(name, Path(DEMO.parts[name].location), None) for name in NETWORKS),
+        ]  # fmt: skip
+
+    here = all_of_it()
+    with reading_elsewhere():
+        assert all_of_it() == here
+    assert CONFINEMENT.elsewhere is None
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_errors_come_back_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LongtakeError, match="num_attention_heads") as broken:
+        networks_of(tmp_path)
+    assert not isinstance(broken.value, InputError)
+    (tmp_path / "no.safetensors").write_bytes(b"words")
+    with pytest.raises(InputError, match=r"LoRA no\.safetensors is") as refused:
+        read_lora(tmp_path / "no.safetensors")
+    assert refused.value.setting == "lora"
+    with pytest.raises(FileNotFoundError):
+        inspect_weights(tmp_path / "gone.gguf")
+
+
+def networks_of(folder: Path) -> object:
+    parts = {**DEMO.parts, "transformer": PartSource(location=str(folder))}
+    return networks(type(DEMO)(name="x", title="x", parts=parts, modes=DEMO.modes), on_cpu=True)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_plan_and_a_lora_are_read_elsewhere(tmp_path: Path) -> None:
+    assert networks(DEMO, on_cpu=True)["transformer"].file_bytes > 0
+    assert read_lora(write_lora(tmp_path / "boat.safetensors")).triggers == ("boat",)
+
+
+def test_every_reader_of_the_worker_is_known_by_its_name() -> None:
+    assert {read_lora_file, inspect_weights, count_values, layers_of} <= {*worker.READERS.values()}
+    assert all(name == reader.__name__ for name, reader in worker.READERS.items())
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (Limits(memory=2**30, seconds=0, wall_seconds=600.0), "takes more than 0 s to read"),
+        (Limits(memory=2**30, seconds=60, wall_seconds=0.01), "took too long"),
+        (Limits(memory=140 * 2**20, seconds=60, wall_seconds=600.0), "takes more than 140 MiB of memory"),
+    ],
+    ids=["seconds", "wall", "memory"],
+)
+def test_what_exceeds_a_limit_is_not_readable_and_the_next_file_is(
+    limits: Limits, told: str, tmp_path: Path
+) -> None:
+    many = b"".join(text(b"%0400d" % n) + struct.pack("<IB", 0, 1) for n in range(90_000))
+    (tmp_path / "many.gguf").write_bytes(gguf(text(b"a") + LIST + EMPTY * 1_400_000 + many, 90_001))
+    process = ReadingProcess(limits)
+    try:
+        with pytest.raises(Unreadable, match=rf"many\.gguf is not readable: it .*{told}") as refused:
+            process.read(inspect_weights, tmp_path / "many.gguf")
+        assert refused.value.remedy
+        process.limits = Limits(limits.memory, 60, 600.0)
+        assert process.read(inspect_weights, write_lora(tmp_path / "boat.safetensors")).model == "LoRA"
+    finally:
+        process.close()
+
+
+LIST, EMPTY = struct.pack("<IIQ", 9, 9, 1_400_000), struct.pack("<IQ", 0, 0)
+
+
+def test_a_process_that_has_ended_itself_is_started_again(tmp_path: Path) -> None:
+    """Let the first process end without an answer, as one does that nobody has asked for a while."""
+    flag = tmp_path / "ended"
+    code = (
+        f"import os, sys\nif not os.path.exists({str(flag)!r}):\n"
+        f" open({str(flag)!r}, 'x'); sys.stdin.readline(); sys.exit()\n"
+        "from app.reading.worker import main\nmain()"
+    )
+    process = ReadingProcess(Limits(2**30, 20, 600.0), (sys.executable, "-c", code))
+    try:
+        found = process.read(inspect_weights, write_lora(tmp_path / "boat.safetensors"))
+    finally:
+        process.close()
+    assert flag.exists()
+    assert found.model == "LoRA"
+
+
+def test_an_answer_longer_than_any_is_refused(tmp_path: Path) -> None:
+    code = "import sys; sys.stdin.readline(); sys.stdout.write('[' * 30_000_000)"
+    process = ReadingProcess(Limits(2**30, 20, 600.0), (sys.executable, "-c", code))
+    with pytest.raises(Unreadable, match="crashed"):
+        process.read(inspect_weights, tmp_path)
+    process.close()
